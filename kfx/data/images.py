@@ -1,0 +1,141 @@
+"""MNIST, Fashion-MNIST and CIFAR-10 from their original files, each parsed as if it were hostile."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfx.data.dataset import Dataset, one_hot, take
+from kfx.data.files import digest, locate
+from kfx.outcomes import DataError
+
+_MOST_IMAGES = 100_000
+_MOST_BATCH_BYTES = 64 << 20
+
+
+def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.random.Generator) -> Dataset:
+    """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1], ten classes; random subsets of the official parts."""
+    parts, checksums = [], {}
+    for prefix, wanted, key in (("train", n_train, "n_train"), ("t10k", n_test, "n_test")):
+        image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
+        label_path = locate(dataset, f"{prefix}-labels-idx1-ubyte.gz")
+        images, labels = read_idx(image_path, (28, 28)), read_idx(label_path, ())
+        if len(images) != len(labels) or labels.max(initial=0) > 9:
+            raise DataError(f"{label_path}: expected {len(images)} labels from 0 to 9, as many as images")
+        chosen = take(key, len(images), wanted, rng)
+        parts.append((images[chosen, None] / 255.0, labels[chosen].astype(int)))
+        checksums |= {path.name: digest(path, "sha256") for path in (image_path, label_path)}
+    return _classification(dataset, parts, checksums)
+
+
+def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng: np.random.Generator) -> Dataset:
+    """CIFAR-10: (n, 3, 32, 32), channels first, scaled to [−1, 1] (mean 0.5, deviation 0.5, as Khalid 2022).
+
+    batches: which of the five training files to read.
+    """
+    parts, checksums = [], {}
+    for names, wanted, key in (
+        ([f"data_batch_{i}" for i in batches], n_train, "n_train"),
+        (["test_batch"], n_test, "n_test"),
+    ):
+        paths = [locate("cifar10", name) for name in names]
+        read = [read_cifar_batch(path) for path in paths]
+        images, labels = np.concatenate([r[0] for r in read]), np.concatenate([r[1] for r in read])
+        chosen = take(key, len(images), wanted, rng)
+        parts.append(((images[chosen] / 255.0 - 0.5) / 0.5, labels[chosen]))
+        checksums |= {path.name: digest(path, "sha256") for path in paths}
+    return _classification("cifar10", parts, checksums)
+
+
+def _classification(name: str, parts: list[tuple[np.ndarray, np.ndarray]], checksums: dict[str, str]) -> Dataset:
+    (x_train, labels_train), (x_test, labels_test) = parts
+    return Dataset(
+        name,
+        x_train,
+        one_hot(labels_train, 10),
+        x_test,
+        one_hot(labels_test, 10),
+        labels_train,
+        labels_test,
+        checksums,
+    )
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """A gzipped IDX file of unsigned bytes, (n, *shape); the header is checked before its sizes are believed."""
+    header_size = 8 + 4 * len(shape)
+    try:
+        with gzip.open(path) as stream:
+            header = stream.read(header_size)
+            numbers = np.frombuffer(header[: len(header) // 4 * 4], ">u4")
+            if len(header) < header_size or numbers[0] != 0x0801 + len(shape) or tuple(numbers[2:]) != shape:
+                raise DataError(f"{path}: not an IDX file of unsigned bytes with items of {shape or 'one byte'}")
+            count = int(numbers[1])
+            if not 0 < count <= _MOST_IMAGES:
+                raise DataError(f"{path}: its header promises {count} items; at most {_MOST_IMAGES} are read")
+            expected = count * int(np.prod(shape))
+            content = stream.read(expected + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: broken gzip file ({error}); fetch it again with `kfx data fetch`") from error
+    if len(content) != expected:
+        held = f"{len(content)} bytes" if len(content) < expected else "more"
+        raise DataError(f"{path}: its header promises {expected} bytes of items, it holds {held}; fetch it again")
+    return np.frombuffer(content, np.uint8).reshape(count, *shape)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Admits numpy's array and dtype, and plain containers; any other name is an error."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return _empty_array
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if (module, name) == ("numpy", "dtype"):
+            return _plain_dtype
+        raise DataError(f"the pickle asks for {module}.{name}; a CIFAR batch needs only numpy arrays")
+
+
+def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> np.ndarray:
+    # numpy always pickles an array as an empty one whose state follows: any other shape only takes memory.
+    if kind is not np.ndarray or tuple(shape) != (0,):
+        raise DataError("the pickle builds an array in a way that numpy does not")
+    return np.ndarray((0,), np.int8)
+
+
+def _plain_dtype(name: str | bytes, *arguments: Any) -> np.dtype:
+    kind = np.dtype(name.decode() if isinstance(name, bytes) else name)
+    if kind.kind not in "uib":
+        raise DataError(f"the pickle holds an array of {kind}; a CIFAR batch holds bytes")
+    return kind
+
+
+def read_cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 3, 32, 32) of unsigned bytes and labels (n,) of one file in the python version's layout."""
+    if path.stat().st_size > _MOST_BATCH_BYTES:
+        raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a CIFAR batch")
+    try:
+        with path.open("rb") as stream:
+            content = _ArraysOnly(stream, encoding="latin1").load()
+        images, labels = content["data"], np.asarray(content["labels"])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except Exception as error:  # a broken pickle can raise anything
+        raise DataError(f"{path}: not a CIFAR-10 python batch ({type(error).__name__}: {error})") from error
+    if (
+        not isinstance(images, np.ndarray)
+        or images.dtype != np.uint8
+        or images.ndim != 2
+        or images.shape[1] != 3072
+        or labels.shape != images.shape[:1]
+        or labels.dtype.kind not in "iu"
+        or not 0 <= labels.min(initial=0) <= labels.max(initial=0) <= 9
+    ):
+        raise DataError(f"{path}: expected n × 3072 bytes and n labels from 0 to 9")
+    return images.reshape(-1, 3, 32, 32), labels.astype(int)

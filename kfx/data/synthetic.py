@@ -1,0 +1,60 @@
+"""Data sets made from formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kfx.data.dataset import Dataset
+
+
+def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator) -> Dataset:
+    """f(x) = sin 2x + 3 sin 3x + 2 sin 4x on [−π, π] (Khalid 2022, eq. 4.1).
+
+    points: `grid`, training points uniform from end to end; `random`, drawn uniformly. Test points are a grid.
+    """
+    x_train = np.linspace(-np.pi, np.pi, n_train) if points == "grid" else np.sort(rng.uniform(-np.pi, np.pi, n_train))
+    x_test = np.linspace(-np.pi, np.pi, n_test)
+
+    def f(x: np.ndarray) -> np.ndarray:
+        return np.sin(2 * x) + 3 * np.sin(3 * x) + 2 * np.sin(4 * x)
+
+    return Dataset(
+        "three_bumps", x_train[:, None], f(x_train)[:, None], x_test[:, None], f(x_test)[:, None]
+    )
+
+
+def swiss_roll(n_train: int, n_test: int, variant: str, t_range: tuple[float, float]) -> Dataset:
+    """Two spirals, x = ±(t sin t, t cos t) with labels ±1; n points in all, half on each arm.
+
+    variant: `symmetric`, t uniform over `t_range` (Owhadi & Yoo 2019, §7; by default [π/2, 5π/2]);
+    `khalid`, as the thesis's code: t uniform over [1.5π, 4.5π] of which the first 65 % are kept, the second
+    spiral shifted by 0.25 in both coordinates; `t_range` is then not used.
+    Test points lie on the same arms, at the midpoints of a finer uniform grid.
+    """
+    if variant == "khalid":
+        t_range, shift = (1.5 * np.pi, 1.5 * np.pi + 0.65 * 3 * np.pi), 0.25
+    else:
+        shift = 0.0
+    low, high = t_range
+
+    def arms(n: int, midpoints: bool) -> tuple[np.ndarray, np.ndarray]:
+        first, second = n - n // 2, n // 2
+        points, labels = [], []
+        for count, sign in ((first, 1), (second, -1)):
+            t = low + (high - low) * (np.arange(count) + 0.5) / count if midpoints else np.linspace(low, high, count)
+            arm = sign * np.stack([t * np.sin(t), t * np.cos(t)], axis=1)
+            points.append(arm if sign > 0 else arm + shift)
+            labels.append(np.full(count, sign))
+        return np.concatenate(points), np.concatenate(labels)
+
+    x_train, signs_train = arms(n_train, midpoints=False)
+    x_test, signs_test = arms(n_test, midpoints=True)
+    return Dataset(
+        "swiss_roll",
+        x_train,
+        signs_train[:, None].astype(float),
+        x_test,
+        signs_test[:, None].astype(float),
+        (signs_train > 0).astype(int),
+        (signs_test > 0).astype(int),
+    )

@@ -1,0 +1,188 @@
+"""The protocol of a kernel: its parameters, its Gram matrix, and the pullback of a cotangent."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from kfx.arrays import Array, as_tensor, in_kind
+
+Value = float | np.ndarray
+Bounds = tuple[float, float]
+
+
+class Pull(abc.ABC):
+    """What a kernel keeps between its Gram matrix and a cotangent of it."""
+
+    @abc.abstractmethod
+    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Any], torch.Tensor | None]:
+        """Gradients of Σ G_ij Θ_ij: by parameter name, and to the inputs (in x's shape) when asked."""
+
+
+class Kernel(abc.ABC):
+    """A positive semidefinite function of two points, with named parameters.
+
+    A kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
+    *trainable* parameters that optimizers move, in the order of `names`; `bounds` are theirs.
+
+    A subclass states `default_bounds` (every parameter, in order) and three methods on tensors: `_gram`,
+    `_diagonal` and `_pullback`. A parameter is a float, or an array when it has one entry a layer.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]]
+    default_trainable: ClassVar[tuple[str, ...] | None] = None
+
+    def __init__(
+        self,
+        values: Mapping[str, float | Iterable[float]],
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        self._values: dict[str, Value] = {name: self._checked(name, value) for name, value in values.items()}
+        chosen = tuple(trainable if trainable is not None else self.default_trainable or self._values)
+        self._bounds = {**self.default_bounds, **{k: (float(a), float(b)) for k, (a, b) in (bounds or {}).items()}}
+        for name in (*chosen, *self._bounds):
+            self._require(name)
+        self.trainable = tuple(name for name in self._values if name in chosen)
+
+    # ---- parameters
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """Every parameter by name: a float, or an array with one entry a layer."""
+        return dict(self._values)
+
+    @property
+    def names(self) -> list[str]:
+        """The entries of `flat`: `sigma`, or `weight_variance.0`, … for an array."""
+        return [name for key in self.trainable for name in _entries(key, self._values[key])]
+
+    @property
+    def flat(self) -> np.ndarray:
+        """The trainable parameters as one float64 vector."""
+        return self._flatten(self._values)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """(len(flat), 2): the range in which each entry of `flat` may move."""
+        return np.array([self._bounds[key] for key in self.trainable for _ in range(np.size(self._values[key]))])
+
+    def with_flat(self, vector: Iterable[float]) -> Self:
+        """The same kernel with `flat` replaced."""
+        vector = np.asarray(vector, dtype=np.float64)
+        if vector.shape != (len(self.names),):
+            raise ValueError(f"expected {len(self.names)} parameters ({', '.join(self.names)}), got {vector.shape}")
+        values, start = {}, 0
+        for key in self.trainable:
+            size = np.size(self._values[key])
+            entry = vector[start : start + size]
+            values[key] = entry.copy() if isinstance(self._values[key], np.ndarray) else float(entry[0])
+            start += size
+        return self._replaced(values)
+
+    def with_parameters(self, **values: float | Iterable[float]) -> Self:
+        """The same kernel with the named parameters replaced, trainable or not."""
+        return self._replaced({self._require(name): self._checked(name, value) for name, value in values.items()})
+
+    def _replaced(self, values: Mapping[str, Value]) -> Self:
+        other = copy.copy(self)
+        other._values = {**self._values, **values}
+        return other
+
+    def _require(self, name: str) -> str:
+        if name not in self._values:
+            raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._values)}")
+        return name
+
+    def _checked(self, name: str, value: float | Iterable[float]) -> Value:
+        array = np.asarray(value, dtype=np.float64)
+        # A variance may be 0 (its bounds then start at 0); a length or an exponent may not.
+        lowest_is_zero = name.endswith("variance")
+        if not np.all(np.isfinite(array)) or not np.all(array >= 0 if lowest_is_zero else array > 0):
+            accepted = "a finite number >= 0" if lowest_is_zero else "a finite number > 0"
+            raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {value!r}")
+        return array.copy() if array.ndim else float(array)
+
+    def _flatten(self, by_name: Mapping[str, Any]) -> np.ndarray:
+        parts = [np.atleast_1d(np.asarray(by_name[key], dtype=np.float64)) for key in self.trainable]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={_short(v)}' for k, v in self._values.items())})"
+
+    # ---- Gram matrices
+
+    def gram(self, x: Array, y: Array | None = None) -> Any:
+        """K(x, y), (len(x), len(y)), or K(x, x), in x's dtype, on x's device; NumPy or torch as x is.
+
+        The diagonal of K(x, x) equals `diagonal(x)` exactly.
+        """
+        points = _points(x)
+        if y is None:
+            gram = self._gram(points, None)
+            gram.diagonal().copy_(self._diagonal(points))
+            return in_kind(gram, x)
+        others = _points(y).to(points)
+        if others.shape[1:] != points.shape[1:]:
+            raise ValueError(f"points of shape {tuple(points.shape[1:])} and {tuple(others.shape[1:])} do not match")
+        return in_kind(self._gram(points, others), x)
+
+    def diagonal(self, x: Array) -> Any:
+        """K(x_i, x_i) for each point, (len(x),)."""
+        return in_kind(self._diagonal(_points(x)), x)
+
+    def pullback(self, x: Array) -> tuple[Any, Any]:
+        """K(x, x) and the function that pulls a cotangent of it back.
+
+        `pull(G)` gives the gradient of Σ_ij G_ij K_ij to `flat`, a float64 vector; `pull(G, inputs=True)` gives
+        the pair of that and the gradient to x, in x's shape. G counts both triangles and must be symmetric.
+        """
+        points = _points(x)
+        gram, pull = self._pullback(points)
+        gram.diagonal().copy_(self._diagonal(points))
+
+        def pull_back(cotangent: Array, inputs: bool = False) -> Any:
+            given = as_tensor(cotangent, dtype=torch.promote_types(points.dtype, as_tensor(cotangent).dtype))
+            by_name, to_inputs = pull(given.to(points.device), inputs)
+            flat = self._flatten(by_name)
+            return (flat, in_kind(to_inputs, x)) if to_inputs is not None else flat
+
+        return in_kind(gram, x), pull_back
+
+    @abc.abstractmethod
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]: ...
+
+
+def _points(x: Array) -> torch.Tensor:
+    points = as_tensor(x)
+    if points.ndim < 2:
+        raise ValueError(f"points must be (n, features) or (n, channels, height, width), got {tuple(points.shape)}")
+    return points
+
+
+def _entries(name: str, value: Value) -> list[str]:
+    return [f"{name}.{i}" for i in range(np.size(value))] if isinstance(value, np.ndarray) else [name]
+
+
+def _short(value: Value) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "[" + ", ".join(f"{v:.6g}" for v in value) + "]"
+
+
+def flat_parameters(values: Mapping[str, Value]) -> dict[str, float]:
+    """Parameters with arrays spread out, one entry a scalar: the columns of the trace."""
+    return {
+        entry: float(number)
+        for name, value in values.items()
+        for entry, number in zip(_entries(name, value), np.atleast_1d(value), strict=True)
+    }

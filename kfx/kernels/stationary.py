@@ -1,0 +1,118 @@
+"""Kernels of the distance r = ‖x − x'‖ alone. Images count as vectors of their pixels."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from kfx.kernels.base import Bounds, Kernel, Pull
+
+
+class Stationary(Kernel):
+    """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once a call."""
+
+    @abc.abstractmethod
+    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+        """κ(r²)."""
+
+    @abc.abstractmethod
+    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """∂κ/∂(r²), and ∂κ/∂θ for each parameter θ, where κ(r²) = gram is known."""
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self._profile(squared_distances(x, y))
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self._profile(x.new_zeros(1)).expand(len(x))
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        r2 = squared_distances(x, None)
+        gram = self._profile(r2)
+        return gram, _StationaryPull(self, x, r2, gram)
+
+
+class _StationaryPull(Pull):
+    def __init__(self, kernel: Stationary, x: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor) -> None:
+        self.kernel, self.x, self.r2, self.gram = kernel, x, r2, gram
+
+    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+        to_r2, to_parameters = self.kernel._slopes(self.r2, self.gram)
+        by_name = {name: float((cotangent * slope).sum()) for name, slope in to_parameters.items()}
+        if not inputs:
+            return by_name, None
+        # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles.
+        weights = cotangent * to_r2
+        points = self.x.reshape(len(self.x), -1).to(weights)
+        gradient = 4 * (weights.sum(dim=1, keepdim=True) * points - weights @ points)
+        return by_name, gradient.reshape(self.x.shape)
+
+
+def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+    """‖x_i − y_j‖², (len(x), len(y)), by one matrix product; exactly 0 on the diagonal of x against itself."""
+    a = x.reshape(len(x), -1)
+    centre = a.mean(dim=0)  # distances do not change, cancellation shrinks
+    a = a - centre
+    b = a if y is None else y.reshape(len(y), -1) - centre
+    norms = a.square().sum(dim=1)
+    others = norms if y is None else b.square().sum(dim=1)
+    r2 = torch.addmm(norms[:, None] + others[None, :], a, b.mT, alpha=-2.0).clamp_(min=0.0)
+    if y is None:
+        r2.fill_diagonal_(0.0)
+    return r2
+
+
+class RBF(Stationary):
+    """exp(−r² / (2 σ²)), σ > 0: `sigma`, a length in the units of x."""
+
+    default_bounds: Mapping[str, Bounds] = {"sigma": (1e-4, 1e4)}
+
+    def __init__(
+        self,
+        sigma: float = 1.0,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        super().__init__({"sigma": sigma}, trainable, bounds)
+
+    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+        return torch.exp(r2 * (-0.5 / self._values["sigma"] ** 2))
+
+    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        sigma = self._values["sigma"]
+        return gram * (-0.5 / sigma**2), {"sigma": gram * r2 / sigma**3}
+
+
+class RationalQuadratic(Stationary):
+    """(β² + γ r²)^(−α), α, β, γ > 0 (Darcy 2020, eq. 1.9, with the norm squared).
+
+    γ stays 1 unless named in `trainable`: with α and β alone the kernel's length is β.
+    """
+
+    default_bounds: Mapping[str, Bounds] = {"alpha": (1e-3, 1e2), "beta": (1e-4, 1e4), "gamma": (1e-8, 1e8)}
+    default_trainable = ("alpha", "beta")
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        gamma: float = 1.0,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
+
+    def _base(self, r2: torch.Tensor) -> torch.Tensor:
+        return r2 * self._values["gamma"] + self._values["beta"] ** 2
+
+    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+        return self._base(r2).pow(-self._values["alpha"])
+
+    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        alpha, beta, gamma = (self._values[name] for name in ("alpha", "beta", "gamma"))
+        base = self._base(r2)
+        to_base = gram / base * -alpha
+        return to_base * gamma, {"alpha": -gram * base.log(), "beta": to_base * (2 * beta), "gamma": to_base * r2}

@@ -1,0 +1,77 @@
+"""Factorisations of Gram matrices: float64, by Cholesky, never an inverse unless asked for by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import scipy.linalg
+import torch
+
+from kfx.outcomes import Event, NumericalError
+
+_MAX_EIGENVALUE_SIZE = 2000
+_largest_jitter: ContextVar[list[float] | None] = ContextVar("largest_jitter", default=None)
+
+
+@contextmanager
+def watch_jitter() -> Iterator[list[float]]:
+    """Collect the jitters that `cholesky` adds inside the block: an objective returns numbers, not a log."""
+    jitters: list[float] = []
+    token = _largest_jitter.set(jitters)
+    try:
+        yield jitters
+    finally:
+        _largest_jitter.reset(token)
+
+
+def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
+    """Lower factor L of A = Θ + λI = LLᵀ in float64.
+
+    On failure a jitter goes onto the diagonal, first machine epsilon of Θ's dtype times its trace, then ten
+    times as much, three times in all; then `NumericalError` (not_positive_definite).
+    """
+    matrix = gram.to(torch.float64, copy=True)
+    diagonal = matrix.diagonal()
+    diagonal += regularization
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0 and bool(torch.isfinite(factor[-1, -1])):
+        return factor
+    if not bool(torch.isfinite(matrix).all()):
+        raise NumericalError(Event.DIVERGED, "the Gram matrix has entries that are not finite")
+    step = torch.finfo(gram.dtype).eps * float(diagonal.abs().sum())
+    added = 0.0
+    for jitter in (step, 10 * step, 100 * step):
+        diagonal += jitter - added
+        added = jitter
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if int(info) == 0:
+            jitters = _largest_jitter.get()
+            if jitters is not None:
+                jitters.append(jitter)
+            return factor
+    diagonal -= added
+    raise NumericalError(Event.NOT_POSITIVE_DEFINITE, _describe(matrix, gram.dtype, regularization, added))
+
+
+def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, jitter: float) -> str:
+    # The smallest eigenvalue of a leading block bounds that of the whole from above (Cauchy interlacing).
+    block = matrix[:_MAX_EIGENVALUE_SIZE, :_MAX_EIGENVALUE_SIZE].cpu().numpy()
+    smallest = scipy.linalg.eigh(block, eigvals_only=True, subset_by_index=[0, 0])[0]
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"Gram matrix of {len(matrix)} points in {name}, λ = {regularization:.3g}, smallest eigenvalue "
+        f"{'' if len(block) == len(matrix) else '<= '}{smallest:.3g}, jitter up to {jitter:.3g} did not help; "
+        f"raise regularization.value{'' if dtype == torch.float64 else ' or set device.dtype=float64'}"
+    )
+
+
+def solve_lower(factor: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """L⁻¹ y."""
+    return torch.linalg.solve_triangular(factor, y, upper=False)
+
+
+def solve_upper(factor: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """L⁻ᵀ w for the lower factor L."""
+    return torch.linalg.solve_triangular(factor.mT, w, upper=True)

@@ -1,0 +1,55 @@
+"""ρ, the relative error of interpolating with the sample instead of the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kfx.arrays import Array, as_tensor, in_kind
+from kfx.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.outcomes import Event, NumericalError
+from kfx.regularization import Regularization, as_regularization
+
+
+def rho(
+    gram: Array,
+    y: Array,
+    sample_size: int,
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+) -> tuple[float, Any]:
+    """ρ = ‖v† − vˢ‖² / ‖v†‖² in the kernel's RKHS norm (Owhadi & Yoo 2019, eq. 3.3, Prop. 3.2, Remark 6.1).
+
+    With A = Θ + λI = LLᵀ and w = L⁻¹Y the leading block of L factors the sample's matrix, so
+
+        ρ = ‖w[N_c:]‖² / ‖w‖² ∈ [0, 1],     Ŷ = L⁻ᵀw,     Ẑ = (L_cc⁻ᵀ w[:N_c], 0),
+        G = −((1 − ρ) ŶŶᵀ − ẐẐᵀ) / ‖w‖²,    then λ's dependence on Θ.
+
+    gram: (N_f, N_f), the sample's points first. y: (N_f,) or (N_f, outputs). sample_size: N_c, 1 ≤ N_c < N_f.
+    regularization: λ; a plain number is absolute.
+    Returns ρ and G, (N_f, N_f), symmetric, dρ = Σ_ij G_ij dΘ_ij; G is None with `cotangent=False`.
+    Raises NumericalError where A cannot be factored or Y is zero.
+    """
+    theta, targets = as_tensor(gram), as_tensor(y, dtype=torch.float64).to(as_tensor(gram).device)
+    n = len(theta)
+    if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
+        raise ValueError(
+            f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
+            f"{tuple(theta.shape)}, targets of {tuple(targets.shape)}, sample_size={sample_size}"
+        )
+    regularization = as_regularization(regularization)
+    factor = cholesky(theta, regularization.of(theta))
+    w = solve_lower(factor, targets.reshape(n, -1))
+    energy = w.square().sum(dim=1)
+    sample_energy, total = float(energy[:sample_size].sum()), float(energy.sum())
+    if not total > 0:
+        raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho is 0/0")
+    value = float(energy[sample_size:].sum()) / total
+    if not cotangent:
+        return value, None
+    y_hat = solve_upper(factor, w)
+    z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
+    result = (y_hat @ y_hat.mT).mul_(-sample_energy / total**2)
+    result[:sample_size, :sample_size].addmm_(z_hat, z_hat.mT, alpha=1 / total)
+    return value, in_kind(regularization.pull(result), gram)

@@ -1,0 +1,72 @@
+"""The ways in which a run can end or stumble: one enumeration for trace, metrics and messages."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """`status` in `metrics.json`."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class Event(StrEnum):
+    """`event` in `trace.csv`, and the reason of a failed run."""
+
+    NOT_POSITIVE_DEFINITE = "not_positive_definite"
+    RHO_OUT_OF_RANGE = "rho_out_of_range"
+    DIVERGED = "diverged"
+    REINITIALIZED = "reinitialized"
+    OUT_OF_MEMORY = "out_of_memory"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def help(self) -> str:
+        """What it means, its usual causes and what to try."""
+        return _HELP[self]
+
+
+_HELP = {
+    Event.NOT_POSITIVE_DEFINITE: (
+        "the regularized Gram matrix has no Cholesky factor: points repeat, the kernel is nearly "
+        "constant on the batch, or the dtype is too short; raise regularization.value or use float64"
+    ),
+    Event.RHO_OUT_OF_RANGE: "rho left [0, 1]: the arithmetic cannot be trusted at these parameters",
+    Event.DIVERGED: (
+        "a parameter, the objective or its gradient is not finite: lower optimizer.learning_rate, "
+        "use optimizer.space=log, or narrow kernel.bounds"
+    ),
+    Event.REINITIALIZED: "the parameters were drawn anew within their bounds",
+    Event.OUT_OF_MEMORY: "memory ran out: lower sampler.batch_size or the size of the data set",
+    Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
+}
+
+
+class KfxError(Exception):
+    """An error that a user can mend: shown as one line, without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(KfxError):
+    """The config cannot be run as it stands."""
+
+    exit_code = 2
+
+
+class DataError(KfxError):
+    """A data file is missing, broken or not what it claims to be."""
+
+    exit_code = 2
+
+
+class NumericalError(KfxError):
+    """An objective could not be evaluated; `event` says why."""
+
+    def __init__(self, event: Event, detail: str) -> None:
+        super().__init__(f"{event}: {detail}")
+        self.event = event

@@ -1,0 +1,55 @@
+"""λ, its scale, and what its dependence on Θ adds to a gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+SCALES = ("absolute", "mean_diagonal", "centered")
+
+
+@dataclass(frozen=True)
+class Regularization:
+    """λ = value × the scale of the Gram matrix Θ of N points.
+
+    value: ≥ 0.
+    scale: `absolute`       1: what papers' experiments say. An optimizer can then shrink or grow the effective
+                            regularization through the kernel's scale, and ρ rewards more of it.
+           `mean_diagonal`  tr Θ / N.
+           `centered`       tr Θ / N − 1ᵀΘ1 / N²: the mean variance of the kernel's functions about their mean,
+                            which a constant added to the kernel does not change.
+    """
+
+    value: float = 1e-4
+    scale: str = "centered"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value >= 0):
+            raise ValueError(f"regularization value must be a finite number >= 0, got {self.value!r}")
+        if self.scale not in SCALES:
+            raise ValueError(f"regularization scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
+
+    def of(self, gram: torch.Tensor) -> float:
+        """The effective λ for this Gram matrix."""
+        if self.scale == "absolute":
+            return self.value
+        mean_diagonal = float(gram.diagonal().sum(dtype=torch.float64)) / len(gram)
+        if self.scale == "mean_diagonal":
+            return self.value * mean_diagonal
+        return self.value * max(mean_diagonal - float(gram.sum(dtype=torch.float64)) / len(gram) ** 2, 0.0)
+
+    def pull(self, cotangent: torch.Tensor) -> torch.Tensor:
+        """From the cotangent of A = Θ + λ(Θ)I to that of Θ, in place: G + tr G · ∂λ/∂Θ."""
+        if self.scale == "absolute":
+            return cotangent
+        n = len(cotangent)
+        slope = self.value * float(cotangent.diagonal().sum()) / n
+        cotangent.diagonal().add_(slope)
+        return cotangent if self.scale == "mean_diagonal" else cotangent.sub_(slope / n)
+
+
+def as_regularization(value: float | Regularization) -> Regularization:
+    """A plain number is an absolute λ."""
+    return value if isinstance(value, Regularization) else Regularization(float(value), "absolute")
