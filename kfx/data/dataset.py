@@ -48,11 +48,12 @@ def predicted_labels(prediction: np.ndarray) -> np.ndarray:
 
 def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.ndarray:
     """Indices of `wanted` of `n` points, at random; all of them in order with None."""
+    order = rng.permutation(n)  # drawn in any case, so that one part's size does not reshuffle the other
     if wanted is None:
         return np.arange(n)
     if wanted > n:
         raise DataError(f"dataset.{name}={wanted}: the data set has {n} such points; take at most {n}")
-    return rng.permutation(n)[:wanted]
+    return order[:wanted]
 
 
 def split(

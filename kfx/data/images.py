@@ -21,7 +21,8 @@ _MOST_BATCH_BYTES = 64 << 20
 
 def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.random.Generator) -> Dataset:
     """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1], ten classes; random subsets of the official parts."""
-    parts, checksums = [], {}
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    checksums: dict[str, str] = {}
     for prefix, wanted, key in (("train", n_train, "n_train"), ("t10k", n_test, "n_test")):
         image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
         label_path = locate(dataset, f"{prefix}-labels-idx1-ubyte.gz")
@@ -39,7 +40,8 @@ def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng
 
     batches: which of the five training files to read.
     """
-    parts, checksums = [], {}
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    checksums: dict[str, str] = {}
     for names, wanted, key in (
         ([f"data_batch_{i}" for i in batches], n_train, "n_train"),
         (["test_batch"], n_test, "n_test"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kfx.data.dataset import Dataset
+from kfx.outcomes import DataError
 
 
 def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator) -> Dataset:
@@ -18,9 +21,7 @@ def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator
     def f(x: np.ndarray) -> np.ndarray:
         return np.sin(2 * x) + 3 * np.sin(3 * x) + 2 * np.sin(4 * x)
 
-    return Dataset(
-        "three_bumps", x_train[:, None], f(x_train)[:, None], x_test[:, None], f(x_test)[:, None]
-    )
+    return Dataset("three_bumps", x_train[:, None], f(x_train)[:, None], x_test[:, None], f(x_test)[:, None])
 
 
 def swiss_roll(n_train: int, n_test: int, variant: str, t_range: tuple[float, float]) -> Dataset:
@@ -58,3 +59,28 @@ def swiss_roll(n_train: int, n_test: int, variant: str, t_range: tuple[float, fl
         (signs_train > 0).astype(int),
         (signs_test > 0).astype(int),
     )
+
+
+def gp_sample(
+    n_train: int,
+    n_test: int,
+    dimensions: int,
+    width: float,
+    noise: float,
+    gram: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+) -> Dataset:
+    """One draw of a Gaussian process at points uniform in [−width/2, width/2]^dimensions.
+
+    gram: its covariance, (n, features) → (n, n). noise: standard deviation added to the training targets alone.
+    What the parameters of the covariance are is then known: for studies of recovery.
+    """
+    x = rng.uniform(-width / 2, width / 2, (n_train + n_test, dimensions))
+    covariance = gram(x)
+    # An eigenvalue of round-off size may be negative; it is set to 0, which changes nothing that can be seen.
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    if eigenvalues[0] < -1e-8 * eigenvalues[-1]:
+        raise DataError(f"dataset.kernel: its Gram matrix has the eigenvalue {eigenvalues[0]:.3g}; it is no covariance")
+    y = vectors @ (np.sqrt(eigenvalues.clip(min=0.0)) * rng.standard_normal(len(x)))
+    y_train = y[:n_train] + noise * rng.standard_normal(n_train)
+    return Dataset("gp_sample", x[:n_train], y_train[:, None], x[n_train:], y[n_train:, None])

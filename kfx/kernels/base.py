@@ -108,6 +108,9 @@ class Kernel(abc.ABC):
             raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {value!r}")
         return array.copy() if array.ndim else float(array)
 
+    def _scalar(self, name: str) -> float:
+        return float(self._values[name])
+
     def _flatten(self, by_name: Mapping[str, Any]) -> np.ndarray:
         parts = [np.atleast_1d(np.asarray(by_name[key], dtype=np.float64)) for key in self.trainable]
         return np.concatenate(parts) if parts else np.zeros(0)

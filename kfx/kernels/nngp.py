@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def erf(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
     return 2 / jnp.pi * jnp.arcsin(2 * c / jnp.sqrt((1 + 2 * v) * (1 + 2 * w)))
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], Callable[[jax.Array], jax.Array]]] = {
     "relu": (relu, lambda v: v / 2),
     "erf": (erf, lambda v: 2 / jnp.pi * jnp.arcsin(2 * v / (1 + 2 * v))),
 }
@@ -124,7 +124,7 @@ class NNGP(Kernel):
     Images count as vectors of their pixels. Computed in x's dtype and returned on x's device.
     """
 
-    default_bounds: Mapping[str, Bounds] = {"weight_variance": (1e-3, 200.0), "bias_variance": (1e-3, 200.0)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"weight_variance": (1e-3, 200.0), "bias_variance": (1e-3, 200.0)}
 
     def __init__(
         self,

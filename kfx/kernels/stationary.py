@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import torch
 
@@ -66,7 +67,7 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
 class RBF(Stationary):
     """exp(−r² / (2 σ²)), σ > 0: `sigma`, a length in the units of x."""
 
-    default_bounds: Mapping[str, Bounds] = {"sigma": (1e-4, 1e4)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"sigma": (1e-4, 1e4)}
 
     def __init__(
         self,
@@ -78,10 +79,10 @@ class RBF(Stationary):
         super().__init__({"sigma": sigma}, trainable, bounds)
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
-        return torch.exp(r2 * (-0.5 / self._values["sigma"] ** 2))
+        return torch.exp(r2 * (-0.5 / self._scalar("sigma") ** 2))
 
     def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        sigma = self._values["sigma"]
+        sigma = self._scalar("sigma")
         return gram * (-0.5 / sigma**2), {"sigma": gram * r2 / sigma**3}
 
 
@@ -91,8 +92,8 @@ class RationalQuadratic(Stationary):
     γ stays 1 unless named in `trainable`: with α and β alone the kernel's length is β.
     """
 
-    default_bounds: Mapping[str, Bounds] = {"alpha": (1e-3, 1e2), "beta": (1e-4, 1e4), "gamma": (1e-8, 1e8)}
-    default_trainable = ("alpha", "beta")
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"alpha": (1e-3, 1e2), "beta": (1e-4, 1e4), "gamma": (1e-8, 1e8)}
+    default_trainable: ClassVar[tuple[str, ...]] = ("alpha", "beta")
 
     def __init__(
         self,
@@ -106,13 +107,13 @@ class RationalQuadratic(Stationary):
         super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
 
     def _base(self, r2: torch.Tensor) -> torch.Tensor:
-        return r2 * self._values["gamma"] + self._values["beta"] ** 2
+        return r2 * self._scalar("gamma") + self._scalar("beta") ** 2
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
-        return self._base(r2).pow(-self._values["alpha"])
+        return self._base(r2).pow(-self._scalar("alpha"))
 
     def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        alpha, beta, gamma = (self._values[name] for name in ("alpha", "beta", "gamma"))
+        alpha, beta, gamma = (self._scalar(name) for name in ("alpha", "beta", "gamma"))
         base = self._base(r2)
         to_base = gram / base * -alpha
         return to_base * gamma, {"alpha": -gram * base.log(), "beta": to_base * (2 * beta), "gamma": to_base * r2}

@@ -1,0 +1,45 @@
+# kfx: every target sets up what it needs in .venv. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SMOKE = $$($(BIN)/kfx list --smoke --names | paste -sd, -)
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test smoke lint format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z_]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kfx needs Python 3.11 or later; set PYTHON=python3.x"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## set up .venv
+
+run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
+	$(BIN)/kfx run
+
+test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest
+
+smoke: $(STAMP)  ## run every smoke config through the installed command
+	$(BIN)/kfx run -m +experiment=$(SMOKE) 'hydra.sweep.dir=runs/smoke/$${now:%Y-%m-%d_%H-%M-%S}' 'hydra.sweep.subdir=$${kfx.run_name:$${hydra.runtime.choices}}'
+
+lint: $(STAMP)  ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## mend style and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## measure the time of one iteration
+	$(BIN)/python scripts/bench_rho.py
+
+clean:  ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,161 @@
+"""From a checked config to objects: the registry. Nothing else constructs anything from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kfx import schema
+from kfx.data.dataset import Dataset, preprocess
+from kfx.outcomes import ConfigError, DataError
+from kfx.regularization import Regularization
+from kfx.streams import Streams
+
+_POOL = {"digits": 1797, "diabetes": 442, "mnist": 60_000, "fashion_mnist": 60_000}
+_CIFAR_BATCH = 10_000
+
+
+def training_size(node: Any) -> int:
+    """How many training points a dataset node asks for, without reading it; DataError if it has not so many."""
+    if isinstance(node, schema.Table):
+        available = _POOL[node.name] - node.n_test
+    elif isinstance(node, schema.Cifar10):
+        available = _CIFAR_BATCH * len(node.batches)
+    else:
+        available = _POOL.get(node.name, node.n_train)
+    wanted = available if node.n_train is None else node.n_train
+    if available < 2 or wanted > available:
+        parts = f"dataset.n_train={node.n_train}, dataset.n_test={node.n_test}"
+        raise DataError(f"{parts}: {node.name} leaves at most {max(available, 0)} training points")
+    return wanted
+
+
+def has_classes(node: Any) -> bool:
+    """Whether the data set is a classification."""
+    return node.name not in ("three_bumps", "gp_sample", "diabetes")
+
+
+def data_files(node: Any) -> list[tuple[str, str]]:
+    """(data set, file) for each file that the dataset node needs."""
+    from kfx.data.files import FILES
+
+    if isinstance(node, schema.Cifar10):
+        return [("cifar10", f"data_batch_{i}") for i in node.batches] + [("cifar10", "test_batch")]
+    return [(node.name, file) for file in FILES.get(node.name, ())]
+
+
+def dataset(node: Any, streams: Streams) -> Dataset:
+    """Load and preprocess. The stream `data` picks subsets and random points."""
+    from kfx.data import embedded, images, synthetic
+
+    rng = streams["data"]
+    loaders: dict[str, Callable[[], Dataset]] = {
+        "three_bumps": lambda: synthetic.three_bumps(node.n_train, node.n_test, node.points, rng),
+        "swiss_roll": lambda: synthetic.swiss_roll(node.n_train, node.n_test, node.variant, tuple(node.t_range)),
+        "gp_sample": lambda: synthetic.gp_sample(
+            node.n_train, node.n_test, node.dimensions, node.width, node.noise, kernel(node.kernel).gram, rng
+        ),
+        "digits": lambda: embedded.digits(node.n_train, node.n_test, rng),
+        "diabetes": lambda: embedded.diabetes(node.n_train, node.n_test, rng),
+        "mnist": lambda: images.idx_dataset("mnist", node.n_train, node.n_test, rng),
+        "fashion_mnist": lambda: images.idx_dataset("fashion_mnist", node.n_train, node.n_test, rng),
+        "cifar10": lambda: images.cifar10(node.n_train, node.n_test, node.batches, rng),
+    }
+    return preprocess(loaders[node.name](), node.preprocess)
+
+
+def kernel(node: Any) -> Any:
+    """The kernel with its configured values; ConfigError names the key that does not fit."""
+    from kfx import kernels
+
+    options = {"trainable": node.trainable, "bounds": {k: (v[0], v[1]) for k, v in node.bounds.items()}}
+    builders: dict[str, Callable[[], Any]] = {
+        "rbf": lambda: kernels.RBF(node.sigma, **options),
+        "rational_quadratic": lambda: kernels.RationalQuadratic(node.alpha, node.beta, node.gamma, **options),
+        "nngp": lambda: kernels.NNGP(node.depth, node.activation, node.weight_variance, node.bias_variance, **options),
+    }
+    try:
+        return builders[node.name]()
+    except ValueError as error:
+        raise ConfigError(f"kernel={node.name}: {error}") from error
+
+
+def check_start(config: schema.Config) -> None:
+    """ConfigError if an optimizer that moves parameters starts outside their bounds."""
+    if isinstance(config.optimizer, schema.Unmoved) or config.kernel.initial == "random":
+        return
+    start = kernel(config.kernel)
+    for name, value, (low, high) in zip(start.names, start.flat, start.bounds, strict=True):
+        if not low <= value <= high:
+            raise ConfigError(
+                f"kernel.{name}={value:g}: optimizer {config.optimizer.name} moves it within [{low:g}, {high:g}]; "
+                f"start inside, or set kernel.bounds.{name.split('.')[0]}=[low,high]"
+            )
+
+
+def starting_kernel(node: Any, rng: np.random.Generator) -> Any:
+    """The kernel that a run starts from: as configured, or with `initial: random` drawn."""
+    built = kernel(node)
+    return random_kernel(built, node.initial_range, rng) if node.initial == "random" else built
+
+
+def random_kernel(built: Any, ranges: dict[str, list[float]], rng: np.random.Generator) -> Any:
+    """The same kernel with its trainable parameters drawn within `ranges`, or their bounds where it is silent."""
+    from kfx.optimizers.space import random_within
+
+    keys = [name if name in ranges else name.split(".")[0] for name in built.names]
+    box = np.array([ranges.get(key, bound) for key, bound in zip(keys, built.bounds, strict=True)])
+    return built.with_flat(random_within(box, rng))
+
+
+def regularization(node: schema.RegularizationNode) -> Regularization:
+    return Regularization(node.value, node.scale)
+
+
+def evaluation_regularizations(config: schema.Config) -> list[Regularization]:
+    """The λ of evaluation, one or several: the objective's where the config is silent."""
+    own, usual = config.evaluation.regularization, config.regularization
+    values = usual.value if own.value is None else own.value
+    return [Regularization(v, own.scale or usual.scale) for v in (values if isinstance(values, list) else [values])]
+
+
+def sampler(node: Any) -> Any:
+    from kfx.sampling import FixedSampler
+
+    return FixedSampler(node.batch_size, node.sample_proportion)
+
+
+def objective(node: Any) -> Callable[..., tuple[float, Any]]:
+    from kfx import objectives
+
+    return {"rho": objectives.rho}[node.name]
+
+
+def optimizer(config: schema.Config) -> Any:
+    """The optimizer, bound to its objective, sampler and λ."""
+    from kfx.optimizers import gradient, unmoved
+    from kfx.optimizers.loss import Loss
+
+    node = config.optimizer
+    loss = partial(Loss, objective(config.objective), regularization(config.regularization))
+    batches = sampler(config.sampler)
+    if isinstance(node, schema.Unmoved):
+        return unmoved.Unmoved(loss, batches, node.iterations)
+    rules: dict[str, Callable[[], gradient.Rule]] = {
+        "sgd": lambda: gradient.SGD(node.learning_rate),
+        "nesterov": lambda: gradient.Nesterov(node.learning_rate, node.momentum),
+        "adam": lambda: gradient.Adam(node.learning_rate, node.beta1, node.beta2, node.epsilon),
+    }
+    return gradient.GradientDescent(
+        loss,
+        batches,
+        rules[node.name](),
+        iterations=node.iterations,
+        space=node.space,
+        final=node.final,
+        final_window=node.final_window,
+        max_reinitializations=node.max_reinitializations,
+    )

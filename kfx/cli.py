@@ -1,0 +1,192 @@
+"""The `kfx` command. Nothing heavy is imported before a subcommand needs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from kfx import __version__
+from kfx.outcomes import ConfigError, KfxError
+
+_RUN_HELP = """\
+usage: kfx run [-m] [--cfg job] [--config-dir DIR] [+experiment=NAME] [group=option] [key=value] ...
+
+Runs one experiment, or with -m every combination of comma-separated values.
+
+  -m, --multirun     run a sweep: kfx run -m optimizer=sgd,adam seed=0,1
+  --cfg job          print the composed config and stop (also: hydra, all; --resolve, --package)
+  --config-dir DIR   look for further options of any group in DIR
+  -h, --help         this text
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0, 1 for a failed run, 2 for input that cannot be run."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:  # its words are Hydra's, not argparse's
+        return _guarded(lambda: _run(words[1:]))
+    parsed = _parser().parse_args(words)
+    return _guarded(lambda: parsed.call(parsed))
+
+
+def _guarded(call) -> int:
+    try:
+        return call()
+    except KfxError as error:
+        print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("kfx: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("kfx", description="An experiment runner for Kernel Flows.")
+    parser.add_argument("--version", action="version", version=f"kfx {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    commands.add_parser("run", help="run an experiment or a sweep (kfx run --help lists groups and options)")
+
+    listing = commands.add_parser("list", help="experiments and the options of each group, a line each")
+    listing.add_argument("group", nargs="?", help="one group only, say kernel or experiment")
+    listing.add_argument("--names", action="store_true", help="names alone, for scripts")
+    listing.add_argument("--smoke", action="store_true", help="experiments that end in seconds, and no others")
+    listing.set_defaults(call=lambda parsed: _list(parsed.group, parsed.names, parsed.smoke))
+
+    data = commands.add_parser("data", help="data files: where they are, fetch them, verify them")
+    data.add_argument("action", choices=("where", "fetch", "verify"))
+    data.add_argument("dataset", nargs="*", help="mnist, fashion_mnist, cifar10; all of them by default")
+    data.set_defaults(call=lambda parsed: _data(parsed.action, parsed.dataset))
+
+    gram = commands.add_parser("gram", help="the Gram matrix of a configured kernel on a configured dataset")
+    gram.add_argument("overrides", nargs="*", help="group=option and key=value, as for kfx run")
+    gram.add_argument("--output", type=Path, default=Path("."), help="folder for gram.npy (default: here)")
+    gram.add_argument("--test", action="store_true", help="also gram_test.npy: test points against training points")
+    gram.add_argument("--block", type=int, default=500, help="rows computed at a time (default: 500)")
+    gram.set_defaults(call=lambda parsed: _gram(parsed.overrides, parsed.output, parsed.test, parsed.block))
+    return parser
+
+
+# ---- run
+
+
+def _run(words: list[str]) -> int:
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = _refuse  # type: ignore[assignment, method-assign]
+    if {"-h", "--help"} & set(words):
+        print(_RUN_HELP)
+        return _list(None, names=False, smoke=False)
+    parsed = parser.parse_args(words)
+    if parsed.info or parsed.hydra_help:
+        return _hand_over(words)
+
+    from kfx import config
+
+    composed = [
+        config.composed(overrides, parsed.config_dir)
+        for overrides in config.combinations(parsed.overrides, parsed.multirun)
+    ]
+    jobs = [config.check(raw) for raw in composed]
+    if parsed.cfg is None:
+        from kfx import preflight
+
+        settings = composed[0].hydra
+        key, folder = ("sweep", settings.sweep.dir) if parsed.multirun else ("run", settings.run.dir)
+        preflight.check(jobs)
+        preflight.make_folder(f"hydra.{key}.dir", Path(folder))
+    return _hand_over(words)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; see kfx run --help")
+
+
+def _hand_over(words: list[str]) -> int:
+    """Let Hydra compose again, make the directories and start the jobs."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+
+    from kfx import config
+
+    codes: list[int] = []
+
+    def job(raw: DictConfig) -> None:
+        from kfx.run import run
+
+        settings = HydraConfig.get()
+        codes.append(run(raw, Path(settings.runtime.output_dir), list(settings.overrides.task)))
+        if codes[-1] == 130:
+            raise KeyboardInterrupt
+
+    config.register_resolvers()
+    entry = hydra.main(version_base="1.3", config_path=str(config.config_folder()), config_name="config")(job)
+    before = sys.argv
+    sys.argv = ["kfx run", *words]
+    try:
+        entry()
+    finally:
+        sys.argv = before
+    return max(codes, default=0)
+
+
+# ---- list, data, gram
+
+
+def _list(group: str | None, names: bool, smoke: bool) -> int:
+    from kfx.config import GROUPS, description, options
+
+    if group is not None and group not in GROUPS:
+        raise ConfigError(f"kfx list {group}: unknown group; it takes {', '.join(GROUPS)}")
+    chosen = ["experiment"] if smoke else [group] if group else list(GROUPS)
+    for name in chosen:
+        found = [o for o in options(name) if not smoke or o.endswith("_smoke") or o.startswith("smoke/")]
+        width = max((len(option) for option in found), default=0)
+        if not names:
+            print(f"{name}")
+        for option in found:
+            print(option if names else f"  {option:<{width}}  {description(name, option)}".rstrip())
+    return 0
+
+
+def _data(action: str, datasets: Sequence[str]) -> int:
+    from kfx.data.files import FILES, cache_folder, digest, locate
+
+    for name in datasets:
+        if name not in FILES:
+            raise ConfigError(f"kfx data {action} {name}: unknown data set; it takes {', '.join(FILES)}")
+    print(cache_folder())
+    failed = 0
+    for dataset in datasets or FILES:
+        for name, file in FILES[dataset].items():
+            path = cache_folder() / file.path
+            if action == "fetch":
+                locate(dataset, name)
+            if not path.is_file():
+                state, failed = "missing", failed + (action == "verify")
+            elif action == "where":
+                state = f"{path.stat().st_size} bytes"
+            elif digest(path, "md5") == file.md5:
+                state = "as published"
+            else:
+                state = "not the published file"
+                failed += action == "verify"
+            print(f"  {file.path:<48}  {state}")
+    return 1 if failed else 0
+
+
+def _gram(overrides: Sequence[str], output: Path, test: bool, block: int) -> int:
+    from kfx import config, preflight
+    from kfx.gram import save
+
+    if block < 1:
+        raise ConfigError(f"--block {block}: expected a whole number >= 1")
+    settings = config.load(overrides)
+    preflight.check([settings])
+    for path in save(settings, output, test, block):
+        print(path)
+    return 0

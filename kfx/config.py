@@ -1,0 +1,226 @@
+"""From command-line words to a checked `Config`: composition by Hydra, one-line errors by kfx."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kfx.outcomes import ConfigError, DataError
+from kfx.schema import OPTIONS, SINGLE, Config, FieldError, Node
+
+GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device", "experiment")
+
+
+def config_folder() -> Path:
+    """`kfx/configs` in a wheel, the top-level `configs` beside the package in a checkout."""
+    package = Path(__file__).resolve().parent
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def options(group: str) -> list[str]:
+    """Every option of a group, by its name on the command line. A leading underscore marks a part of others."""
+    folder = config_folder() / group
+    paths = [path.relative_to(folder) for path in folder.rglob("*.yaml") if not path.name.startswith("_")]
+    return sorted(path.with_suffix("").as_posix() for path in paths)
+
+
+def description(group: str, option: str) -> str:
+    """The first comment of an option's file that is not a directive: its one-line description."""
+    for line in (config_folder() / group / f"{option}.yaml").read_text().splitlines():
+        if line.startswith("#") and not line.startswith("# @"):
+            return line.lstrip("# ")
+    return ""
+
+
+def run_name(choices: DictConfig) -> str:
+    """The experiment's name, or dataset-kernel-optimizer: the folder of a run."""
+    return choices.get("experiment") or "-".join(str(choices.get(g)) for g in ("dataset", "kernel", "optimizer"))
+
+
+def register_resolvers() -> None:
+    """The one resolver that the config files use."""
+    OmegaConf.register_new_resolver("kfx.run_name", run_name, replace=True)
+
+
+# ---- composition
+
+
+def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]]:
+    """The overrides of each job of a multirun; of the one job otherwise."""
+    parsed = _parse(overrides)
+    alternatives: dict[str, list[str]] = {}
+    for override in parsed:
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            if not multirun:
+                raise ConfigError(f"{override.input_line}: several values need a multirun: kfx run -m …")
+            if not override.is_discrete_sweep():
+                continue  # another sweeper draws it while it runs
+            alternatives[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            alternatives[key] = [str(override.input_line)]
+    for choice in itertools.product(*alternatives.values()):
+        yield list(choice)
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(f"cannot read {_first_line(error)}; write key=value") from error
+
+
+def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Config:
+    """Compose and check one job's config. ConfigError: one line with the key, what it got, and what it takes."""
+    return check(composed(overrides, search_path))
+
+
+def composed(overrides: Sequence[str], search_path: str | None = None) -> DictConfig:
+    """The config that Hydra will hand to the job, before the checks, with Hydra's own node."""
+    try:
+        return _compose(overrides, search_path)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(_explain(error, overrides, search_path)) from error
+
+
+def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
+    register_resolvers()
+    extra = [f"hydra.searchpath=[file://{Path(search_path).resolve()}]"] if search_path else []
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
+
+
+def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
+    """One line for what Hydra refused: the override at fault, and what it takes."""
+    known = [*OPTIONS, *SINGLE, "seed", "experiment"]
+    for override in _parse(overrides):
+        key = str(override.key_or_group)
+        value = override.value() if override.value_type is not None else None
+        group, _, field = key.partition(".")
+        if key in GROUPS and value not in options(key):
+            return f"{key}={value}: unknown option; it takes {_near(str(value), options(key))}"
+        if group not in (*known, "hydra"):
+            return f"{key}: unknown key; it takes {_near(key, known)}"
+        if field and f"'{key}'" in str(error):
+            schema = _schema_without(override, overrides, search_path)
+            takes = f"it takes {_near(field, list(_fields(schema)))}" if schema else "see kfx run --cfg job"
+            return f"{key}: unknown key; {takes}"
+    return _first_line(error)
+
+
+def _schema_without(override: Override, overrides: Sequence[str], search_path: str | None) -> type[Node] | None:
+    """The schema of the group that an override failed in, had it not been there."""
+    group = str(override.key_or_group).partition(".")[0]
+    if group in SINGLE:
+        return SINGLE[group]
+    try:
+        rest = _compose([o for o in overrides if o != override.input_line], search_path)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return None
+    return OPTIONS.get(group, {}).get(rest[group].name)
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"{', '.join(known)}{f' (did you mean {close[0]}?)' if close else ''}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+# ---- checks
+
+
+def check(raw: DictConfig) -> Config:
+    """Build the typed config; every key, type, range and combination is checked."""
+    known = {item.name for item in dataclasses.fields(Config)}
+    for key in map(str, raw):
+        if key not in known and key != "hydra":
+            raise ConfigError(f"{key}: unknown key; it takes {_near(key, sorted(known))}")
+    parts: dict[str, Any] = {}
+    for group in OPTIONS:
+        parts[group] = _chosen(group, group, raw.get(group))
+    if "kernel" in _fields(type(parts["dataset"])):  # a data set drawn from a kernel of its own
+        parts["dataset"].kernel = _chosen("dataset.kernel", "kernel", raw.dataset.kernel)
+    for key, schema in SINGLE.items():
+        if raw.get(key) is not None:
+            parts[key] = _build(key, schema, raw[key])
+    seed = raw.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"seed={seed}: expected a whole number >= 0")
+    config = Config(seed=seed, **parts)
+    _check_combinations(config)
+    return config
+
+
+def _chosen(path: str, group: str, node: Any) -> Any:
+    """The node at `path`, of the schema that its `name` chooses among the options of `group`."""
+    name = node.get("name") if isinstance(node, DictConfig) else node
+    if name not in OPTIONS[group]:
+        raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")
+    return _build(path, OPTIONS[group][name], node)
+
+
+def _build(path: str, schema: type[Node], node: Any) -> Any:
+    if not isinstance(node, DictConfig):
+        raise ConfigError(f"{path}={node}: expected keys, one of {', '.join(_fields(schema))}")
+    for key in map(str, node):
+        if key not in _fields(schema):
+            raise ConfigError(f"{path}.{key}: unknown key; {path} takes {_near(key, list(_fields(schema)))}")
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
+    except FieldError as error:
+        raise ConfigError(f"{path}.{error}") from error
+    except OmegaConfBaseException as error:
+        if isinstance(error.__cause__, FieldError):
+            raise ConfigError(f"{path}.{error.__cause__}") from error
+        key = str(error.full_key or "")
+        accepts = _accepts(schema, key)
+        got = OmegaConf.select(OmegaConf.create({"node": OmegaConf.to_container(node)}), f"node.{key}") if key else ""
+        raise ConfigError(f"{path}.{key}={got}: expected {accepts}") from error
+
+
+def _fields(schema: type[Node]) -> dict[str, dataclasses.Field]:
+    return {item.name: item for item in dataclasses.fields(schema)}
+
+
+def _accepts(schema: type[Node], key: str) -> str:
+    name, _, rest = key.partition(".")
+    item = _fields(schema).get(name.split("[")[0])
+    if item is None:
+        return "a value of another type"
+    if rest and isinstance(item.default_factory, type) and issubclass(item.default_factory, Node):
+        return _accepts(item.default_factory, rest)
+    return item.metadata.get("accepts", "text")
+
+
+def _check_combinations(config: Config) -> None:
+    from kfx.build import has_classes, training_size
+
+    try:
+        size = training_size(config.dataset)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    batch = config.sampler.batch_size
+    if batch is not None and batch > size:
+        raise ConfigError(
+            f"sampler.batch_size={batch}: dataset {config.dataset.name} has {size} training points; take at most "
+            f"{size}, or raise dataset.n_train"
+        )
+    for n in config.evaluation.n_interpolation or ():
+        if n > size:
+            raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
+    if config.evaluation.balanced and not has_classes(config.dataset):
+        raise ConfigError(f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false")

@@ -1,0 +1,82 @@
+"""What a run stood on: versions, code, machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kfx import __version__
+
+_PACKAGES = (
+    "numpy",
+    "scipy",
+    "torch",
+    "jax",
+    "jaxlib",
+    "neural-tangents",
+    "hydra-core",
+    "omegaconf",
+    "scikit-learn",
+    "scikit-optimize",
+    "pandas",
+)
+
+
+def describe(seed: int, device: torch.device, switches: dict[str, Any], checksums: dict[str, str]) -> dict[str, Any]:
+    """The content of `environment.json`."""
+    return {
+        "kfx": __version__,
+        **_git(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "precision_switches": switches,
+        "data_sha256": checksums,
+        "seed": seed,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any]:
+    """The commit of the checkout that kfx runs from; nothing for an installed wheel."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return {"git_commit": None, "git_dirty": None}
+    return {
+        "git_commit": _output(["git", "-C", str(root), "rev-parse", "HEAD"]),
+        "git_dirty": bool(_output(["git", "-C", str(root), "status", "--porcelain"])),
+    }
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

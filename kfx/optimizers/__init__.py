@@ -1,0 +1,1 @@
+"""Optimizers: `fit(kernel, data, streams, record) → kernel`. They know vectors, not kernels."""

@@ -1,0 +1,151 @@
+"""Gradient descent on `kernel.flat`: three rules, one loop."""
+
+from __future__ import annotations
+
+import abc
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.optimizers.loss import Loss
+from kfx.optimizers.space import Space, random_within
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling import FixedSampler
+from kfx.streams import Streams
+
+
+class Rule(abc.ABC):
+    """How a gradient becomes a step."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget every gradient seen so far."""
+
+    @abc.abstractmethod
+    def point(self, position: np.ndarray) -> np.ndarray:
+        """Where the gradient is wanted."""
+
+    @abc.abstractmethod
+    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """The next position."""
+
+
+class SGD(Rule):
+    """θ ← θ − η g."""
+
+    def __init__(self, learning_rate: float) -> None:
+        self.learning_rate = learning_rate
+
+    def reset(self) -> None:
+        pass
+
+    def point(self, position: np.ndarray) -> np.ndarray:
+        return position
+
+    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        return position - self.learning_rate * gradient
+
+
+class Nesterov(Rule):
+    """z ← β z + ∇(θ − η β z),  θ ← θ − η z  (Darcy 2020, eq. 2.4): the gradient is taken at the look-ahead point."""
+
+    def __init__(self, learning_rate: float, momentum: float) -> None:
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self.reset()
+
+    def reset(self) -> None:
+        self.z: np.ndarray | float = 0.0
+
+    def point(self, position: np.ndarray) -> np.ndarray:
+        return position - self.learning_rate * self.momentum * self.z
+
+    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        self.z = self.momentum * self.z + gradient
+        return position - self.learning_rate * self.z
+
+
+class Adam(Rule):
+    """Adam with bias correction (Kingma & Ba 2015)."""
+
+    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
+        self.learning_rate, self.beta1, self.beta2, self.epsilon = learning_rate, beta1, beta2, epsilon
+        self.reset()
+
+    def reset(self) -> None:
+        self.steps = 0
+        self.mean: np.ndarray | float = 0.0
+        self.square: np.ndarray | float = 0.0
+
+    def point(self, position: np.ndarray) -> np.ndarray:
+        return position
+
+    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        self.steps += 1
+        self.mean = self.beta1 * self.mean + (1 - self.beta1) * gradient
+        self.square = self.beta2 * self.square + (1 - self.beta2) * gradient**2
+        mean = self.mean / (1 - self.beta1**self.steps)
+        square = self.square / (1 - self.beta2**self.steps)
+        return position - self.learning_rate * mean / (np.sqrt(square) + self.epsilon)
+
+
+class GradientDescent:
+    """A fresh batch, a gradient, a step, `iterations` times, within the kernel's bounds.
+
+    Where the objective cannot be evaluated the parameters are drawn anew within their bounds, at most
+    `max_reinitializations` times; then `NumericalError`.
+    final: `last`, where the last step led; `best`, the evaluated point at the end of the `final_window` rows
+    with the smallest mean objective.
+    """
+
+    diagnostics: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        loss: Callable[..., Loss],
+        sampler: FixedSampler,
+        rule: Rule,
+        *,
+        iterations: int,
+        space: str,
+        final: str,
+        final_window: int,
+        max_reinitializations: int,
+    ) -> None:
+        self.loss, self.sampler, self.rule, self.iterations = loss, sampler, rule, iterations
+        self.space, self.final, self.final_window = space, final, final_window
+        self.max_reinitializations = max_reinitializations
+
+    def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
+        loss = self.loss(kernel, *data)
+        space = Space(self.space, kernel.bounds)
+        position = space.project(space.to_coordinates(kernel.flat))
+        window: deque[float] = deque(maxlen=self.final_window)
+        best_mean, best = float("inf"), kernel.flat
+        reinitializations = 0
+        for iteration in range(self.iterations):
+            batch = self.sampler.draw(len(data[0]), streams["batches"])
+            vector = space.to_parameters(space.project(self.rule.point(position)))
+            evaluation = loss(vector, batch)
+            if evaluation.gradient is None:
+                reinitializations += 1
+                give_up = reinitializations > self.max_reinitializations
+                then = () if give_up else (Event.REINITIALIZED,)
+                record.row(iteration, evaluation, loss.kernel_evaluations, events=then)
+                if give_up:
+                    raise NumericalError(evaluation.event or Event.DIVERGED, evaluation.detail)
+                position = space.to_coordinates(random_within(kernel.bounds, streams["optimizer"]))
+                self.rule.reset()
+                window.clear()
+                continue
+            record.row(iteration, evaluation, loss.kernel_evaluations)
+            window.append(evaluation.objective)
+            mean = sum(window) / len(window)
+            if len(window) == self.final_window and mean < best_mean:
+                best_mean, best = mean, vector
+            position = space.project(self.rule.step(position, space.gradient(vector, evaluation.gradient)))
+        chosen = best if self.final == "best" and np.isfinite(best_mean) else space.to_parameters(position)
+        return kernel.with_flat(chosen)

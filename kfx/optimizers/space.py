@@ -1,0 +1,36 @@
+"""Where an optimizer moves: the parameters themselves or their logarithms, within bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_LOWEST = 1e-12  # stands for a lower bound of 0 where a logarithm is taken
+
+
+class Space:
+    """A box in raw or logarithmic coordinates. bounds: (n, 2) in the parameters' own units."""
+
+    def __init__(self, name: str, bounds: np.ndarray) -> None:
+        self.is_log = name == "log"
+        box = np.log(np.maximum(bounds, _LOWEST)) if self.is_log else bounds
+        self.low, self.high = box[:, 0], box[:, 1]
+
+    def to_coordinates(self, vector: np.ndarray) -> np.ndarray:
+        return np.log(vector) if self.is_log else vector
+
+    def to_parameters(self, coordinates: np.ndarray) -> np.ndarray:
+        return np.exp(coordinates) if self.is_log else coordinates
+
+    def gradient(self, vector: np.ndarray, slope: np.ndarray) -> np.ndarray:
+        """From the gradient to the parameters to that to the coordinates."""
+        return slope * vector if self.is_log else slope
+
+    def project(self, coordinates: np.ndarray) -> np.ndarray:
+        """The nearest point of the box. NaN stays NaN, for the caller to see."""
+        return np.clip(coordinates, self.low, self.high)
+
+
+def random_within(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A point whose logarithms are uniform within the bounds: parameters are scales, and may be off by decades."""
+    space = Space("log", bounds)
+    return np.clip(space.to_parameters(rng.uniform(space.low, space.high)), bounds[:, 0], bounds[:, 1])

@@ -1,0 +1,41 @@
+"""The fitted curve of a one-dimensional regression."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, title
+from kfx.record import Run
+
+
+def fitted_curve(run: Run) -> Figure | None:
+    """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I."""
+    path = run.directory / "predictions.npz"
+    if not path.is_file() or run.evaluation.empty:
+        return None
+    with np.load(path, allow_pickle=False) as arrays:
+        if "x_train" not in arrays:
+            return None
+        largest = run.evaluation["n_interpolation"].max()
+        regularization = run.evaluation["regularization"].iloc[0]
+        x = arrays["x_test"][:, 0]
+        order = np.argsort(x)
+        picture, (axes,) = figure()
+        axes.plot(x[order], arrays["y_test"][order, 0], color=FAINT, linewidth=4, label="target")
+        for name, colour, style in (("initial", INITIAL, "--"), ("trained", TRAINED, "-")):
+            key = f"{name}/{largest}/0/{float(regularization)!r}"
+            if f"{key}/mean" not in arrays:
+                continue
+            mean = arrays[f"{key}/mean"][order, 0]
+            axes.plot(x[order], mean, style, color=colour, label=f"{name} kernel")
+            if f"{key}/variance" in arrays and name == "trained":
+                spread = 2 * np.sqrt(arrays[f"{key}/variance"][order])
+                axes.fill_between(x[order], mean - spread, mean + spread, color=colour, alpha=0.15, label="± 2 sd")
+        axes.plot(
+            arrays["x_train"][:, 0], arrays["y_train"][:, 0], ".", color=DATA, markersize=4, label="training points"
+        )
+    axes.set(xlabel="x", ylabel="y", title=f"{title(run)} · $N_I$ = {largest}")
+    axes.margins(y=0.1)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9)
+    return picture

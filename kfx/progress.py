@@ -1,0 +1,100 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+_LINES = 10  # plain log lines for a whole run, and at most one every few seconds beside them
+_SECONDS = 15.0
+
+
+class Progress:
+    """Follows the trace rows of a run of `total` iterations."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total = label, total
+        self._bar: Any = None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[state]}"),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=self.total, state="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Show one trace row."""
+        done = row["iteration"] + 1
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, state=_state(row))
+            return
+        now = time.monotonic()
+        is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
+        if is_step or row["event"] or now - self._last_line > _SECONDS:
+            self._last_line = now
+            left = row["seconds"] / done * (self.total - done)
+            say(f"{self.label} {done:>{len(str(self.total))}}/{self.total}  {_state(row)}  {left:.0f} s left")
+
+
+def _state(row: dict[str, Any]) -> str:
+    value = row["rho"]
+    shown = [f"rho {value:.4f}" if math.isfinite(value) else "rho -"]
+    shown += [f"{name} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
+    return "  ".join([*shown, row["event"]]).rstrip()
+
+
+def say(line: str) -> None:
+    """One line to a person, on the error stream, so that results on the output stay clean."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Steps:
+    """Follows work of `total` equal steps: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.done = label, total, 0
+        self._bar: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task(self.label, total=self.total)
+        return self
+
+    def advance(self) -> None:
+        self.done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done)
+        elif self.done == self.total or self.done % max(self.total // _LINES, 1) == 0:
+            say(f"{self.label} {self.done}/{self.total}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,339 @@
+"""The schema of a config: one dataclass a group option, each field with its type, default and range."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kfx.data.dataset import STEPS
+from kfx.regularization import SCALES
+
+
+class FieldError(ValueError):
+    """One field of a node is wrong: what it got and what it accepts."""
+
+    def __init__(self, name: str, got: Any, accepts: str) -> None:
+        super().__init__(f"{name}={got}: expected {accepts}")
+        self.name, self.got, self.accepts = name, got, accepts
+
+
+def _ranged(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
+    metadata = {"accepts": accepts, "test": test}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: default.copy(), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _positive(default: float) -> Any:
+    return _ranged(default, "a number > 0", lambda v: math.isfinite(v) and v > 0)
+
+
+def _not_negative(default: float) -> Any:
+    return _ranged(default, "a number >= 0", lambda v: math.isfinite(v) and v >= 0)
+
+
+def _between(default: float, low: float, high: float) -> Any:
+    return _ranged(default, f"a number > {low} and < {high}", lambda v: low < v < high)
+
+
+def _count(default: int, least: int = 1) -> Any:
+    return _ranged(default, f"a whole number >= {least}", lambda v: v >= least)
+
+
+def _count_or_all(default: int | None, least: int, meaning: str) -> Any:
+    return _ranged(default, f"a whole number >= {least}, or null for {meaning}", lambda v: v is None or v >= least)
+
+
+def _one_of(default: str, *options: str) -> Any:
+    return _ranged(default, f"one of {', '.join(options)}", lambda v: v in options)
+
+
+def _some_of(default: list[str], *options: str) -> Any:
+    return _ranged(default, f"a list out of {', '.join(options)}", lambda v: all(item in options for item in v))
+
+
+def _flag(default: bool) -> Any:
+    return _ranged(default, "true or false", lambda v: True)
+
+
+def _seed(default: int) -> Any:
+    return _ranged(default, "a whole number >= 0", lambda v: v >= 0)
+
+
+@dataclass
+class Node:
+    """A part of the config. Creating one checks every field against its range."""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if "test" in item.metadata and not item.metadata["test"](value):
+                raise FieldError(item.name, value, item.metadata["accepts"])
+
+
+# ---- dataset
+
+
+@dataclass
+class DatasetNode(Node):
+    name: str = ""
+    preprocess: list[str] = _some_of([], *STEPS)
+
+
+@dataclass
+class ThreeBumps(DatasetNode):
+    n_train: int = _count(80, 2)
+    n_test: int = _count(200)
+    points: str = _one_of("grid", "grid", "random")
+
+
+@dataclass
+class SwissRoll(DatasetNode):
+    n_train: int = _count(120, 2)
+    n_test: int = _count(200)
+    variant: str = _one_of("symmetric", "symmetric", "khalid")
+    t_range: list[float] = _ranged(
+        [math.pi / 2, 5 * math.pi / 2], "two rising numbers", lambda v: len(v) == 2 and v[0] < v[1]
+    )
+
+
+@dataclass
+class GPSample(DatasetNode):
+    n_train: int = _count(100, 2)
+    n_test: int = _count(100)
+    dimensions: int = _count(1)
+    width: float = _positive(20.0)
+    noise: float = _not_negative(0.0)
+    kernel: Any = _ranged(None, "a kernel: name and parameters", lambda v: isinstance(v, (dict, KernelNode)))
+
+
+@dataclass
+class Table(DatasetNode):
+    n_train: int | None = _count_or_all(None, 2, "all that are not test points")
+    n_test: int = _count(100)
+
+
+@dataclass
+class Images(DatasetNode):
+    n_train: int | None = _count_or_all(None, 2, "all")
+    n_test: int | None = _count_or_all(None, 1, "all")
+
+
+@dataclass
+class Cifar10(Images):
+    batches: list[int] = _ranged(
+        [1, 2, 3, 4, 5],
+        "a list of different numbers from 1 to 5",
+        lambda v: len(v) > 0 and len(set(v)) == len(v) and all(1 <= i <= 5 for i in v),
+    )
+
+
+# ---- kernel
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_not_negative(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _is_range(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(_is_number(v) for v in pair) and 0 <= pair[0] < pair[1]
+
+
+@dataclass
+class KernelNode(Node):
+    name: str = ""
+    initial: str = _one_of("explicit", "explicit", "random")
+    initial_range: dict = _ranged(
+        {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
+    )
+    trainable: list[str] | None = _ranged(None, "a list of parameters, or null for the usual ones", lambda v: v != [])
+    # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
+    bounds: dict = _ranged(
+        {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
+    )
+
+
+@dataclass
+class RBFNode(KernelNode):
+    sigma: float = _positive(1.0)
+
+
+@dataclass
+class RationalQuadraticNode(KernelNode):
+    alpha: float = _positive(1.0)
+    beta: float = _positive(1.0)
+    gamma: float = _positive(1.0)
+
+
+@dataclass
+class NNGPNode(KernelNode):
+    depth: int = _count(3, 0)
+    activation: str = _one_of("relu", "relu", "erf")
+    weight_variance: float = _not_negative(1.0)
+    bias_variance: float = _not_negative(0.1)
+
+
+# ---- objective, sampler
+
+
+@dataclass
+class RhoNode(Node):
+    name: str = "rho"
+
+
+@dataclass
+class FixedNode(Node):
+    name: str = "fixed"
+    batch_size: int | None = _count_or_all(100, 2, "all training points")
+    sample_proportion: float = _between(0.5, 0, 1)
+
+
+# ---- optimizer
+
+
+@dataclass
+class OptimizerNode(Node):
+    name: str = ""
+    iterations: int = _count(100)
+
+
+@dataclass
+class Unmoved(OptimizerNode):
+    pass
+
+
+@dataclass
+class GradientNode(OptimizerNode):
+    learning_rate: float = _positive(0.1)
+    space: str = _one_of("log", "raw", "log")
+    final: str = _one_of("last", "last", "best")
+    final_window: int = _count(10)
+    max_reinitializations: int = _count(3, 0)
+
+
+@dataclass
+class SGD(GradientNode):
+    pass
+
+
+@dataclass
+class Nesterov(GradientNode):
+    momentum: float = _ranged(0.9, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
+
+
+@dataclass
+class Adam(GradientNode):
+    beta1: float = _ranged(0.9, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
+    beta2: float = _ranged(0.999, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
+    epsilon: float = _positive(1e-8)
+
+
+# ---- regularization, evaluation, device
+
+
+@dataclass
+class RegularizationNode(Node):
+    value: float = _not_negative(1e-4)
+    scale: str = _one_of("centered", *SCALES)
+
+
+@dataclass
+class EvaluationRegularization(Node):
+    """null: the same as the objective's. `value` may hold several: each is evaluated."""
+
+    value: Any = _ranged(
+        None,
+        "a number >= 0, a list of them, or null for regularization.value",
+        lambda v: v is None or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v]))),
+    )
+    scale: str | None = _ranged(
+        None, f"one of {', '.join(SCALES)}, or null for regularization.scale", lambda v: v is None or v in SCALES
+    )
+
+
+@dataclass
+class EvaluationNode(Node):
+    name: str = "default"
+    n_interpolation: list[int] | None = _ranged(
+        None,
+        "a list of whole numbers >= 1, or null for all training points",
+        lambda v: v is None or (len(v) > 0 and all(n >= 1 for n in v)),
+    )
+    repeats: int = _count(1)
+    balanced: bool = _flag(False)
+    random_kernels: int = _count(0, 0)
+    regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
+    solver: str = _one_of("cholesky", "cholesky", "lstsq", "inverse")
+    rcond: float | None = _ranged(
+        None, "a number > 0 and < 1 (with solver=lstsq), or null", lambda v: v is None or 0 < v < 1
+    )
+    posterior_variance: bool = _flag(False)
+    save_predictions: bool = _flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rcond is not None and self.solver != "lstsq":
+            raise FieldError("rcond", self.rcond, f"null with solver={self.solver}; only lstsq cuts eigenvalues off")
+        if self.posterior_variance and self.solver != "cholesky":
+            raise FieldError("posterior_variance", True, f"false with solver={self.solver}; it needs cholesky")
+
+
+@dataclass
+class DeviceNode(Node):
+    name: str = "cpu"
+    dtype: str = _one_of("float64", "float32", "float64")
+    threads: int | None = _count_or_all(None, 1, "the framework's choice")
+    allow_tf32: bool = _flag(False)
+
+
+@dataclass
+class Published(Node):
+    """What a paper printed for this experiment."""
+
+    metric: str = ""
+    value: float = 0.0
+    source: str = ""
+
+
+@dataclass
+class Config:
+    """A whole run. Each group holds the node that its `name` chooses from `OPTIONS`."""
+
+    dataset: Any
+    kernel: Any
+    objective: Any
+    sampler: Any
+    optimizer: Any
+    evaluation: EvaluationNode
+    device: DeviceNode
+    regularization: RegularizationNode
+    seed: int = _seed(0)
+    published: Published | None = None
+
+
+OPTIONS: dict[str, dict[str, type[Node]]] = {
+    "dataset": {
+        "three_bumps": ThreeBumps,
+        "swiss_roll": SwissRoll,
+        "gp_sample": GPSample,
+        "digits": Table,
+        "diabetes": Table,
+        "mnist": Images,
+        "fashion_mnist": Images,
+        "cifar10": Cifar10,
+    },
+    "kernel": {"rbf": RBFNode, "rational_quadratic": RationalQuadraticNode, "nngp": NNGPNode},
+    "objective": {"rho": RhoNode},
+    "sampler": {"fixed": FixedNode},
+    "optimizer": {"none": Unmoved, "sgd": SGD, "nesterov": Nesterov, "adam": Adam},
+    "evaluation": {"default": EvaluationNode},
+    "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},
+}
+SINGLE: dict[str, type[Node]] = {"regularization": RegularizationNode, "published": Published}
