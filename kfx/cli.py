@@ -76,7 +76,7 @@ def _run(words: list[str]) -> int:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[assignment, method-assign]
+    parser.error = _refuse  # type: ignore[method-assign]
     if {"-h", "--help"} & set(words):
         print(_RUN_HELP)
         return _list(None, names=False, smoke=False)
@@ -94,10 +94,11 @@ def _run(words: list[str]) -> int:
     if parsed.cfg is None:
         from kfx import preflight
 
-        settings = composed[0].hydra
-        key, folder = ("sweep", settings.sweep.dir) if parsed.multirun else ("run", settings.run.dir)
         preflight.check(jobs)
+        shared = config.composed(config.without_sweeps(parsed.overrides), parsed.config_dir).hydra
+        key, folder = ("sweep", shared.sweep.dir) if parsed.multirun else ("run", shared.run.dir)
         preflight.make_folder(f"hydra.{key}.dir", Path(folder))
+        words = [*words, f"hydra.{key}.dir='{folder}'"]  # the time in its name must not pass on
     return _hand_over(words)
 
 

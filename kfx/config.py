@@ -74,6 +74,11 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
         yield list(choice)
 
 
+def without_sweeps(overrides: Sequence[str]) -> list[str]:
+    """The overrides that all jobs of a multirun share: what Hydra composes its own settings from."""
+    return [str(override.input_line) for override in _parse(overrides) if not override.is_sweep_override()]
+
+
 def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
@@ -179,6 +184,9 @@ def _build(path: str, schema: type[Node], node: Any) -> Any:
     for key in map(str, node):
         if key not in _fields(schema):
             raise ConfigError(f"{path}.{key}: unknown key; {path} takes {_near(key, list(_fields(schema)))}")
+    for key, item in _fields(schema).items():
+        if isinstance(item.default_factory, type) and issubclass(item.default_factory, Node) and key in node:
+            _build(f"{path}.{key}", item.default_factory, node[key])  # for the path in its errors
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
     except FieldError as error:
@@ -197,13 +205,8 @@ def _fields(schema: type[Node]) -> dict[str, dataclasses.Field]:
 
 
 def _accepts(schema: type[Node], key: str) -> str:
-    name, _, rest = key.partition(".")
-    item = _fields(schema).get(name.split("[")[0])
-    if item is None:
-        return "a value of another type"
-    if rest and isinstance(item.default_factory, type) and issubclass(item.default_factory, Node):
-        return _accepts(item.default_factory, rest)
-    return item.metadata.get("accepts", "text")
+    item = _fields(schema).get(key.split("[")[0])
+    return item.metadata.get("accepts", "text") if item else "a value of another type"
 
 
 def _check_combinations(config: Config) -> None:

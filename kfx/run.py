@@ -125,14 +125,14 @@ def _tell(cfg: Config, record: Record) -> None:
 def closing_lines(record: Record) -> list[str]:
     """What a run says at its end: the kernel before and after, and where to look."""
     metrics = record.metrics
-    lines = []
     rows = metrics.get("evaluation", [])
     metric = "accuracy" if any(row["metric"] == "accuracy" for row in rows) else "mse"
-    for row in (row for row in rows if row["metric"] == metric):
-        lines.append(
-            f"{row['kernel']:<10} n_interpolation {row['n_interpolation']:>6}  λ {row['regularization']:<8g} "
-            f"{row['metric']} {row['mean']:.4f}" + (f" ± {row['sd']:.4f}" if row["repeats"] > 1 else "")
-        )
+    lines = [
+        f"{row['kernel']:<10} n_interpolation {row['n_interpolation']:>6}  λ {row['regularization']:<8g} "
+        f"{metric} {row['mean']:.4f}" + (f" ± {row['sd']:.4f}" if row["repeats"] > 1 else "")
+        for row in rows
+        if row["metric"] == metric
+    ]
     pictures = sorted((record.directory / "figures").glob("*.png"))
     names = ", ".join(path.name for path in pictures)
     shown = relative(record.directory)

@@ -85,7 +85,7 @@ class DatasetNode(Node):
 
 @dataclass
 class ThreeBumps(DatasetNode):
-    n_train: int = _count(80, 2)
+    n_train: int = _count(100, 2)
     n_test: int = _count(200)
     points: str = _one_of("grid", "grid", "random")
 

@@ -149,12 +149,10 @@ def _fetch(file: File, path: Path) -> None:
 def extract(archive: Path, member: str, path: Path) -> None:
     """Write one regular file of a tar archive to `path`, and nothing else."""
     with tarfile.open(archive) as tar:
-        try:
-            stream = tar.extractfile(tar.getmember(member))
-        except KeyError:
-            stream = None
+        found = next((item for item in tar if item.name == member and item.isreg()), None)
+        stream = tar.extractfile(found) if found else None
         if stream is None:
-            raise ValueError(f"{archive.name} holds no file {member}")
+            raise ValueError(f"{archive.name} holds no regular file {member}")
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as out:
             while block := stream.read(1 << 20):

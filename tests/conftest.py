@@ -1,0 +1,46 @@
+"""What tests share: the command run in process, and the folder of real data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kfx.cli import main
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    """An empty working folder, with an empty data cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def kfx(in_folder, capsys):
+    """Call the command: `code, out, err = kfx("run", …)`."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main(list(words))
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else 1
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def real_data(monkeypatch):
+    """The folder that `KFX_DATA_DIR` named when the tests started; the test is skipped without it."""
+    if not _REAL_DATA or not Path(_REAL_DATA).is_dir():
+        pytest.skip("KFX_DATA_DIR is not set: real data needed")
+    monkeypatch.setenv("KFX_DATA_DIR", str(Path(_REAL_DATA).absolute()))
+    return Path(_REAL_DATA).absolute()
+
+
+_REAL_DATA = os.environ.get("KFX_DATA_DIR")

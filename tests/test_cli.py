@@ -1,0 +1,291 @@
+"""Commands as a user types them, by what they print and leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+
+import kfx as package
+from kfx import load_run
+from kfx.kernels import RBF
+from kfx.plots import draw
+
+SMALL = ["dataset.n_train=120", "dataset.n_test=60", "sampler.batch_size=30", "optimizer.iterations=6"]
+
+
+def command(*words):
+    return [sys.executable, "-m", "kfx", *words]
+
+
+def test_help_answers_at_once():
+    subprocess.run(command("--help"), check=True, capture_output=True)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(command("--help"), check=True, capture_output=True, text=True)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5
+    for word in ("run", "list", "data", "gram"):
+        assert f"\n    {word} " in done.stdout
+
+
+def test_version_and_run_help(kfx):
+    assert kfx("--version")[1] == f"kfx {package.__version__}\n"
+    code, out, _ = kfx("run", "--help")
+    assert code == 0
+    assert "usage: kfx run" in out
+    assert "rational_quadratic" in out
+    assert "first_light/mnist_rbf" in out
+
+
+def test_list(kfx):
+    assert "Gaussian kernel" in kfx("list", "kernel")[1]
+    names = kfx("list", "--smoke", "--names")[1].split()
+    assert "smoke/rbf_adam" in names
+    assert "first_light/mnist_rbf_smoke" in names
+    assert "first_light/mnist_rbf" not in names
+
+
+def test_cfg_job_prints_and_stops(kfx, in_folder):
+    code, out, _ = kfx("run", "kernel.sigma=2.5", "--cfg", "job")
+    assert code == 0
+    assert yaml.safe_load(out)["kernel"]["sigma"] == 2.5
+    assert not (in_folder / "runs").exists()
+
+
+def test_a_run_leaves_its_whole_record(kfx, in_folder):
+    code, _, err = kfx("run", *SMALL, "evaluation.n_interpolation=[20,60]", "evaluation.repeats=2", "hydra.run.dir=r")
+    assert code == 0
+    assert "results  r" in err
+    assert {p.name for p in (in_folder / "r").iterdir()} == {
+        "config.yaml",
+        "overrides.yaml",
+        "environment.json",
+        "trace.csv",
+        "evaluation.csv",
+        "metrics.json",
+        "figures",
+    }
+    assert {p.name for p in (in_folder / "r/figures").iterdir()} == {"rho.png", "parameters.png", "evaluation.png"}
+    run = load_run("r")
+    assert list(run.trace.columns[:9]) == [
+        "iteration",
+        "rho",
+        "objective",
+        "told",
+        "regularization",
+        "seconds",
+        "kernel_evaluations",
+        "jitter",
+        "event",
+    ]
+    assert list(run.evaluation.columns) == ["kernel", "n_interpolation", "repeat", "regularization", "metric", "value"]
+    assert len(run.trace) == 6
+    assert run.trace["kernel_evaluations"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert run.trace["seconds"].is_monotonic_increasing
+    assert set(run.evaluation["metric"]) == {"accuracy", "mse", "mae", "effective_regularization"}
+    assert len(run.evaluation) == 2 * 2 * 2 * 4
+    assert run.config.sampler.batch_size == 30
+    assert run.metrics["status"] == "completed"
+    assert run.metrics["rho"]["initial"] == run.trace["rho"].iloc[0]
+    assert run.metrics["parameters"]["initial"] == {"sigma": 1.0}
+    assert isinstance(run.kernel, RBF)
+    assert run.kernel.parameters == run.metrics["parameters"]["final"]
+    environment = json.loads((in_folder / "r/environment.json").read_text())
+    assert {"packages", "git_commit", "git_dirty", "host", "threads", "precision_switches", "seed"} <= set(environment)
+    assert yaml.safe_load((in_folder / "r/overrides.yaml").read_text())[0] == SMALL[0]
+
+
+def test_a_directory_takes_one_run(kfx):
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
+    code, _, err = kfx("run", *SMALL, "hydra.run.dir=r")
+    assert code == 2
+    assert "hydra.run.dir=r: holds a run already" in err
+
+
+def test_default_directories(kfx, in_folder):
+    kfx("run", *SMALL)
+    kfx("run", "+experiment=khalid/three_bumps_rbf_smoke", "optimizer.iterations=2")
+    assert len(list((in_folder / "runs/digits-rbf-adam").iterdir())) == 1
+    assert len(list((in_folder / "runs/khalid/three_bumps_rbf_smoke").iterdir())) == 1
+
+
+def test_multirun_leaves_a_record_each(kfx, in_folder):
+    code, _, _ = kfx("run", "-m", *SMALL, "optimizer=none,sgd,nesterov,adam", "seed=0,1", "hydra.sweep.dir=s")
+    assert code == 0
+    runs = [load_run(in_folder / "s" / str(i)) for i in range(8)]
+    assert [r.metrics["status"] for r in runs] == ["completed"] * 8
+    assert {(r.config.optimizer.name, r.config.seed) for r in runs} == {
+        (o, s) for o in ("none", "sgd", "nesterov", "adam") for s in (0, 1)
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["none", "sgd", "nesterov", "adam"])
+def test_same_seed_same_trace(kfx, optimizer):
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        kfx("run", *SMALL, f"optimizer={optimizer}", f"seed={seed}", f"hydra.run.dir={folder}")
+    first, second, other = (load_run(f).trace.drop(columns="seconds") for f in "abc")
+    assert first.equals(second)
+    assert not first.equals(other)
+    assert load_run("a").evaluation.equals(load_run("b").evaluation)
+
+
+def test_one_dimensional_data_get_their_curve(kfx, in_folder):
+    kfx("run", "+experiment=khalid/three_bumps_rbf", "optimizer=none", "optimizer.iterations=1", "hydra.run.dir=r")
+    run = load_run("r")
+    mse = run.evaluation.query("metric == 'mse' and kernel == 'initial'")["value"].iloc[0]
+    assert mse == pytest.approx(6.870, abs=5e-4)  # published 6.865
+    assert (in_folder / "r/figures/curve.png").stat().st_size > 10_000
+
+
+def test_evaluation_extras(kfx):
+    kfx(
+        "run",
+        *SMALL,
+        "kernel.initial=random",
+        "evaluation.n_interpolation=[40]",
+        "evaluation.random_kernels=2",
+        "evaluation.balanced=true",
+        "evaluation.posterior_variance=true",
+        "evaluation.save_predictions=true",
+        "evaluation.regularization.value=[1e-4,1e-2]",
+        "evaluation.regularization.scale=absolute",
+        "hydra.run.dir=r",
+    )
+    run = load_run("r")
+    assert set(run.evaluation["kernel"]) == {"initial", "trained", "random-0", "random-1"}
+    assert set(run.evaluation["regularization"]) == {1e-4, 1e-2}
+    effective = run.evaluation.query("metric == 'effective_regularization'")
+    np.testing.assert_array_equal(effective["value"], effective["regularization"])
+    assert (run.evaluation.query("metric == 'mean_posterior_variance'")["value"] > 0).all()
+    with np.load("r/predictions.npz") as arrays:
+        assert arrays["trained/40/0/0.01/mean"].shape == (60, 10)
+        assert arrays["trained/40/0/0.01/variance"].shape == (60,)
+    assert run.metrics["parameters"]["initial"]["sigma"] != 1.0
+
+
+def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
+    from kfx.objectives import relative_error
+    from kfx.outcomes import Event, NumericalError
+
+    def fail(*_):
+        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
+
+    monkeypatch.setattr(relative_error, "cholesky", fail)
+    code, _, err = kfx("run", *SMALL, "hydra.run.dir=r")
+    assert code == 1
+    run = load_run("r")
+    assert run.metrics["status"] == "failed"
+    assert run.metrics["reason"].startswith("not_positive_definite: RBF(sigma=")
+    assert "failed: not_positive_definite" in err
+    assert run.trace["event"].tolist() == ["not_positive_definite;reinitialized"] * 3 + ["not_positive_definite"]
+    assert (in_folder / "r/figures/rho.png").exists()
+
+
+def test_interruption_keeps_the_record(kfx, monkeypatch):
+    from kfx.sampling import FixedSampler
+
+    calls = iter(range(100))
+    draw_batch = FixedSampler.draw
+
+    def interrupted(self, n, rng):
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return draw_batch(self, n, rng)
+
+    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    code, _, err = kfx("run", *SMALL, "hydra.run.dir=r")
+    assert code == 130
+    assert "interrupted" in err
+    run = load_run("r")
+    assert run.metrics["status"] == "interrupted"
+    assert len(run.trace) == 4
+
+
+def test_memory_exhausted_is_a_reason(kfx, monkeypatch):
+    monkeypatch.setattr(RBF, "_pullback", lambda self, x: (_ for _ in ()).throw(MemoryError()))
+    code, _, _ = kfx("run", *SMALL, "hydra.run.dir=r")
+    assert code == 1
+    assert load_run("r").metrics["reason"].startswith("out_of_memory")
+
+
+def test_sigkill_leaves_a_trace_that_reads(in_folder):
+    words = ["run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r"]
+    process = subprocess.Popen(command(*words), stderr=subprocess.DEVNULL, env={**os.environ})
+    trace = in_folder / "r/trace.csv"
+    deadline = time.monotonic() + 60
+    while not (trace.exists() and trace.read_bytes().count(b"\n") > 20):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    rows = trace.read_text().count("\n") - 1
+    run = load_run("r")
+    assert len(run.trace) == rows
+    assert run.trace["iteration"].tolist() == list(range(rows))
+    assert run.metrics["status"] == "running"
+    assert len(draw(in_folder / "r")) == 2
+    with trace.open("a") as stream:
+        stream.write("17,0.")
+    assert len(load_run("r").trace) == rows, "half a row is dropped"
+
+
+def test_sigint_from_outside(in_folder):
+    words = ["run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r"]
+    process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    trace = in_folder / "r/trace.csv"
+    deadline = time.monotonic() + 60
+    while not (trace.exists() and trace.read_bytes().count(b"\n") > 20):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert load_run("r").metrics["status"] == "interrupted"
+
+
+def test_gram_in_blocks(kfx, in_folder):
+    words = ["dataset.n_train=50", "dataset.n_test=20", "sampler.batch_size=10", "kernel.sigma=2"]
+    code, out, _ = kfx("gram", *words, "--block", "13", "--test", "--output", "g")
+    assert code == 0
+    assert out.split() == ["g/gram.npy", "g/gram_test.npy"]
+    gram, cross = np.load(in_folder / "g/gram.npy"), np.load(in_folder / "g/gram_test.npy")
+    from kfx import build
+    from kfx.config import load
+    from kfx.streams import Streams
+
+    data = build.dataset(load(words).dataset, Streams(0))
+    np.testing.assert_allclose(gram, RBF(2.0).gram(data.x_train), rtol=1e-12)
+    np.testing.assert_allclose(cross, RBF(2.0).gram(data.x_test, data.x_train), rtol=1e-12)
+    np.testing.assert_allclose(gram, gram.T, rtol=1e-14)
+
+
+def test_data_where_and_verify(kfx, in_folder):
+    code, out, _ = kfx("data", "where", "mnist")
+    assert code == 0
+    assert out.count("missing") == 4
+    assert kfx("data", "verify", "mnist")[0] == 1
+    folder = in_folder / "cache/mnist"
+    folder.mkdir(parents=True)
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"other")
+    assert "not the published file" in kfx("data", "verify", "mnist")[1]
+
+
+def test_data_verify_real(kfx, real_data):
+    code, out, _ = kfx("data", "verify", "mnist", "fashion_mnist")
+    assert code == 0
+    assert out.count("as published") == 8
+
+
+def test_load_run_of_nothing(in_folder):
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        load_run(in_folder)

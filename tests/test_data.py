@@ -1,0 +1,258 @@
+"""Data sets, and files that are missing, broken or hostile."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+
+from kfx import build
+from kfx.config import load
+from kfx.data import Dataset, files, images, preprocess, synthetic
+from kfx.outcomes import DataError
+from kfx.streams import Streams
+
+
+def write_idx(path, array, *, count=None, cut=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dims = [len(array) if count is None else count, *array.shape[1:]]
+    header = struct.pack(f">I{len(dims)}I", 0x0800 + len(dims), *dims)
+    with gzip.open(path, "wb") as stream:
+        stream.write((header + array.astype(np.uint8).tobytes())[:cut])
+
+
+def small_mnist(cache, n=30):
+    rng = np.random.default_rng(0)
+    for prefix in ("train", "t10k"):
+        write_idx(cache / f"mnist/{prefix}-images-idx3-ubyte.gz", rng.integers(0, 256, (n, 28, 28)))
+        write_idx(cache / f"mnist/{prefix}-labels-idx1-ubyte.gz", rng.integers(0, 10, n))
+
+
+def built(*overrides, seed=0):
+    return build.dataset(load([*overrides, "sampler.batch_size=null"]).dataset, Streams(seed))
+
+
+# ---- synthetic and embedded
+
+
+def test_three_bumps():
+    data = built("dataset=three_bumps", "dataset.n_train=5", "dataset.n_test=9")
+    np.testing.assert_allclose(data.x_train[:, 0], np.linspace(-np.pi, np.pi, 5))
+    x = 0.7
+    assert synthetic.three_bumps(5, 9, "grid", None).y_test.shape == (9, 1)
+    expected = np.sin(2 * x) + 3 * np.sin(3 * x) + 2 * np.sin(4 * x)
+    found = np.interp(
+        x, *(synthetic.three_bumps(2, 20001, "grid", None).__getattribute__(n)[:, 0] for n in ("x_test", "y_test"))
+    )
+    assert found == pytest.approx(expected, abs=1e-5)
+    random = built("dataset=three_bumps", "dataset.points=random")
+    assert np.ptp(np.diff(random.x_train[:, 0])) > 1e-3
+    assert np.abs(random.x_train).max() <= np.pi
+
+
+def test_swiss_roll_arms_mirror_each_other():
+    data = built("dataset=swiss_roll", "dataset.n_train=40")
+    first, second = data.x_train[:20], data.x_train[20:]
+    np.testing.assert_allclose(first, -second)
+    radius = np.linalg.norm(first, axis=1)
+    np.testing.assert_allclose(radius, np.linspace(np.pi / 2, 5 * np.pi / 2, 20))
+    np.testing.assert_array_equal(data.y_train[:, 0], np.repeat([1.0, -1.0], 20))
+    np.testing.assert_array_equal(data.labels_train, np.repeat([1, 0], 20))
+
+
+def test_swiss_roll_of_the_thesis():
+    data = built("dataset=swiss_roll", "dataset.n_train=40", "dataset.variant=khalid")
+    first, second = data.x_train[:20], data.x_train[20:]
+    np.testing.assert_allclose(second, -first + 0.25)
+    assert np.linalg.norm(first, axis=1)[[0, -1]] == pytest.approx([1.5 * np.pi, 3.45 * np.pi])
+
+
+def test_digits_and_diabetes_split_without_overlap():
+    data = built("dataset=digits", "dataset.n_train=100", "dataset.n_test=50")
+    assert data.x_train.shape == (100, 1, 8, 8)
+    assert data.y_train.shape == (100, 10)
+    assert 0 <= data.x_train.min() <= data.x_train.max() <= 1
+    np.testing.assert_array_equal(data.y_train.argmax(axis=1), data.labels_train)
+    table = built("dataset=diabetes")
+    assert (table.x_train.shape, table.y_test.shape) == ((342, 10), (100, 1))
+    assert not {tuple(row) for row in table.x_train} & {tuple(row) for row in table.x_test}
+
+
+def test_subsets_follow_the_seed():
+    same, other = (built("dataset=digits", "dataset.n_train=50", seed=s) for s in (0, 1))
+    np.testing.assert_array_equal(same.x_train, built("dataset=digits", "dataset.n_train=50").x_train)
+    assert not np.array_equal(same.x_train, other.x_train)
+
+
+def test_gp_sample_has_the_covariance_that_was_asked_for():
+    """The Mahalanobis length of a draw of n points is chi-squared with n degrees of freedom."""
+    kernel = build.kernel(load(["kernel=rbf", "kernel.sigma=0.5"]).kernel)
+    lengths = []
+    for seed in range(40):
+        data = synthetic.gp_sample(30, 2, 2, 20.0, 0.0, kernel.gram, np.random.default_rng(seed))
+        gram = kernel.gram(data.x_train)
+        lengths.append(data.y_train[:, 0] @ np.linalg.solve(gram, data.y_train[:, 0]))
+    assert np.mean(lengths) == pytest.approx(30, abs=4 * np.sqrt(2 * 30 / 40))
+
+
+def test_preprocess_uses_training_statistics_alone():
+    rng = np.random.default_rng(0)
+    data = Dataset("t", rng.normal(3, 2, (50, 4)), np.zeros((50, 1)), rng.normal(9, 2, (20, 4)), np.zeros((20, 1)))
+    data.x_train[:, 3] = 5.0
+    normal = preprocess(data, ["normalize"])
+    np.testing.assert_allclose(normal.x_train.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(normal.x_train.std(axis=0), [1, 1, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(
+        normal.x_test[:, 0], (data.x_test[:, 0] - data.x_train[:, 0].mean()) / data.x_train[:, 0].std()
+    )
+    both = preprocess(data, ["center", "unit_norm"])
+    np.testing.assert_allclose(np.linalg.norm(both.x_test, axis=1), 1)
+    images_ = Dataset("i", np.zeros((3, 1, 2, 2)), np.zeros((3, 1)), np.zeros((1, 1, 2, 2)), np.zeros((1, 1)))
+    assert np.all(preprocess(images_, ["unit_norm"]).x_train == 0), "a zero image has no direction"
+    with pytest.raises(ValueError, match="preprocess takes"):
+        preprocess(data, ["whiten"])
+
+
+# ---- files
+
+
+@pytest.mark.filterwarnings("ignore:.*not the published file")
+def test_idx_files_are_read(in_folder):
+    small_mnist(in_folder / "cache")
+    data = built("dataset=mnist", "dataset.n_train=20", "dataset.n_test=10")
+    assert data.x_train.shape == (20, 1, 28, 28)
+    assert set(data.checksums) >= {"train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"}
+    assert all(len(value) == 64 for value in data.checksums.values())
+
+
+def test_an_unknown_file_is_used_with_one_warning(in_folder, monkeypatch):
+    small_mnist(in_folder / "cache")
+    monkeypatch.setattr(files, "_warned", set())
+    with pytest.warns(UserWarning, match="not the published file"):
+        files.locate("mnist", "t10k-labels-idx1-ubyte.gz")
+    files.locate("mnist", "t10k-labels-idx1-ubyte.gz")  # a second warning would be an error here
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: write_idx(p, np.zeros((9, 28, 28)), cut=-100), "promises 7056 bytes of items, it holds 6956"),
+        (lambda p: write_idx(p, np.zeros((9, 28, 28)), count=10), "promises 7840 bytes"),
+        (lambda p: write_idx(p, np.zeros((9, 28, 28)), count=8), "it holds more"),
+        (lambda p: write_idx(p, np.zeros((9, 28, 28)), count=2**32 - 1), "promises 4294967295 items"),
+        (lambda p: write_idx(p, np.zeros((9, 27, 28))), "not an IDX file"),
+        (lambda p: p.write_bytes(b"plainly not gzip"), "broken gzip file"),
+        (lambda p: p.write_bytes(gzip.compress(b"x" * 500)[:-200]), "broken gzip|not an IDX"),
+        (lambda p: p.write_bytes(gzip.compress(b"")), "not an IDX file"),
+        (lambda p: p.write_bytes(gzip.compress(b"\0\0\x08")), "not an IDX file"),
+    ],
+)
+def test_broken_idx_files(tmp_path, damage, message):
+    path = tmp_path / "images.gz"
+    damage(path)
+    with pytest.raises(DataError, match=message):
+        images.read_idx(path, (28, 28))
+
+
+def cifar_batch(n=4, **changes):
+    rng = np.random.default_rng(0)
+    content = {"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8), "labels": [i % 10 for i in range(n)]}
+    return pickle.dumps({**content, **changes}, protocol=4)
+
+
+class Hostile:
+    def __reduce__(self):
+        import os
+
+        return os.system, ("touch hostile-was-here",)
+
+
+class HugeArray:
+    def __reduce__(self):
+        return np._core.multiarray._reconstruct, (np.ndarray, (10**13,), b"b")
+
+
+def test_cifar_batches_are_read(tmp_path):
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(cifar_batch())
+    pixels, labels = images.read_cifar_batch(path)
+    assert pixels.shape == (4, 3, 32, 32)
+    np.testing.assert_array_equal(labels, [0, 1, 2, 3])
+    np.testing.assert_array_equal(pixels[1, 2, 0], pickle.loads(cifar_batch())["data"][1, 2048 : 2048 + 32])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pickle.dumps({"data": Hostile()}, protocol=4), r"asks for posix\.system"),
+        (pickle.dumps(Hostile(), protocol=2), r"asks for posix\.system"),
+        (pickle.dumps({"data": HugeArray()}, protocol=4), "in a way that numpy does not"),
+        (cifar_batch(data=np.array([print], dtype=object)), "array of object|asks for"),
+        (cifar_batch(data=np.zeros((4, 10), np.uint8)), "expected n × 3072 bytes"),
+        (cifar_batch(labels=[0, 1, 2]), "expected n × 3072 bytes and n labels"),
+        (cifar_batch(labels=[0, 1, 2, 99]), "labels from 0 to 9"),
+        (cifar_batch()[:-50], "not a CIFAR-10 python batch"),
+        (b"junk", "not a CIFAR-10 python batch"),
+        (pickle.dumps([1, 2]), "not a CIFAR-10 python batch"),
+    ],
+)
+def test_hostile_cifar_batches(tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        images.read_cifar_batch(path)
+    assert not (tmp_path / "hostile-was-here").exists()
+
+
+def test_a_missing_file_says_what_to_put_where(in_folder, monkeypatch):
+    def refuse(self, url, output_file, pooch, check_only=False):
+        raise OSError("no network")
+
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", refuse)
+    with pytest.raises(DataError, match=r"mnist/train-images-idx3-ubyte.gz is missing.*put the original file there"):
+        files.locate("mnist", "train-images-idx3-ubyte.gz")
+
+
+def test_what_is_fetched_must_have_its_checksum(in_folder, monkeypatch):
+    def tampered(self, url, output_file, pooch, check_only=False):
+        with open(output_file, "wb") as stream:
+            stream.write(b"not what was published")
+
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", tampered)
+    with pytest.raises(DataError, match="could not be fetched"):
+        files.locate("mnist", "t10k-labels-idx1-ubyte.gz")
+    assert not list((in_folder / "cache").rglob("*.gz"))
+
+
+def test_only_the_wanted_member_leaves_an_archive(tmp_path):
+    archive = tmp_path / "a.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, content in (("../outside", b"bad"), ("inside/file", b"good")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        link = tarfile.TarInfo("inside/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../outside"
+        tar.addfile(link)
+    files.extract(archive, "inside/file", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"good"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar.gz", "out"]
+    for member in ("absent", "inside/link"):
+        with pytest.raises(ValueError, match="no regular file"):
+            files.extract(archive, member, tmp_path / "other")
+
+
+@pytest.mark.filterwarnings("ignore:.*not the published file")
+def test_real_mnist_and_cifar(real_data):
+    mnist = built("dataset=mnist", "dataset.n_test=null")
+    assert mnist.x_train.shape == (60_000, 1, 28, 28)
+    assert mnist.x_train.mean() == pytest.approx(0.1307, abs=1e-4)
+    cifar = built("dataset=cifar10", "dataset.batches=[1]", "dataset.n_test=200")
+    assert cifar.x_train.shape == (10_000, 3, 32, 32)
+    assert (cifar.x_train.min(), cifar.x_train.max()) == (-1.0, 1.0)

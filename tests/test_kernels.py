@@ -1,0 +1,165 @@
+"""One set of tests over all kernels. A new kernel is tested by adding a line to KERNELS."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import kernels as sklearn_kernels
+
+from kfx.kernels import NNGP, RBF, RationalQuadratic
+
+TABLE = (12, 5)
+
+KERNELS = {
+    "rbf": (RBF(1.3), TABLE),
+    "rbf_long": (RBF(40.0), TABLE),
+    "rational_quadratic": (RationalQuadratic(0.7, 1.2, 0.8, trainable=["alpha", "beta", "gamma"]), TABLE),
+    "nngp_relu": (NNGP(3, "relu", 1.6, 0.2), TABLE),
+    "nngp_relu_no_bias": (NNGP(2, "relu", 1.6, 0.0, trainable=["weight_variance"]), TABLE),
+    "nngp_erf": (NNGP(2, "erf", 1.6, 0.2), TABLE),
+    "nngp_linear": (NNGP(0, "relu", 1.6, 0.2), TABLE),
+    "nngp_layers": (NNGP(2, "relu", [1.6, 0.7, 1.1], [0.2, 0.1, 0.3]), TABLE),
+    "nngp_images": (NNGP(2, "relu", 1.6, 0.2), (7, 2, 3, 4)),
+}
+
+every_kernel = pytest.mark.parametrize(("kernel", "shape"), KERNELS.values(), ids=KERNELS.keys())
+
+
+def points(shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def difference(f, h):
+    """Central difference of order four at 0."""
+    return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
+
+
+def symmetric(n, seed=1):
+    g = np.random.default_rng(seed).normal(size=(n, n))
+    return g + g.T
+
+
+@every_kernel
+def test_gram_is_a_covariance(kernel, shape):
+    x = points(shape)
+    gram = kernel.gram(x)
+    assert gram.shape == (len(x), len(x))
+    np.testing.assert_allclose(gram, gram.T, rtol=1e-13, atol=0)
+    assert np.linalg.eigvalsh(gram)[0] > -1e-12 * np.trace(gram)
+    np.testing.assert_array_equal(np.diagonal(gram), kernel.diagonal(x))
+
+
+@every_kernel
+def test_tiles_agree_with_the_whole(kernel, shape):
+    x = points(shape)
+    gram = kernel.gram(x)
+    np.testing.assert_allclose(kernel.gram(x[:3], x[2:]), gram[:3, 2:], rtol=1e-12, atol=1e-14)
+
+
+@every_kernel
+def test_gradient_to_parameters(kernel, shape):
+    x, g = points(shape), symmetric(shape[0])
+    gram, pull = kernel.pullback(x)
+    np.testing.assert_array_equal(gram, kernel.gram(x))
+    gradient = pull(g)
+    assert gradient.shape == kernel.flat.shape
+    for i, name in enumerate(kernel.names):
+
+        def along(t, i=i):
+            vector = kernel.flat
+            vector[i] *= 1 + t
+            return float(np.sum(g * kernel.with_flat(vector).gram(x)))
+
+        expected = difference(along, 1e-3) / kernel.flat[i]
+        assert gradient[i] == pytest.approx(expected, rel=1e-8, abs=1e-10 * np.abs(g * gram).sum()), name
+
+
+@every_kernel
+def test_gradient_to_inputs(kernel, shape):
+    x, g, direction = points(shape), symmetric(shape[0]), points(shape, seed=2)
+    gradient, to_inputs = kernel.pullback(x)[1](g, inputs=True)
+    assert to_inputs.shape == x.shape
+    np.testing.assert_allclose(gradient, kernel.pullback(x)[1](g), rtol=1e-12)
+    expected = difference(lambda t: float(np.sum(g * kernel.gram(x + t * direction))), 1e-3)
+    assert np.sum(to_inputs * direction) == pytest.approx(expected, rel=1e-8)
+
+
+@every_kernel
+def test_repeated_and_zero_points(kernel, shape):
+    x = points(shape)
+    x[3] = x[2]
+    x[4] = 0.0
+    x[5] = 1e-9 * x[5]
+    gram, pull = kernel.pullback(x)
+    gradient, to_inputs = pull(symmetric(shape[0]), inputs=True)
+    assert np.all(np.isfinite(gram))
+    assert np.all(np.isfinite(gradient))
+    assert np.all(np.isfinite(to_inputs))
+    assert gram[2, 3] == pytest.approx(gram[2, 2], rel=1e-12)
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
+    x = points(shape).astype(dtype)
+    gram, pull = kernel.pullback(x)
+    assert isinstance(gram, np.ndarray)
+    assert gram.dtype == kernel.gram(x, x[:2]).dtype == kernel.diagonal(x).dtype == dtype
+    to_parameters, to_inputs = pull(symmetric(shape[0]), inputs=True)
+    assert to_parameters.dtype == np.float64
+    assert to_inputs.shape == x.shape
+    tensor = kernel.gram(torch.as_tensor(x))
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_array_equal(tensor.numpy(), gram)
+    np.testing.assert_allclose(gram, kernel.gram(points(shape)), rtol=2e-5, atol=2e-6)
+
+
+@every_kernel
+def test_parameters_round_trip(kernel, shape):
+    vector = kernel.flat * 1.5
+    moved = kernel.with_flat(vector)
+    np.testing.assert_array_equal(moved.flat, vector)
+    assert len(kernel.names) == len(kernel.flat) == len(kernel.bounds)
+    again = kernel.with_parameters(**moved.parameters)
+    np.testing.assert_array_equal(again.gram(points(shape)), moved.gram(points(shape)))
+    assert not np.array_equal(kernel.flat, vector), "a kernel must not change in place"
+
+
+# ---- against independent implementations
+
+
+def test_rbf_against_scikit_learn():
+    x, y = points((9, 3)), points((6, 3), 1)
+    np.testing.assert_allclose(RBF(1.7).gram(x, y), sklearn_kernels.RBF(1.7)(x, y), rtol=1e-13)
+
+
+def test_rational_quadratic_against_scikit_learn():
+    # (β² + r²)^−α = β^−2α (1 + r² / (2 α l²))^−α with l = β / √(2α)
+    x, alpha, beta = points((9, 3)), 0.8, 1.3
+    expected = sklearn_kernels.RationalQuadratic(beta / np.sqrt(2 * alpha), alpha)(x) * beta ** (-2 * alpha)
+    np.testing.assert_allclose(RationalQuadratic(alpha, beta).gram(x), expected, rtol=1e-13)
+
+
+def test_gamma_of_rational_quadratic_stays_unless_asked():
+    assert RationalQuadratic().names == ["alpha", "beta"]
+    assert RationalQuadratic(gamma=2.0).parameters["gamma"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: RBF(-1.0), "sigma takes a finite number > 0, got -1.0"),
+        (lambda: RBF(float("nan")), "sigma takes a finite number > 0"),
+        (lambda: RBF(1.0, trainable=["lengthscale"]), "RBF has no parameter 'lengthscale'; it has sigma"),
+        (lambda: RBF().with_flat([1.0, 2.0]), "expected 1 parameters"),
+        (lambda: RBF().with_parameters(gamma=1.0), "no parameter 'gamma'"),
+        (lambda: RBF().gram(np.zeros(4)), r"points must be \(n, features\)"),
+        (lambda: RBF().gram(np.zeros((4, 2)), np.zeros((4, 3))), "do not match"),
+        (lambda: NNGP(activation="tanh"), "activation must be one of relu, erf"),
+        (lambda: NNGP(depth=2, weight_variance=[1.0, 2.0]), "one number or 3, one a layer"),
+    ],
+)
+def test_errors_say_what_was_expected(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,60 @@
+"""The NNGP against what it is the limit of, and its compilation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kfx.kernels import NNGP, nngp
+
+ACTIVATIONS = {"relu": lambda u: np.maximum(u, 0), "erf": None}
+
+
+@pytest.mark.parametrize("activation", ["relu", "erf"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_against_wide_finite_networks(activation, depth):
+    """The covariance of the outputs of many random networks of width 400 lies within 3 standard errors."""
+    from scipy.special import erf
+
+    rng = np.random.default_rng(depth)
+    phi = {"relu": lambda u: np.maximum(u, 0), "erf": erf}[activation]
+    weight_variance, bias_variance, width, networks, outputs = 1.7, 0.3, 400, 40, 400
+    x = rng.normal(size=(3, 6))
+    samples = []
+    for _ in range(networks):
+        h = x
+        for layer in range(depth + 1):
+            fan_in, fan_out = h.shape[1], outputs if layer == depth else width
+            weights = rng.normal(size=(fan_in, fan_out)) * np.sqrt(weight_variance / fan_in)
+            h = h @ weights + rng.normal(size=fan_out) * np.sqrt(bias_variance)
+            if layer < depth:
+                h = phi(h)
+        samples.append(h @ h.T / outputs)
+    mean = np.mean(samples, axis=0)
+    standard_error = np.std(samples, axis=0, ddof=1) / np.sqrt(networks)
+    gram = NNGP(depth, activation, weight_variance, bias_variance).gram(x)
+    assert np.all(np.abs(mean - gram) < 3 * standard_error + 0.005 * np.abs(gram))  # O(1/width) bias beside the error
+    assert np.all(standard_error < 0.03 * np.diagonal(gram).max())
+
+
+def test_compiled_once_for_a_shape():
+    x = np.random.default_rng(0).normal(size=(11, 4))
+    g = np.eye(11)
+    kernel = NNGP(2, "relu", 1.0, 0.1)
+
+    def iteration(k):
+        gram, pull = k.pullback(x)
+        return gram, pull(g)
+
+    iteration(kernel)
+    before = nngp.traces["gram"]
+    for step in range(5):
+        iteration(kernel.with_flat(kernel.flat + 0.1 * step))
+    assert nngp.traces["gram"] == before
+    kernel.gram(x[:7])
+    assert nngp.traces["gram"] == before + 1, "the counter must count"
+
+
+def test_linear_kernel_at_depth_zero():
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_allclose(NNGP(0, "relu", 2.0, 0.5).gram(x), 0.5 + 2.0 * x @ x.T / 3, rtol=1e-14)
