@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP)  ## set up .venv
 
 run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
-	$(BIN)/kfx run
+	$(BIN)/kfx run +experiment=first_light/digits_cnngp
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest

@@ -16,6 +16,7 @@ from kfx.streams import Streams
 
 _POOL = {"digits": 1797, "diabetes": 442, "mnist": 60_000, "fashion_mnist": 60_000}
 _CIFAR_BATCH = 10_000
+_IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28), "cifar10": (32, 32)}
 
 
 def training_size(node: Any) -> int:
@@ -56,7 +57,7 @@ def dataset(node: Any, streams: Streams) -> Dataset:
         "three_bumps": lambda: synthetic.three_bumps(node.n_train, node.n_test, node.points, rng),
         "swiss_roll": lambda: synthetic.swiss_roll(node.n_train, node.n_test, node.variant, tuple(node.t_range)),
         "gp_sample": lambda: synthetic.gp_sample(
-            node.n_train, node.n_test, node.dimensions, node.width, node.noise, kernel(node.kernel).gram, rng
+            node.n_train, node.n_test, node.dimensions, node.width, node.noise, kernel(node.kernel, None).gram, rng
         ),
         "digits": lambda: embedded.digits(node.n_train, node.n_test, rng),
         "diabetes": lambda: embedded.diabetes(node.n_train, node.n_test, rng),
@@ -67,15 +68,30 @@ def dataset(node: Any, streams: Streams) -> Dataset:
     return preprocess(loaders[node.name](), node.preprocess)
 
 
-def kernel(node: Any) -> Any:
-    """The kernel with its configured values; ConfigError names the key that does not fit."""
+def image_size(node: Any) -> tuple[int, int] | None:
+    """Height and width of a data set's images; None for a table of numbers."""
+    return _IMAGES.get(node.name)
+
+
+def kernel(node: Any, image: tuple[int, int] | None) -> Any:
+    """The kernel with its configured values, for images of this size; ConfigError names the key that does not fit."""
     from kfx import kernels
 
     options = {"trainable": node.trainable, "bounds": {k: (v[0], v[1]) for k, v in node.bounds.items()}}
     builders: dict[str, Callable[[], Any]] = {
         "rbf": lambda: kernels.RBF(node.sigma, **options),
         "rational_quadratic": lambda: kernels.RationalQuadratic(node.alpha, node.beta, node.gamma, **options),
-        "nngp": lambda: kernels.NNGP(node.depth, node.activation, node.weight_variance, node.bias_variance, **options),
+        "nngp": lambda: kernels.NNGP(
+            node.depth, node.activation, node.weight_variance, node.bias_variance, backend=node.backend, **options
+        ),
+        "cnngp": lambda: kernels.CNNGP(
+            _architecture(node, image),
+            node.weight_variance,
+            node.bias_variance,
+            variance_scaling=node.variance_scaling,
+            tile_megabytes=node.tile_megabytes,
+            **options,
+        ),
     }
     try:
         return builders[node.name]()
@@ -83,11 +99,24 @@ def kernel(node: Any) -> Any:
         raise ConfigError(f"kernel={node.name}: {error}") from error
 
 
+def _architecture(node: schema.CNNGPNode, image: tuple[int, int] | None) -> Any:
+    from kfx.kernels.architectures import ARCHITECTURES
+
+    if image is None:
+        raise ValueError("it takes images, and the data set is a table of numbers; use dataset=digits, mnist, cifar10")
+    return ARCHITECTURES[node.architecture](image, node.hidden_weight_multiplier)
+
+
+def uses_jax(node: Any) -> bool:
+    """Whether a kernel is computed by JAX."""
+    return isinstance(node, schema.NNGPNode)
+
+
 def check_start(config: schema.Config) -> None:
     """ConfigError if an optimizer that moves parameters starts outside their bounds."""
-    if isinstance(config.optimizer, schema.Unmoved) or config.kernel.initial == "random":
+    start = kernel(config.kernel, image_size(config.dataset))
+    if isinstance(config.optimizer, (schema.Unmoved, schema.Bayesian)) or config.kernel.initial == "random":
         return
-    start = kernel(config.kernel)
     for name, value, (low, high) in zip(start.names, start.flat, start.bounds, strict=True):
         if not low <= value <= high:
             raise ConfigError(
@@ -96,9 +125,9 @@ def check_start(config: schema.Config) -> None:
             )
 
 
-def starting_kernel(node: Any, rng: np.random.Generator) -> Any:
+def starting_kernel(node: Any, image: tuple[int, int] | None, rng: np.random.Generator) -> Any:
     """The kernel that a run starts from: as configured, or with `initial: random` drawn."""
-    built = kernel(node)
+    built = kernel(node, image)
     return random_kernel(built, node.initial_range, rng) if node.initial == "random" else built
 
 
@@ -136,16 +165,31 @@ def objective(node: Any) -> Callable[..., tuple[float, Any]]:
 
 def optimizer(config: schema.Config) -> Any:
     """The optimizer, bound to its objective, sampler and λ."""
-    from kfx.optimizers import gradient, unmoved
+    from kfx.optimizers import bayesian, finite_difference, gradient, unmoved
     from kfx.optimizers.loss import Loss
 
     node = config.optimizer
-    loss = partial(Loss, objective(config.objective), regularization(config.regularization))
+    makes: Callable[..., Loss] = Loss
+    if isinstance(node, schema.FiniteDifference):
+        makes = partial(finite_difference.DifferencedLoss, node.step, node.scheme)
+    loss = partial(makes, objective(config.objective), regularization(config.regularization))
     batches = sampler(config.sampler)
     if isinstance(node, schema.Unmoved):
         return unmoved.Unmoved(loss, batches, node.iterations)
+    if isinstance(node, schema.Bayesian):
+        return bayesian.BayesianOptimization(
+            loss,
+            batches,
+            iterations=node.iterations,
+            initial_points=node.initial_points,
+            bounds=None if node.bounds is None else (node.bounds[0], node.bounds[1]),
+            space=node.space,
+            noise=node.noise,
+            recheck_threshold=node.recheck_threshold,
+        )
     rules: dict[str, Callable[[], gradient.Rule]] = {
         "sgd": lambda: gradient.SGD(node.learning_rate),
+        "finite_difference": lambda: gradient.SGD(node.learning_rate),
         "nesterov": lambda: gradient.Nesterov(node.learning_rate, node.momentum),
         "adam": lambda: gradient.Adam(node.learning_rate, node.beta1, node.beta2, node.epsilon),
     }

@@ -66,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     gram.add_argument("--test", action="store_true", help="also gram_test.npy: test points against training points")
     gram.add_argument("--block", type=int, default=500, help="rows computed at a time (default: 500)")
     gram.set_defaults(call=lambda parsed: _gram(parsed.overrides, parsed.output, parsed.test, parsed.block))
+
+    precision = commands.add_parser("precision", help="measure this machine's arithmetic, in every device and dtype")
+    precision.add_argument("--allow-tf32", action="store_true", help="measure with TF32 allowed")
+    precision.add_argument("--output", type=Path, default=Path("runs/precision"), help="folder for table and figure")
+    precision.set_defaults(call=lambda parsed: _precision(parsed.allow_tf32, parsed.output))
     return parser
 
 
@@ -178,6 +183,28 @@ def _data(action: str, datasets: Sequence[str]) -> int:
                 failed += action == "verify"
             print(f"  {file.path:<48}  {state}")
     return 1 if failed else 0
+
+
+def _precision(allow_tf32: bool, output: Path) -> int:
+    from rich.console import Console
+
+    from kfx import precision
+    from kfx.plots.precision import error_against_size
+    from kfx.record import write_json
+
+    switches = precision.set_switches(allow_tf32)
+    verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
+    content = precision.report(verdicts, switches)
+    Console(width=120 if not sys.stdout.isatty() else None).print(precision.table(content))
+    for name, value in switches.items():
+        print(f"  {name} = {value}")
+    if not content["gpu"]:
+        print("  no GPU is visible to torch or JAX: the CPU alone was measured")
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(output / "precision.json", content)
+    error_against_size(content).savefig(output / "precision.png")
+    print(f"  {output / 'precision.json'}, {output / 'precision.png'}")
+    return 0 if all(verdict.keeps_promise for verdict in verdicts) else 1
 
 
 def _gram(overrides: Sequence[str], output: Path, test: bool, block: int) -> int:

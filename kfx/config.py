@@ -108,7 +108,7 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
 
 def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
     """One line for what Hydra refused: the override at fault, and what it takes."""
-    known = [*OPTIONS, *SINGLE, "seed", "experiment"]
+    known = [*OPTIONS, *SINGLE, "seed", "kernel_check", "experiment"]
     for override in _parse(overrides):
         key = str(override.key_or_group)
         value = override.value() if override.value_type is not None else None
@@ -117,6 +117,8 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
             return f"{key}={value}: unknown option; it takes {_near(str(value), options(key))}"
         if group not in (*known, "hydra"):
             return f"{key}: unknown key; it takes {_near(key, known)}"
+        if key == "kernel_check" and not override.is_add():
+            return f"kernel_check={value}: it is not part of the default config; write +kernel_check={value}"
         if field and f"'{key}'" in str(error):
             schema = _schema_without(override, overrides, search_path)
             takes = f"it takes {_near(field, list(_fields(schema)))}" if schema else "see kfx run --cfg job"
@@ -165,7 +167,10 @@ def check(raw: DictConfig) -> Config:
     seed = raw.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"seed={seed}: expected a whole number >= 0")
-    config = Config(seed=seed, **parts)
+    kernel_check = raw.get("kernel_check", False)
+    if not isinstance(kernel_check, bool):
+        raise ConfigError(f"kernel_check={kernel_check}: expected true or false")
+    config = Config(seed=seed, kernel_check=kernel_check, **parts)
     _check_combinations(config)
     return config
 

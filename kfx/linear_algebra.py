@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-
 import scipy.linalg
 import torch
 
+from kfx.notices import note_jitter
 from kfx.outcomes import Event, NumericalError
 
 _MAX_EIGENVALUE_SIZE = 2000
-_largest_jitter: ContextVar[list[float] | None] = ContextVar("largest_jitter", default=None)
-
-
-@contextmanager
-def watch_jitter() -> Iterator[list[float]]:
-    """Collect the jitters that `cholesky` adds inside the block: an objective returns numbers, not a log."""
-    jitters: list[float] = []
-    token = _largest_jitter.set(jitters)
-    try:
-        yield jitters
-    finally:
-        _largest_jitter.reset(token)
 
 
 def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
@@ -47,9 +32,7 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
         added = jitter
         factor, info = torch.linalg.cholesky_ex(matrix)
         if int(info) == 0:
-            jitters = _largest_jitter.get()
-            if jitters is not None:
-                jitters.append(jitter)
+            note_jitter(jitter)
             return factor
     diagonal -= added
     raise NumericalError(Event.NOT_POSITIVE_DEFINITE, _describe(matrix, gram.dtype, regularization, added))

@@ -21,6 +21,8 @@ class Event(StrEnum):
     RHO_OUT_OF_RANGE = "rho_out_of_range"
     DIVERGED = "diverged"
     REINITIALIZED = "reinitialized"
+    MINIMUM_REJECTED = "minimum_rejected"
+    TILE_HALVED = "tile_halved"
     OUT_OF_MEMORY = "out_of_memory"
     INTERRUPTED = "interrupted"
 
@@ -41,6 +43,8 @@ _HELP = {
         "use optimizer.space=log, or narrow kernel.bounds"
     ),
     Event.REINITIALIZED: "the parameters were drawn anew within their bounds",
+    Event.MINIMUM_REJECTED: "a new minimum did not hold on another batch, and the surrogate was told 1",
+    Event.TILE_HALVED: "the device's memory ran out and a kernel went on with smaller tiles",
     Event.OUT_OF_MEMORY: "memory ran out: lower sampler.batch_size or the size of the data set",
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }
@@ -69,4 +73,4 @@ class NumericalError(KfxError):
 
     def __init__(self, event: Event, detail: str) -> None:
         super().__init__(f"{event}: {detail}")
-        self.event = event
+        self.event, self.detail = event, detail

@@ -1,12 +1,25 @@
-"""The arithmetic of the machine: its switches, as kfx sets them."""
+"""The arithmetic of the machine: its switches as kfx sets them, and what it delivers when measured."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+
+from kfx.outcomes import KfxError
+
+SIZES = tuple(range(100, 1001, 100))
+VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
+BROKEN = "broken"
+CHECKS = ("off", "warn", "strict")
+
+
+# ---- switches
 
 
 def set_switches(allow_tf32: bool) -> dict[str, Any]:
@@ -32,3 +45,201 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+# ---- what is measured
+
+
+class Arithmetic(Protocol):
+    """Products and convolutions of one framework on one device in one dtype; float64 arrays in and out."""
+
+    framework: str
+    device: str
+    dtype: str
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """a @ b, (n, n)."""
+
+    def convolution(self, images: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """conv2d without padding, (n, channels, h, w) with (outputs, channels, k, k)."""
+
+
+class TorchArithmetic:
+    """torch on one of its devices."""
+
+    framework = "torch"
+
+    def __init__(self, device: str, dtype: str) -> None:
+        self.device, self.dtype = device, dtype
+
+    def _put(self, array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array, dtype=getattr(torch, self.dtype), device=self.device)
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (self._put(a) @ self._put(b)).double().cpu().numpy()
+
+    def convolution(self, images: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return torch.nn.functional.conv2d(self._put(images), self._put(weights)).double().cpu().numpy()
+
+
+class JaxArithmetic:
+    """JAX on one of its devices."""
+
+    framework = "jax"
+
+    def __init__(self, device: Any, dtype: str) -> None:
+        self._device, self.dtype = device, dtype
+        self.device = "cpu" if device.platform == "cpu" else f"cuda:{device.id}"
+
+    def _put(self, array: np.ndarray) -> Any:
+        import jax
+
+        return jax.device_put(array.astype(self.dtype), self._device)
+
+    def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.asarray(self._put(a) @ self._put(b), dtype=np.float64)
+
+    def convolution(self, images: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        import jax
+
+        result = jax.lax.conv_general_dilated(self._put(images), self._put(weights), (1, 1), "VALID")
+        return np.asarray(result, dtype=np.float64)
+
+
+def arithmetics(frameworks: Sequence[str]) -> list[Arithmetic]:
+    """Every device that the frameworks see, in float32 and float64."""
+    found: list[Arithmetic] = []
+    for dtype in ("float32", "float64"):
+        if "torch" in frameworks:
+            names = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+            found += [TorchArithmetic(name, dtype) for name in names]
+        if "jax" in frameworks:
+            import jax
+
+            jax.config.update("jax_enable_x64", True)
+            devices = [*jax.devices("cpu")[:1], *(d for d in jax.devices() if d.platform == "gpu")]
+            found += [JaxArithmetic(device, dtype) for device in devices]
+    return sorted(found, key=lambda a: (a.framework != "torch", a.device, a.dtype))
+
+
+# ---- verdicts
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one device delivers in one dtype.
+
+    products: size → relative Frobenius error of a product of two random matrices against float64 on the CPU.
+    convolution: the same of one 7 × 7 conv2d. name: the class of arithmetic that errors of this size belong to.
+    """
+
+    framework: str
+    device: str
+    dtype: str
+    products: dict[int, float]
+    convolution: float
+    name: str
+
+    @property
+    def largest_error(self) -> float:
+        return max(*self.products.values(), self.convolution)
+
+    @property
+    def keeps_promise(self) -> bool:
+        """Whether the arithmetic is as precise as its dtype says."""
+        return _rank(self.name) <= _rank(self.dtype)
+
+
+def _rank(name: str) -> int:
+    names = [verdict for verdict, _ in VERDICTS]
+    return names.index(name) if name in names else len(names)
+
+
+def classify(error: float) -> str:
+    """The class of arithmetic whose errors are of this size; NaN is broken."""
+    return next((name for name, bound in VERDICTS if error < bound), BROKEN)
+
+
+def measure(candidates: Iterable[Arithmetic], sizes: Sequence[int] = SIZES) -> list[Verdict]:
+    """Multiply and convolve the same random numbers on each candidate, and judge the errors."""
+    rng = np.random.default_rng(0)
+    pairs = {n: (rng.standard_normal((n, n)), rng.standard_normal((n, n))) for n in sizes}
+    products = {n: a @ b for n, (a, b) in pairs.items()}
+    images, weights = rng.standard_normal((8, 3, 28, 28)), rng.standard_normal((16, 3, 7, 7))
+    windows = np.lib.stride_tricks.sliding_window_view(images, (7, 7), axis=(2, 3))
+    convolved = np.einsum("nchwij,ocij->nohw", windows, weights, optimize=True)
+    verdicts = []
+    for candidate in candidates:
+        errors = {n: _error(candidate.product(a, b), products[n]) for n, (a, b) in pairs.items()}
+        of_convolution = _error(candidate.convolution(images, weights), convolved)
+        largest = max(*errors.values(), of_convolution) if np.all(np.isfinite([*errors.values()])) else np.nan
+        name = classify(largest if np.isfinite(of_convolution) else np.nan)
+        verdicts.append(Verdict(candidate.framework, candidate.device, candidate.dtype, errors, of_convolution, name))
+    return verdicts
+
+
+def _error(found: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+
+# ---- what a run does with it
+
+
+class ImpreciseError(KfxError):
+    """The device delivers less than its dtype promises, and the config says to refuse that."""
+
+
+def complaint(verdicts: Sequence[Verdict], device: torch.device, dtype: str, allow_tf32: bool) -> str | None:
+    """One line on the run's device if it delivers less than `dtype` promises, with the setting to change."""
+    for verdict in verdicts:
+        if verdict.device.split(":")[0] != device.type or verdict.dtype != dtype or verdict.keeps_promise:
+            continue
+        if allow_tf32 and verdict.name == "tf32 or float16":
+            remedy = "set device.allow_tf32=false"
+        elif dtype == "float32":
+            remedy = "set device.dtype=float64, or device=cpu; look for a newer driver"
+        else:
+            remedy = "use another device: its float64 cannot be trusted"
+        return (
+            f"{verdict.framework} on {verdict.device} in {dtype} delivers {verdict.name} "
+            f"(relative error {verdict.largest_error:.1e}): {remedy}"
+        )
+    return None
+
+
+def report(verdicts: Sequence[Verdict], switches: dict[str, Any]) -> dict[str, Any]:
+    """The content of `precision.json`."""
+    return {
+        "switches": switches,
+        "gpu": any(v.device != "cpu" for v in verdicts),
+        "verdicts": [
+            {
+                "framework": v.framework,
+                "device": v.device,
+                "dtype": v.dtype,
+                "verdict": v.name,
+                "keeps_promise": v.keeps_promise,
+                "products": v.products,
+                "conv2d_7x7": v.convolution,
+            }
+            for v in verdicts
+        ],
+    }
+
+
+def table(content: dict[str, Any]) -> Any:
+    """A table of `precision.json` for the screen."""
+    from rich.table import Table
+
+    shown = Table(title="Precision of products and convolutions, relative to float64 on the CPU")
+    for heading in ("framework", "device", "dtype"):
+        shown.add_column(heading)
+    for heading in ("product, N = 100", "product, N = 1000", "conv2d 7 × 7"):
+        shown.add_column(heading, justify="right")
+    shown.add_column("delivers")
+    for v in content["verdicts"]:
+        products = list(v["products"].values())
+        mark = "" if v["keeps_promise"] else f"  — less than {v['dtype']}"
+        errors = (products[0], products[-1], v["conv2d_7x7"])
+        shown.add_row(v["framework"], v["device"], v["dtype"], *(f"{e:.1e}" for e in errors), v["verdict"] + mark)
+    return shown

@@ -120,7 +120,7 @@ class Record:
     ) -> None:
         """One evaluation of the objective. `told` is what a surrogate was told, where that is not ρ."""
         assert self._kernel is not None
-        names = ([evaluation.event] if evaluation.event else []) + list(events)
+        names = [*evaluation.events, *events]
         row = {
             "iteration": iteration,
             "rho": evaluation.rho,
@@ -151,6 +151,13 @@ class Record:
             self._evaluation = _Rows(self.directory / "evaluation.csv", list(EVALUATION_COLUMNS))
         for row in rows:
             self._evaluation.write([row[c] for c in EVALUATION_COLUMNS])
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """A further CSV file, whole."""
+        written = _Rows(self.directory / name, list(columns))
+        for row in rows:
+            written.write([row[c] for c in columns])
+        written.close()
 
     def predictions(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Add arrays to `predictions.npz`."""
@@ -212,9 +219,9 @@ class Run:
         from kfx import build, config
 
         parameters = self.metrics["parameters"]
-        return build.kernel(config.check(self.config).kernel).with_parameters(
-            **parameters.get("final", parameters["initial"])
-        )
+        checked = config.check(self.config)
+        built = build.kernel(checked.kernel, build.image_size(checked.dataset))
+        return built.with_parameters(**parameters.get("final", parameters["initial"]))
 
 
 def load_run(path: str | Path) -> Run:
@@ -231,12 +238,13 @@ def load_run(path: str | Path) -> Run:
         directory,
         config,
         json.loads((directory / "metrics.json").read_text()),
-        _read_rows(directory / "trace.csv", TRACE_COLUMNS),
-        _read_rows(directory / "evaluation.csv", EVALUATION_COLUMNS),
+        read_rows(directory / "trace.csv", TRACE_COLUMNS),
+        read_rows(directory / "evaluation.csv", EVALUATION_COLUMNS),
     )
 
 
-def _read_rows(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def read_rows(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV file of a run without a half-written last row; an empty frame of these columns where there is none."""
     import io
 
     import pandas as pd

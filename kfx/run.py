@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from threadpoolctl import threadpool_limits
 
-from kfx import build, config, environment, plots
+from kfx import build, config, environment, kernel_check, plots, precision
 from kfx.evaluation import evaluate, interpolation_order, summary
 from kfx.outcomes import Event, KfxError, NumericalError, Status
-from kfx.precision import pick_device, set_switches
 from kfx.progress import Progress, say
 from kfx.record import Record
 from kfx.schema import Config
@@ -56,11 +56,12 @@ def _tell(cfg: Config, record: Record) -> None:
     started = time.perf_counter()
 
     # the machine
-    device, dtype = pick_device(cfg.device.name), getattr(torch, cfg.device.dtype)
-    switches = set_switches(cfg.device.allow_tf32)
+    device, dtype = precision.pick_device(cfg.device.name), getattr(torch, cfg.device.dtype)
+    switches = precision.set_switches(cfg.device.allow_tf32)
     if cfg.device.threads is not None:
         torch.set_num_threads(cfg.device.threads)
         threadpool_limits(cfg.device.threads)
+    check_precision(cfg, record, device, switches)
 
     # the data and the kernel
     streams = Streams(cfg.seed)
@@ -68,7 +69,7 @@ def _tell(cfg: Config, record: Record) -> None:
     record.json("environment.json", environment.describe(cfg.seed, device, switches, data.checksums))
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     y_train = torch.as_tensor(data.y_train, device=device)
-    kernel = build.starting_kernel(cfg.kernel, streams["initial_parameters"])
+    kernel = build.starting_kernel(cfg.kernel, build.image_size(cfg.dataset), streams["initial_parameters"])
     loaded = time.perf_counter()
 
     # fit
@@ -108,6 +109,11 @@ def _tell(cfg: Config, record: Record) -> None:
             rows += measured
             if cfg.evaluation.save_predictions or is_curve:
                 record.predictions(arrays)
+    if cfg.kernel_check:
+        sizes = cfg.evaluation.n_interpolation or [len(x_train)]
+        effective = cfg.regularization.value
+        checked = kernel_check.compare(fitted, data, x_train, x_test, orders[0], sizes, effective)
+        record.table("kernel_check.csv", kernel_check.COLUMNS, checked)
     evaluated = time.perf_counter()
 
     # record
@@ -120,6 +126,20 @@ def _tell(cfg: Config, record: Record) -> None:
             "evaluation_seconds": evaluated - trained,
         },
     )
+
+
+def check_precision(cfg: Config, record: Record, device: torch.device, switches: dict[str, Any]) -> None:
+    """Measure the arithmetic before anything is built on it; with `strict`, refuse what delivers too little."""
+    if cfg.device.precision_check == "off":
+        return
+    frameworks = ("torch", "jax") if build.uses_jax(cfg.kernel) else ("torch",)
+    verdicts = precision.measure(precision.arithmetics(frameworks))
+    record.json("precision.json", precision.report(verdicts, switches))
+    complaint = precision.complaint(verdicts, device, cfg.device.dtype, cfg.device.allow_tf32)
+    if complaint and cfg.device.precision_check == "strict":
+        raise precision.ImpreciseError(f"{complaint} (device.precision_check=strict)")
+    if complaint:
+        say(f"kfx: warning: {complaint}")
 
 
 def closing_lines(record: Record) -> list[str]:

@@ -178,6 +178,21 @@ class NNGPNode(KernelNode):
     activation: str = _one_of("relu", "relu", "erf")
     weight_variance: float = _not_negative(1.0)
     bias_variance: float = _not_negative(0.1)
+    backend: str | None = _ranged(
+        None,
+        "one of neural_tangents, native, or null for the first that imports",
+        lambda v: v in (None, "neural_tangents", "native"),
+    )
+
+
+@dataclass
+class CNNGPNode(KernelNode):
+    architecture: str = _one_of("simple", "simple", "convnet", "convnet_cifar")
+    weight_variance: float = _not_negative(1.0)
+    bias_variance: float = _not_negative(0.1)
+    variance_scaling: str = _one_of("fan_in", "fan_in", "weight")
+    hidden_weight_multiplier: float = _positive(1.0)
+    tile_megabytes: float = _positive(32.0)
 
 
 # ---- objective, sampler
@@ -233,6 +248,32 @@ class Adam(GradientNode):
     beta1: float = _ranged(0.9, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
     beta2: float = _ranged(0.999, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
     epsilon: float = _positive(1e-8)
+
+
+@dataclass
+class FiniteDifference(GradientNode):
+    step: float = _positive(1e-4)
+    scheme: str = _one_of("forward", "forward", "central")
+
+
+@dataclass
+class Bayesian(OptimizerNode):
+    initial_points: int = _count(15)
+    bounds: list[float] | None = _ranged(
+        [0.25, 200.0],
+        "two rising numbers >= 0, or null for kernel.bounds",
+        lambda v: v is None or (len(v) == 2 and 0 <= v[0] < v[1] < math.inf),
+    )
+    space: str = _one_of("raw", "raw", "log")
+    noise: Any = _ranged(
+        1e-10, "a number > 0, or gaussian to have it estimated", lambda v: v == "gaussian" or (_is_number(v) and v > 0)
+    )
+    recheck_threshold: float = _not_negative(0.1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
+            raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
 
 # ---- regularization, evaluation, device
@@ -291,6 +332,12 @@ class DeviceNode(Node):
     dtype: str = _one_of("float64", "float32", "float64")
     threads: int | None = _count_or_all(None, 1, "the framework's choice")
     allow_tf32: bool = _flag(False)
+    precision_check: Any = _one_of("warn", "off", "warn", "strict")
+
+    def __post_init__(self) -> None:
+        if self.precision_check is False:  # YAML reads a bare `off` as false
+            self.precision_check = "off"
+        super().__post_init__()
 
 
 @dataclass
@@ -316,6 +363,7 @@ class Config:
     regularization: RegularizationNode
     seed: int = _seed(0)
     published: Published | None = None
+    kernel_check: bool = False
 
 
 OPTIONS: dict[str, dict[str, type[Node]]] = {
@@ -329,10 +377,17 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "fashion_mnist": Images,
         "cifar10": Cifar10,
     },
-    "kernel": {"rbf": RBFNode, "rational_quadratic": RationalQuadraticNode, "nngp": NNGPNode},
+    "kernel": {"rbf": RBFNode, "rational_quadratic": RationalQuadraticNode, "nngp": NNGPNode, "cnngp": CNNGPNode},
     "objective": {"rho": RhoNode},
     "sampler": {"fixed": FixedNode},
-    "optimizer": {"none": Unmoved, "sgd": SGD, "nesterov": Nesterov, "adam": Adam},
+    "optimizer": {
+        "none": Unmoved,
+        "sgd": SGD,
+        "nesterov": Nesterov,
+        "adam": Adam,
+        "finite_difference": FiniteDifference,
+        "bayesian": Bayesian,
+    },
     "evaluation": {"default": EvaluationNode},
     "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},
 }

@@ -33,7 +33,7 @@ def test_every_schema_has_its_file_and_every_file_its_schema():
 @pytest.mark.parametrize("name", options("kernel"))
 def test_files_of_kernels_state_the_bounds_of_their_class(name):
     node = load([f"kernel={name}"]).kernel
-    kernel = build.kernel(node)
+    kernel = build.kernel(node, (8, 8))
     assert isinstance(kernel, Kernel)
     assert {k: tuple(v) for k, v in node.bounds.items()} == dict(type(kernel).default_bounds)
 

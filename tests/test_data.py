@@ -91,7 +91,7 @@ def test_subsets_follow_the_seed():
 
 def test_gp_sample_has_the_covariance_that_was_asked_for():
     """The Mahalanobis length of a draw of n points is chi-squared with n degrees of freedom."""
-    kernel = build.kernel(load(["kernel=rbf", "kernel.sigma=0.5"]).kernel)
+    kernel = build.kernel(load(["kernel=rbf", "kernel.sigma=0.5"]).kernel, None)
     lengths = []
     for seed in range(40):
         data = synthetic.gp_sample(30, 2, 2, 20.0, 0.0, kernel.gram, np.random.default_rng(seed))

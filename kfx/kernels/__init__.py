@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.stationary import RBF, RationalQuadratic
 
 if TYPE_CHECKING:
+    from kfx.kernels.cnngp import CNNGP
+    from kfx.kernels.layers import Conv2d, ReLU, Sequential
     from kfx.kernels.nngp import NNGP
 
-__all__ = ["NNGP", "RBF", "Kernel", "RationalQuadratic"]
+__all__ = ["CNNGP", "NNGP", "RBF", "Conv2d", "Kernel", "RationalQuadratic", "ReLU", "Sequential"]
+
+_HOMES = {"NNGP": "nngp", "CNNGP": "cnngp", "Conv2d": "layers", "ReLU": "layers", "Sequential": "layers"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "NNGP":
-        from kfx.kernels.nngp import NNGP
-
-        return NNGP
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"kfx.kernels.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'kfx.kernels' has no attribute {name!r}")

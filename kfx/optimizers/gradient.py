@@ -13,7 +13,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.optimizers.loss import Loss
 from kfx.optimizers.space import Space, random_within
-from kfx.outcomes import Event, NumericalError
+from kfx.outcomes import Event
 from kfx.sampling import FixedSampler
 from kfx.streams import Streams
 
@@ -136,7 +136,7 @@ class GradientDescent:
                 then = () if give_up else (Event.REINITIALIZED,)
                 record.row(iteration, evaluation, loss.kernel_evaluations, events=then)
                 if give_up:
-                    raise NumericalError(evaluation.event or Event.DIVERGED, evaluation.detail)
+                    evaluation.require()
                 position = space.to_coordinates(random_within(kernel.bounds, streams["optimizer"]))
                 self.rule.reset()
                 window.clear()

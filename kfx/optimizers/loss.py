@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.linear_algebra import watch_jitter
+from kfx.notices import watch
 from kfx.objectives import rho
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
@@ -23,7 +23,8 @@ class Evaluation:
     """One evaluation of the objective, good or bad: a row of the trace.
 
     vector: where; objective, rho: NaN where they could not be had; gradient: to `vector`, or None;
-    regularization: the effective λ; jitter: what the factorisation added to the diagonal; event: why it failed.
+    regularization: the effective λ; jitter: what the factorisation added to the diagonal;
+    events: what happened on the way, the cause of a failure last; detail: that cause in words.
     """
 
     vector: np.ndarray
@@ -32,12 +33,17 @@ class Evaluation:
     gradient: np.ndarray | None
     regularization: float
     jitter: float
-    event: Event | None = None
+    events: tuple[Event, ...] = ()
     detail: str = ""
 
     @property
     def failed(self) -> bool:
         return not math.isfinite(self.objective)
+
+    def require(self) -> None:
+        """NumericalError with the cause, if this evaluation failed."""
+        if self.failed:
+            raise NumericalError(self.events[-1], self.detail)
 
 
 class Loss:
@@ -57,34 +63,31 @@ class Loss:
 
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
-        if not np.all(np.isfinite(vector)):
-            return self._failure(vector, Event.DIVERGED, "a parameter is not finite")
         kernel = self.kernel.with_flat(vector)
-        indices = torch.as_tensor(batch.indices, device=self.x.device)
-        x, y = self.x[indices], self.y[indices]
-        self.kernel_evaluations += 1
-        slope = effective = None
-        with watch_jitter() as jitters:
-            try:
+        effective, jitter = math.nan, 0.0
+        events: list[Event] = []
+        try:
+            if not np.all(np.isfinite(vector)):
+                raise NumericalError(Event.DIVERGED, "a parameter is not finite")
+            indices = torch.as_tensor(batch.indices, device=self.x.device)
+            x, y = self.x[indices], self.y[indices]
+            with watch() as notices:
+                events = notices.events
+                self.kernel_evaluations += 1
                 gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
                 effective = self.regularization.of(gram)
                 value, cotangent = self.objective(gram, y, batch.sample_size, self.regularization, gradient)
+                relative_error = value
                 if self.objective is not rho:
                     relative_error = rho(gram, y, batch.sample_size, self.regularization, False)[0]
-                else:
-                    relative_error = value
-                if pull is not None:
-                    slope = pull(cotangent)
-            except NumericalError as error:
-                return self._failure(vector, error.event, f"{kernel!r}: {error}", effective)
-        jitter = max(jitters, default=0.0)
-        if not math.isfinite(value) or (slope is not None and not np.all(np.isfinite(slope))):
-            return self._failure(vector, Event.DIVERGED, f"{kernel!r}: the objective or its gradient is not finite")
-        event = None if 0 <= relative_error <= 1 else Event.RHO_OUT_OF_RANGE
-        return Evaluation(vector, value, relative_error, slope, effective, jitter, event)
-
-    def _failure(
-        self, vector: np.ndarray, event: Event, detail: str, regularization: float | None = None
-    ) -> Evaluation:
-        effective = math.nan if regularization is None else regularization
-        return Evaluation(vector, math.nan, math.nan, None, effective, 0.0, event, detail)
+                slope = pull(cotangent) if pull is not None else None
+            jitter = notices.jitter
+            if not math.isfinite(value) or (slope is not None and not np.all(np.isfinite(slope))):
+                raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
+        except NumericalError as error:
+            detail = f"{kernel!r}: {error.detail}"
+            failed = (*events, error.event)
+            return Evaluation(vector, math.nan, math.nan, None, effective, jitter, failed, detail)
+        if not 0 <= relative_error <= 1:
+            events.append(Event.RHO_OUT_OF_RANGE)
+        return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events))

@@ -9,7 +9,6 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.optimizers.loss import Loss
-from kfx.outcomes import NumericalError
 from kfx.sampling import FixedSampler
 from kfx.streams import Streams
 
@@ -28,6 +27,5 @@ class Unmoved:
             batch = self.sampler.draw(len(data[0]), streams["batches"])
             evaluation = loss(kernel.flat, batch, gradient=False)
             record.row(iteration, evaluation, loss.kernel_evaluations)
-            if evaluation.failed and evaluation.event is not None:
-                raise NumericalError(evaluation.event, evaluation.detail)
+            evaluation.require()
         return kernel

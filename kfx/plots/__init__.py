@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from kfx.plots import curve, evaluation, trace
-from kfx.record import load_run
+from matplotlib.figure import Figure
+
+from kfx.plots import curve, evaluation, precision, surrogate, trace
+from kfx.record import load_run, read_rows
 
 
 def draw(directory: Path) -> list[Path]:
     """Draw what the record has data for into `figures/`; the paths of the pictures."""
     run = load_run(directory)
-    figures = {
+    figures: dict[str, Figure | None] = {
         "rho": trace.objective_over_iterations(run),
         "parameters": trace.parameters_over_iterations(run),
         "evaluation": evaluation.error_against_points(run),
         "curve": curve.fitted_curve(run),
+        "convergence": surrogate.convergence(run),
+        "surrogate": surrogate.surface(run),
     }
+    if (directory / "precision.json").is_file():
+        figures["precision"] = precision.error_against_size(json.loads((directory / "precision.json").read_text()))
+    if (directory / "kernel_check.csv").is_file():
+        figures["kernel_check"] = precision.product_check(read_rows(directory / "kernel_check.csv"))
     paths = []
     for name, figure in figures.items():
         if figure is not None:

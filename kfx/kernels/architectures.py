@@ -1,0 +1,28 @@
+"""Architectures by name. Sizes follow the image, so that each fits any data set of images."""
+
+from __future__ import annotations
+
+from kfx.kernels.layers import Conv2d, ReLU, Sequential, Size
+
+
+def simple(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
+    """The three-layer network of Khalid 2022, Fig. 3.7: Conv 7 same, ReLU, Conv over the whole map."""
+    return _stack(1, 7, image, hidden_weight_multiplier)
+
+
+def convnet(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
+    """ConvNet-GP (Garriga-Alonso et al. 2019; Khalid 2022, Fig. 3.9): 7 × (Conv 7 same, ReLU), whole-map Conv."""
+    return _stack(7, 7, image, hidden_weight_multiplier)
+
+
+def convnet_cifar(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
+    """ConvNet-GP as Khalid 2022, §3.6.1 changes it for CIFAR-10: kernels of 8 instead of 7."""
+    return _stack(7, 8, image, hidden_weight_multiplier)
+
+
+def _stack(hidden: int, kernel_size: int, image: Size, multiplier: float) -> Sequential:
+    block = (Conv2d(kernel_size, padding="same", weight_multiplier=multiplier), ReLU())
+    return Sequential(*block * hidden, Conv2d(image, padding=0))
+
+
+ARCHITECTURES = {"simple": simple, "convnet": convnet, "convnet_cifar": convnet_cifar}

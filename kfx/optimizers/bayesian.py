@@ -1,0 +1,110 @@
+"""Bayesian optimisation of the objective by scikit-optimize, asked and told one point at a time."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.optimizers.loss import Loss
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling import FixedSampler
+from kfx.streams import Streams
+
+_TOLD_FOR_BAD = 1.0  # the worst ρ there is
+
+
+class BayesianOptimization:
+    """Expected improvement on a Gaussian-process surrogate, its acquisition maximised by L-BFGS (Khalid 2022, §3.5.4).
+
+    iterations: points evaluated in all, the first `initial_points` of them at random.
+    bounds: (low, high) for every parameter, or None for the kernel's own.
+    noise: variance that the surrogate assumes for the objective, or "gaussian" to have it estimated. Every point
+        sees another batch, so there is some; the thesis assumed none.
+    recheck_threshold: two rules keep an unstable kernel from passing for a good one. A ρ below 0, or none at all,
+        is told as 1. A new minimum is evaluated on another batch, and told as 1 if ρ rises by more than this.
+
+    The trace keeps what was measured; `told`, what the surrogate heard; `diagnostic.recheck`, ρ on the other batch;
+    `diagnostic.incumbent`, the smallest value told so far. The kernel that comes back is the incumbent's.
+    """
+
+    diagnostics = ("recheck", "incumbent")
+
+    def __init__(
+        self,
+        loss: Callable[..., Loss],
+        sampler: FixedSampler,
+        *,
+        iterations: int,
+        initial_points: int,
+        bounds: tuple[float, float] | None,
+        space: str,
+        noise: float | str,
+        recheck_threshold: float,
+    ) -> None:
+        self.loss, self.sampler, self.iterations = loss, sampler, iterations
+        self.initial_points, self.bounds, self.space = initial_points, bounds, space
+        self.noise, self.recheck_threshold = noise, recheck_threshold
+
+    def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
+        loss, batches = self.loss(kernel, *data), streams["batches"]
+        box = kernel.bounds if self.bounds is None else np.tile(self.bounds, (len(kernel.names), 1))
+        seed = int(streams["optimizer"].integers(2**31))
+        search = surrogate_search(box, self.space, self.noise, self.initial_points, seed)
+        incumbent, best = math.inf, None
+        for iteration in range(self.iterations):
+            vector = np.array(_quietly(search.ask), dtype=np.float64)
+            evaluation = loss(vector, self.sampler.draw(len(data[0]), batches), gradient=False)
+            told, recheck = evaluation.objective, math.nan
+            events: tuple[Event, ...] = ()
+            if evaluation.failed or told < 0:
+                told = _TOLD_FOR_BAD
+            elif told < incumbent and iteration > 0:
+                again = loss(vector, self.sampler.draw(len(data[0]), batches), gradient=False)
+                recheck = again.objective
+                if again.failed or recheck - told > self.recheck_threshold:
+                    told, events = _TOLD_FOR_BAD, (Event.MINIMUM_REJECTED,)
+            if told < incumbent:
+                incumbent, best = told, (vector if told == evaluation.objective else best)
+            _quietly(search.tell, vector.tolist(), told)
+            record.row(
+                iteration,
+                evaluation,
+                loss.kernel_evaluations,
+                told=told,
+                events=events,
+                diagnostics={"recheck": recheck, "incumbent": incumbent},
+            )
+        if best is None:
+            raise NumericalError(evaluation.events[-1] if evaluation.events else Event.DIVERGED, evaluation.detail)
+        return kernel.with_flat(best)
+
+
+def surrogate_search(box: np.ndarray, space: str, noise: float | str, initial_points: int, seed: int) -> Any:
+    """scikit-optimize's ask-and-tell optimizer over `box`, (n, 2): a Matérn surrogate, EI, L-BFGS."""
+    from skopt import Optimizer
+    from skopt.space import Real, Space
+    from skopt.utils import cook_estimator, normalize_dimensions
+
+    prior = "log-uniform" if space == "log" else "uniform"
+    dimensions = normalize_dimensions(Space([Real(low, high, prior=prior) for low, high in box]))
+    estimator = cook_estimator("GP", space=dimensions, random_state=seed, noise=noise)
+    return Optimizer(
+        dimensions,
+        base_estimator=estimator,
+        n_initial_points=initial_points,
+        acq_func="EI",
+        acq_optimizer="lbfgs",
+        random_state=seed,
+    )
+
+
+def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the surrogate's own fit: a bound reached, a point asked for again
+        return call(*arguments)

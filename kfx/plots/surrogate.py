@@ -1,0 +1,79 @@
+"""Figures of Bayesian optimisation: its convergence, and in two dimensions its surrogate."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kfx.optimizers.bayesian import surrogate_search
+from kfx.plots.style import COLOURS, DATA, FAINT, figure, symbol, title
+from kfx.record import Run
+
+_GRID = 60
+
+
+def convergence(run: Run) -> Figure | None:
+    """What the surrogate was told at each evaluation, the incumbent, and what was measured where that differs."""
+    trace = run.trace
+    if "diagnostic.incumbent" not in trace or trace.empty:
+        return None
+    picture, (axes,) = figure()
+    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="told")
+    differs = trace["told"] != trace["objective"]
+    if differs.any():
+        rows = trace[differs & trace["objective"].notna()]
+        axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label="measured, told as 1")
+    axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="incumbent")
+    initial = run.config.optimizer.initial_points
+    if initial < len(trace):
+        axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="end of random points")
+    axes.set(xlabel="iteration", ylabel=r"$\rho$", title=title(run))
+    axes.legend(loc="best")
+    return picture
+
+
+def surface(run: Run) -> Figure | None:
+    """The surrogate's mean over two parameters, fitted again to what the trace says it was told, and the points."""
+    trace, settings = run.trace, run.config.optimizer
+    if "diagnostic.incumbent" not in trace or len(trace) < 3:
+        return None
+    columns = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]
+    if len(columns) != 2:
+        return None
+    points = trace[columns].to_numpy(dtype=float)
+    bounds = settings.bounds or None
+    low, high = (np.full(2, b) for b in bounds) if bounds else (points.min(axis=0), points.max(axis=0))
+    search = surrogate_search(np.stack([low, high], axis=1), settings.space, settings.noise, len(points) + 1, 0)
+    model, space = search.base_estimator_, search.space
+    to_axis = np.geomspace if settings.space == "log" else np.linspace
+    axes_points = [to_axis(a, b, _GRID) for a, b in zip(low, high, strict=True)]
+    grid = np.stack(np.meshgrid(*axes_points, indexing="ij"), axis=-1).reshape(-1, 2)
+    inside = np.clip(points, low, high)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(space.transform(inside.tolist()), trace["told"].to_numpy(dtype=float))
+        mean = model.predict(space.transform(np.clip(grid, low, high).tolist())).reshape(_GRID, _GRID)
+    picture, (axes,) = figure(height=4.6)
+    shown = axes.pcolormesh(*axes_points, mean.T, cmap="viridis_r", shading="gouraud")
+    axes.plot(
+        points[:, 0],
+        points[:, 1],
+        "o",
+        color="white",
+        markeredgecolor=DATA,
+        markersize=5,
+        label="evaluated",
+        clip_on=False,
+    )
+    best = points[int(trace["told"].to_numpy().argmin())]
+    axes.plot(*best, "*", color=COLOURS[1], markeredgecolor="white", markersize=16, label="incumbent", clip_on=False)
+    if settings.space == "log":
+        axes.set(xscale="log", yscale="log")
+    names = [symbol(c.removeprefix("parameter.")) for c in columns]
+    axes.set(xlabel=names[0], ylabel=names[1], title=title(run))
+    axes.grid(visible=False)
+    picture.colorbar(shown, ax=axes, label=r"surrogate mean of $\rho$")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    return picture
