@@ -66,10 +66,10 @@ def _tell(cfg: Config, record: Record) -> None:
     # the data and the kernel
     streams = Streams(cfg.seed)
     data = build.dataset(cfg.dataset, streams)
-    record.json("environment.json", environment.describe(cfg.seed, device, switches, data.checksums))
+    kernel = build.starting_kernel(cfg.kernel, build.image_size(cfg.dataset), streams["initial_parameters"])
+    record.json("environment.json", environment.describe(cfg.seed, device, kernel.backend, switches, data.checksums))
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     y_train = torch.as_tensor(data.y_train, device=device)
-    kernel = build.starting_kernel(cfg.kernel, build.image_size(cfg.dataset), streams["initial_parameters"])
     loaded = time.perf_counter()
 
     # fit

@@ -7,20 +7,41 @@ import pytest
 import torch
 from sklearn.gaussian_process import kernels as sklearn_kernels
 
-from kfx.kernels import NNGP, RBF, RationalQuadratic
+from kfx.kernels import CNNGP, NNGP, RBF, Conv2d, RationalQuadratic, ReLU, Sequential
+from kfx.kernels.architectures import ARCHITECTURES
 
 TABLE = (12, 5)
+IMAGES = (7, 2, 6, 5)
+STRIDED = Sequential(
+    Conv2d(3, padding="same"),
+    ReLU(),
+    Conv2d((3, 2), stride=(2, 1), padding=1, dilation=(1, 2), weight_multiplier=2.5),
+    ReLU(),
+    Conv2d((3, 5)),
+)
 
 KERNELS = {
     "rbf": (RBF(1.3), TABLE),
     "rbf_long": (RBF(40.0), TABLE),
     "rational_quadratic": (RationalQuadratic(0.7, 1.2, 0.8, trainable=["alpha", "beta", "gamma"]), TABLE),
-    "nngp_relu": (NNGP(3, "relu", 1.6, 0.2), TABLE),
-    "nngp_relu_no_bias": (NNGP(2, "relu", 1.6, 0.0, trainable=["weight_variance"]), TABLE),
-    "nngp_erf": (NNGP(2, "erf", 1.6, 0.2), TABLE),
-    "nngp_linear": (NNGP(0, "relu", 1.6, 0.2), TABLE),
-    "nngp_layers": (NNGP(2, "relu", [1.6, 0.7, 1.1], [0.2, 0.1, 0.3]), TABLE),
-    "nngp_images": (NNGP(2, "relu", 1.6, 0.2), (7, 2, 3, 4)),
+    **{
+        f"{backend}_{name}": (NNGP(*arguments, backend=backend, trainable=trainable), shape)
+        for backend in ("native", "neural_tangents")
+        for name, arguments, trainable, shape in (
+            ("relu", (3, "relu", 1.6, 0.2), None, TABLE),
+            ("relu_no_bias", (2, "relu", 1.6, 0.0), ["weight_variance"], TABLE),
+            ("erf", (2, "erf", 1.6, 0.2), None, TABLE),
+            ("linear", (0, "relu", 1.6, 0.2), None, TABLE),
+            ("layers", (2, "relu", [1.6, 0.7, 1.1], [0.2, 0.1, 0.3]), None, TABLE),
+            ("images", (2, "relu", 1.6, 0.2), None, (7, 2, 3, 4)),
+        )
+    },
+    "cnngp_simple": (CNNGP(ARCHITECTURES["simple"]((6, 5)), 1.6, 0.2), IMAGES),
+    "cnngp_convnet": (CNNGP(ARCHITECTURES["convnet"]((6, 5), 49.0), 1.6, 0.2), IMAGES),
+    "cnngp_strided": (CNNGP(STRIDED, 1.6, 0.2), IMAGES),
+    "cnngp_small_tiles": (CNNGP(STRIDED, 1.6, 0.2, tile_megabytes=0.05), IMAGES),
+    "cnngp_weight_scaling": (CNNGP(STRIDED, 0.3, 0.2, variance_scaling="weight"), IMAGES),
+    "cnngp_layers": (CNNGP(STRIDED, [1.6, 0.7, 1.1], [0.2, 0.1, 0.3]), IMAGES),
 }
 
 every_kernel = pytest.mark.parametrize(("kernel", "shape"), KERNELS.values(), ids=KERNELS.keys())
@@ -91,6 +112,7 @@ def test_repeated_and_zero_points(kernel, shape):
     x[3] = x[2]
     x[4] = 0.0
     x[5] = 1e-9 * x[5]
+    x[6] = -x[2]
     gram, pull = kernel.pullback(x)
     gradient, to_inputs = pull(symmetric(shape[0]), inputs=True)
     assert np.all(np.isfinite(gram))
@@ -113,6 +135,9 @@ def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
     assert isinstance(tensor, torch.Tensor)
     np.testing.assert_array_equal(tensor.numpy(), gram)
     np.testing.assert_allclose(gram, kernel.gram(points(shape)), rtol=2e-5, atol=2e-6)
+    if dtype == np.float32:
+        gentle, exact = pull(np.eye(len(x))), kernel.pullback(points(shape))[1](np.eye(len(x)))
+        np.testing.assert_allclose(gentle, exact, rtol=1e-4, atol=1e-5)
 
 
 @every_kernel
@@ -158,6 +183,17 @@ def test_gamma_of_rational_quadratic_stays_unless_asked():
         (lambda: RBF().gram(np.zeros((4, 2)), np.zeros((4, 3))), "do not match"),
         (lambda: NNGP(activation="tanh"), "activation must be one of relu, erf"),
         (lambda: NNGP(depth=2, weight_variance=[1.0, 2.0]), "one number or 3, one a layer"),
+        (lambda: NNGP(backend="torch"), "backend must be one of neural_tangents, native"),
+        (lambda: CNNGP(STRIDED, [1.0, 2.0]), "one number or 3, one a convolution"),
+        (lambda: CNNGP(STRIDED, variance_scaling="fan_out"), "fan_in or weight"),
+        (lambda: CNNGP(STRIDED).gram(np.zeros((4, 9))), r"images \(n, channels, height, width\)"),
+        (lambda: CNNGP(STRIDED).gram(np.zeros((4, 1, 9, 9))), r"layer 4, Conv2d.*5 × 9 reach it and 3 × 5 leave"),
+        (lambda: CNNGP(STRIDED).gram(np.zeros((4, 1, 2, 2))), r"layer 4, Conv2d.*1 × 2 reach it and are too small"),
+        (lambda: Sequential(ReLU(), Conv2d(3)), "starts with a Conv2d"),
+        (lambda: Sequential(Conv2d(3), "relu"), "Sequential takes"),
+        (lambda: Conv2d(0), "kernel_size takes whole numbers >= 1"),
+        (lambda: Conv2d(3, padding="full"), "'same' or 'valid'"),
+        (lambda: Conv2d(3, weight_multiplier=-1.0), "weight_multiplier takes a number > 0"),
     ],
 )
 def test_errors_say_what_was_expected(build, message):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kfx.kernels import NNGP, nngp
-
-ACTIVATIONS = {"relu": lambda u: np.maximum(u, 0), "erf": None}
+from kfx.kernels import NNGP, nngp, nngp_native, nngp_neural_tangents
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])
@@ -37,22 +35,55 @@ def test_against_wide_finite_networks(activation, depth):
     assert np.all(standard_error < 0.03 * np.diagonal(gram).max())
 
 
-def test_compiled_once_for_a_shape():
+@pytest.mark.parametrize("module", [nngp_native, nngp_neural_tangents], ids=["native", "neural_tangents"])
+def test_compiled_once_for_a_shape(module):
     x = np.random.default_rng(0).normal(size=(11, 4))
     g = np.eye(11)
-    kernel = NNGP(2, "relu", 1.0, 0.1)
+    kernel = NNGP(2, "relu", 1.0, 0.1, backend=module.__name__.rpartition("nngp_")[2])
 
     def iteration(k):
         gram, pull = k.pullback(x)
         return gram, pull(g)
 
     iteration(kernel)
-    before = nngp.traces["gram"]
+    before = module.traces["gram"]
     for step in range(5):
         iteration(kernel.with_flat(kernel.flat + 0.1 * step))
-    assert nngp.traces["gram"] == before
+    assert module.traces["gram"] == before
     kernel.gram(x[:7])
-    assert nngp.traces["gram"] == before + 1, "the counter must count"
+    assert module.traces["gram"] == before + 1, "the counter must count"
+
+
+@pytest.mark.parametrize("activation", ["relu", "erf"])
+@pytest.mark.parametrize("depth", range(6))
+def test_backends_agree(activation, depth):
+    rng = np.random.default_rng(0)
+    x, y, g = rng.normal(size=(8, 5)), rng.normal(size=(4, 5)), rng.normal(size=(8, 8))
+    g = g + g.T
+    native, other = (NNGP(depth, activation, 1.6, 0.2, backend=b) for b in ("native", "neural_tangents"))
+    np.testing.assert_allclose(native.gram(x), other.gram(x), rtol=1e-13)
+    np.testing.assert_allclose(native.gram(x, y), other.gram(x, y), rtol=1e-12, atol=1e-15)
+    for ours, theirs in zip(native.pullback(x)[1](g, inputs=True), other.pullback(x)[1](g, inputs=True), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_bias_gradient_at_zero_bias():
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    gradients = [NNGP(2, "relu", 1.6, 0.0, backend=b).pullback(x)[1](np.eye(6) + 1) for b in nngp.BACKENDS]
+    np.testing.assert_allclose(*gradients, rtol=1e-6)
+
+
+def test_the_default_backend_is_neural_tangents_where_it_imports(monkeypatch):
+    assert NNGP().backend == "neural_tangents"
+    nngp.default_backend.cache_clear()
+
+    def fail(name):
+        raise AttributeError("module 'jax.core' has no attribute 'Jaxpr'")
+
+    monkeypatch.setattr(nngp, "_backend", fail)
+    assert nngp.default_backend() == "native"
+    monkeypatch.undo()
+    nngp.default_backend.cache_clear()
 
 
 def test_linear_kernel_at_depth_zero():

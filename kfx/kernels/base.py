@@ -36,6 +36,8 @@ class Kernel(abc.ABC):
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
     default_trainable: ClassVar[tuple[str, ...] | None] = None
+    backend: str = "torch"
+    """What computes it; recorded with each run."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Bounds, Kernel, Pull
-from kfx.kernels.layers import Conv2d, Sequential, Step, bind
+from kfx.kernels.layers import Conv2d, Sequential, Size, Step, bind
 from kfx.notices import note
 from kfx.outcomes import Event
 
@@ -60,9 +60,7 @@ class CNNGP(Kernel):
     # ---- the recursion on one tile
 
     def _program(self, x: torch.Tensor) -> tuple[Step, ...]:
-        if x.ndim != 4:
-            raise ValueError(f"CNNGP takes images (n, channels, height, width), got points of {tuple(x.shape)}")
-        return _bound(self.architecture, x.shape[2:], self.variance_scaling == "fan_in", x.dtype, x.device)
+        return _bound(self.architecture, _image(x), self.variance_scaling == "fan_in", x.dtype, x.device)
 
     def _layer_parameters(self) -> list[tuple[float, float]]:
         """(σ_w², σ_b²) of each layer; layers without parameters get (0, 0)."""
@@ -133,7 +131,7 @@ class CNNGP(Kernel):
     # ---- tile by tile
 
     def _tile_side(self, x: torch.Tensor, maps: int) -> int:
-        largest = max(h * w for h, w in self.architecture.sizes((x.shape[2], x.shape[3])))
+        largest = max(h * w for h, w in self.architecture.sizes(_image(x)))
         pairs = self.tile_megabytes * 2**20 / (maps * largest * x.element_size())
         return max(int(math.sqrt(pairs)), 1)
 
@@ -249,11 +247,17 @@ def _halving(compute: Any, side: int) -> Any:
         note(Event.TILE_HALVED)
 
 
+def _image(x: torch.Tensor) -> Size:
+    if x.ndim != 4:
+        raise ValueError(f"CNNGP takes images (n, channels, height, width), got points of {tuple(x.shape)}")
+    return x.shape[2], x.shape[3]
+
+
 @lru_cache(maxsize=32)
 def _bound(
-    architecture: Sequential, size: torch.Size, mean: bool, dtype: torch.dtype, device: torch.device
+    architecture: Sequential, size: Size, mean: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Step, ...]:
-    sizes = architecture.sizes((size[0], size[1]))
+    sizes = architecture.sizes(size)
     return tuple(
         bind(layer, reaching, mean, dtype, device) for layer, reaching in zip(architecture.layers, sizes, strict=True)
     )

@@ -46,7 +46,7 @@ def _kernel(parameters: Any, x: jax.Array, y: jax.Array | None, activation: str)
     for i, (w, b) in enumerate(zip(weight_stds, bias_stds, strict=True)):
         layers += [_ACTIVATIONS[activation]()] if i else []
         layers.append(stax.Dense(1, W_std=w, b_std=b))
-    return stax.serial(*layers)[2](x, y, "nngp")
+    return stax.serial(*layers)[2](x, y, "nngp").astype(x.dtype)  # of its own it would go over to float64
 
 
 @partial(jax.jit, static_argnames="activation")

@@ -1,0 +1,228 @@
+"""The CNNGP against neural-tangents, against wide finite networks, and in bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfx.kernels import CNNGP, NNGP, Conv2d, ReLU, Sequential, cnngp
+from kfx.kernels.architectures import ARCHITECTURES
+from kfx.notices import watch
+from kfx.outcomes import Event
+
+
+def relative(found, expected):
+    scale = np.sqrt(np.outer(np.diagonal(expected), np.diagonal(expected)))
+    return np.max(np.abs(found - expected) / scale)
+
+
+# ---- neural-tangents
+
+
+def by_neural_tangents(layers, x, weight_variance, bias_variance):
+    """The same network in stax: explicit padding, so that strides and even kernels mean the same."""
+    import jax.numpy as jnp
+
+    from kfx.kernels.nngp_neural_tangents import stax
+
+    converted, size, padded = [], x.shape[2:], jnp.asarray(x.transpose(0, 2, 3, 1))
+    for i, layer in enumerate(layers):
+        if isinstance(layer, ReLU):
+            converted.append(stax.Relu())
+            continue
+        kernel, stride = ((v, v) if isinstance(v, int) else v for v in (layer.kernel_size, layer.stride))
+        if layer.padding == "same" and stride == (1, 1):
+            padding = "SAME"
+        else:
+            # stax pads within its layer only by name; zeros around the images do for the first layer
+            assert layer.padding in (0, "valid") or i == 0
+            p = 0 if layer.padding == "valid" else layer.padding
+            padded = jnp.pad(padded, ((0, 0), (p, p), (p, p), (0, 0)))
+            padding = "VALID"
+        w = np.sqrt(weight_variance * layer.weight_multiplier)
+        converted.append(stax.Conv(1, kernel, stride, padding, W_std=w, b_std=np.sqrt(bias_variance)))
+        size = layer.output_size(size)
+    kernel = stax.serial(*converted, stax.Flatten())[2](padded, None, "nngp")
+    return np.asarray(kernel)
+
+
+@st.composite
+def networks(draw):
+    """Random layers down to 1 × 1 maps, and the size of the images."""
+    size = image = (draw(st.integers(5, 10)), draw(st.integers(5, 10)))
+    layers = []
+    for i in range(draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from(["same", "valid", "explicit"] if i == 0 else ["same", "valid"]))
+        kernel = draw(st.integers(1, 8))
+        stride = 1 if kind == "same" else draw(st.integers(1, 3))
+        padding = draw(st.integers(0, 3)) if kind == "explicit" else kind
+        layer = Conv2d(kernel, stride, padding, weight_multiplier=draw(st.sampled_from([1.0, 2.5])))
+        if min(layer.output_size(size)) < 1:
+            continue
+        size = layer.output_size(size)
+        layers += [layer, ReLU()]
+    return [*layers, Conv2d(size)], image
+
+
+@given(network=networks(), channels=st.integers(1, 3), seed=st.integers(0, 100))
+@settings(max_examples=25, deadline=None)
+def test_random_architectures_against_neural_tangents(network, channels, seed):
+    layers, image = network
+    x = np.random.default_rng(seed).normal(size=(4, channels, *image))
+    expected = by_neural_tangents(layers, x, 1.7, 0.3)
+    assert relative(CNNGP(Sequential(*layers), 1.7, 0.3).gram(x), expected) < 1e-10
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("image", [(8, 8), (9, 12)])
+def test_named_architectures_against_neural_tangents(name, image):
+    x = np.random.default_rng(0).normal(size=(5, 1, *image))
+    architecture = ARCHITECTURES[name](image, 49.0)
+    expected = by_neural_tangents(architecture.layers, x, 2.79, 7.86)
+    assert relative(CNNGP(architecture, 2.79, 7.86).gram(x), expected) < 1e-10
+
+
+def test_images_of_one_pixel_are_a_dense_network():
+    x = np.random.default_rng(0).normal(size=(8, 6))
+    layers = Sequential(Conv2d(1), ReLU(), Conv2d(1), ReLU(), Conv2d(1))
+    dense = NNGP(2, "relu", 1.6, 0.2, backend="native")
+    np.testing.assert_allclose(CNNGP(layers, 1.6, 0.2).gram(x[:, :, None, None]), dense.gram(x), rtol=1e-12)
+
+
+# ---- finite networks
+
+
+def test_against_wide_finite_networks():
+    """The covariance of the outputs of random CNNs of 300 channels lies within 3 standard errors."""
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    x = torch.as_tensor(rng.normal(size=(3, 2, 6, 6)))
+    layers = [Conv2d(3, padding=1), ReLU(), Conv2d(2, stride=2), ReLU(), Conv2d(3)]
+    weight_variance, bias_variance, width, count = 1.7, 0.3, 300, 60
+    samples = []
+    for _ in range(count):
+        h = x
+        for layer in layers:
+            if isinstance(layer, ReLU):
+                h = h.relu()
+                continue
+            k, channels = layer.kernel_size, h.shape[1]
+            weights = (
+                torch.randn(width, channels, k, k, dtype=torch.float64) * (weight_variance / channels / k**2) ** 0.5
+            )
+            biases = torch.randn(width, dtype=torch.float64) * bias_variance**0.5
+            h = torch.nn.functional.conv2d(h, weights, biases, layer.stride, layer.padding)
+        outputs = h[:, :, 0, 0].numpy()
+        samples.append(outputs @ outputs.T / width)
+    standard_error = np.std(samples, axis=0, ddof=1) / np.sqrt(count)
+    gram = CNNGP(Sequential(*layers), weight_variance, bias_variance).gram(x.numpy())
+    assert np.all(np.abs(np.mean(samples, axis=0) - gram) < 3 * standard_error + 0.005 * gram.max())  # O(1/width) bias
+    assert np.all(standard_error < 0.03 * gram.max())
+
+
+# ---- padding
+
+
+def test_same_padding_keeps_the_published_offsets():
+    """Offsets −((k−1)//2) … k//2 at every stride: an even kernel drops the first."""
+    taps = Conv2d(4, padding="same").band(0, 6)
+    np.testing.assert_array_equal(np.flatnonzero(taps[2]), [1, 2, 3, 4])
+    taps = Conv2d(4, stride=2, padding="same").band(0, 7)
+    assert taps.shape == (4, 7)
+    np.testing.assert_array_equal(np.flatnonzero(taps[1]), [1, 2, 3, 4])
+    taps = Conv2d(3, padding="same", dilation=2).band(0, 7)
+    np.testing.assert_array_equal(np.flatnonzero(taps[3]), [1, 3, 5])
+
+
+def test_bands_against_a_convolution_of_ones():
+    for layer in (Conv2d(3, 2, 1), Conv2d(4, 3, 2), Conv2d(3, 1, 2, 2), Conv2d((2, 3), (1, 2), (1, 0), (2, 1))):
+        c = torch.randn(1, 1, 9, 8, dtype=torch.float64)
+        k = layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size,) * 2
+        expected = torch.nn.functional.conv2d(
+            c,
+            torch.ones(1, 1, *k, dtype=torch.float64),
+            stride=layer.stride,
+            padding=layer.padding,
+            dilation=layer.dilation,
+        )
+        torch.testing.assert_close(layer.band(0, 9) @ c @ layer.band(1, 8).mT, expected)
+        assert layer.output_size((9, 8)) == tuple(expected.shape[2:])
+
+
+# ---- tiles and memory
+
+
+def test_tiles_cover_a_triangle_once():
+    for n, side in ((7, 3), (6, 3), (5, 8), (1, 1)):
+        seen = np.zeros((n, n), int)
+        for rows, columns in cnngp.tiles(n, None, side):
+            seen[rows, columns] += 1
+        assert np.all(seen[np.triu_indices(n)] == 1)
+        assert all(rows.start <= columns.start for rows, columns in cnngp.tiles(n, None, side))
+
+
+def test_the_size_of_a_tile_changes_round_off_alone():
+    x = np.random.default_rng(0).normal(size=(11, 2, 6, 6))
+    g = np.random.default_rng(1).normal(size=(11, 11))
+    g = g + g.T
+    architecture = ARCHITECTURES["convnet"]((6, 6))
+    reference = None
+    for megabytes in (0.001, 0.1, 100.0):
+        kernel = CNNGP(architecture, 1.6, 0.2, tile_megabytes=megabytes)
+        gram, pull = kernel.pullback(x)
+        found = (gram, *pull(g, inputs=True))
+        reference = reference or found
+        for a, b in zip(found, reference, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
+
+
+def test_a_tile_is_halved_when_memory_runs_out():
+    sides = []
+
+    def compute(side):
+        sides.append(side)
+        if side > 5:
+            raise torch.OutOfMemoryError("scripted")
+        return side
+
+    with watch() as notices:
+        assert cnngp._halving(compute, 20) == 5
+    assert sides == [20, 10, 5]
+    assert notices.events == [Event.TILE_HALVED]
+    with pytest.raises(torch.OutOfMemoryError):
+        cnngp._halving(lambda side: compute(6), 1)
+
+
+_PEAK = """
+import resource, sys
+import torch
+from kfx.kernels import CNNGP
+from kfx.kernels.architectures import ARCHITECTURES
+torch.set_num_threads(1)
+n, gradient = int(sys.argv[1]), sys.argv[2] == "gradient"
+kernel = CNNGP(ARCHITECTURES["convnet"]((16, 16)), 1.6, 0.2, tile_megabytes=16)
+x = torch.randn(n, 1, 16, 16)
+kernel.pullback(x[:40])[1](torch.eye(40))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if gradient:
+    gram, pull = kernel.pullback(x)
+    pull(torch.eye(n), inputs=True)
+else:
+    kernel.gram(x)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.parametrize("what", ["value", "gradient"])
+def test_memory_does_not_grow_with_the_batch(what):
+    """Beyond the N × N matrices (1 MB each here) and the images, growth over a warmed-up small batch is a tile's."""
+    run = subprocess.run([sys.executable, "-c", _PEAK, "500", what], capture_output=True, text=True, check=True)
+    whole_graph = 500 * 500 / 2 * 16 * 16 * 4 * 14 / 2**20  # MB, had every map of every layer been kept
+    assert float(run.stdout) < 48
+    assert whole_graph > 1000

@@ -1,0 +1,152 @@
+"""The precision check, with stand-in devices that round as real ones do."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from kfx import load_run, precision
+from kfx.precision import TorchArithmetic, classify, complaint, measure, report
+
+SIZES = (100, 200)
+
+
+class Rounding(TorchArithmetic):
+    """A device that keeps `bits` explicit bits of each operand's mantissa and adds in float32."""
+
+    def __init__(self, bits, dtype="float32", device="cuda:0"):
+        super().__init__("cpu", dtype)
+        self.bits, self.reported = bits, device
+
+    def _put(self, array):
+        mantissa, exponent = np.frexp(array)
+        scale = 2.0 ** (self.bits + 1)
+        rounded = np.ldexp(np.round(mantissa * scale) / scale, exponent)
+        return torch.as_tensor(rounded, dtype=getattr(torch, self.dtype))
+
+
+def verdict_of(arithmetic):
+    (verdict,) = measure([arithmetic], SIZES)
+    return verdict
+
+
+def on_gpu(verdict):
+    return precision.Verdict(
+        verdict.framework, "cuda:0", verdict.dtype, verdict.products, verdict.convolution, verdict.name
+    )
+
+
+@pytest.mark.parametrize(
+    ("bits", "name"), [(52, "float32"), (23, "float32"), (10, "tf32 or float16"), (7, "bfloat16"), (2, "broken")]
+)
+def test_verdicts_of_stand_ins(bits, name):
+    verdict = verdict_of(Rounding(bits))
+    assert verdict.name == name
+    assert verdict.keeps_promise == (name == "float32")
+
+
+def test_this_cpu_keeps_its_promises():
+    for verdict in measure(precision.arithmetics(("torch", "jax")), SIZES):
+        assert verdict.keeps_promise, verdict
+
+
+def test_float64_that_is_float32_is_found_out():
+    assert verdict_of(Rounding(23, "float64")).name == "float32"
+    assert not verdict_of(Rounding(23, "float64")).keeps_promise
+
+
+def test_a_bad_convolution_is_enough():
+    class BadConvolution(TorchArithmetic):
+        def convolution(self, images, weights):
+            return Rounding(10).convolution(images, weights)
+
+    assert verdict_of(BadConvolution("cpu", "float32")).name == "tf32 or float16"
+
+
+def test_classes_by_error():
+    errors = [0.0, 5e-13, 5e-6, 5e-4, 5e-3, 0.5, float("nan"), float("inf")]
+    names = ["float64", "float64", "float32", "tf32 or float16", "bfloat16", "broken", "broken", "broken"]
+    assert [classify(e) for e in errors] == names
+
+
+def test_nan_is_broken():
+    class NotANumber(TorchArithmetic):
+        def product(self, a, b):
+            return super().product(a, b) * np.nan
+
+    assert verdict_of(NotANumber("cpu", "float32")).name == "broken"
+
+
+def test_the_complaint_names_the_setting_to_change():
+    tf32 = on_gpu(verdict_of(Rounding(10)))
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert "device.allow_tf32=false" in complaint([tf32], gpu, "float32", allow_tf32=True)
+    assert "device.dtype=float64" in complaint([tf32], gpu, "float32", allow_tf32=False)
+    assert complaint([tf32], cpu, "float32", allow_tf32=False) is None
+    assert complaint([tf32], gpu, "float64", allow_tf32=False) is None
+
+
+def test_report_is_json_with_the_switches():
+    content = json.loads(json.dumps(report([verdict_of(Rounding(10))], precision.set_switches(False))))
+    assert content["switches"]["torch.backends.cudnn.allow_tf32"] is False
+    assert content["verdicts"][0]["verdict"] == "tf32 or float16"
+    assert not content["gpu"]
+
+
+def test_switches_are_set_afresh():
+    precision.set_switches(True)
+    assert torch.backends.cudnn.allow_tf32
+    assert precision.set_switches(False)["jax_default_matmul_precision"] == "highest"
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+SMALL = ["dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2"]
+
+
+def test_a_run_records_the_check(kfx, in_folder):
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
+    content = json.loads((in_folder / "r/precision.json").read_text())
+    assert [v["dtype"] for v in content["verdicts"]] == ["float32", "float64"]
+    assert len(content["verdicts"][0]["products"]) == 10
+    assert (in_folder / "r/figures/precision.png").exists()
+    kfx("run", *SMALL, "device.precision_check=off", "hydra.run.dir=off")
+    assert not (in_folder / "off/precision.json").exists()
+
+
+def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
+    monkeypatch.setattr(precision, "arithmetics", lambda frameworks: [Rounding(10)])
+    words = [*SMALL, "device.dtype=float32"]
+    code, _, err = kfx("run", *words, "device.precision_check=strict", "hydra.run.dir=strict")
+    assert code == 1
+    assert "delivers tf32 or float16" in err
+    assert load_run("strict").metrics["status"] == "failed"
+    assert "precision_check=strict" in load_run("strict").metrics["reason"]
+    code, _, err = kfx("run", *words, "hydra.run.dir=warn")
+    assert code == 0
+    assert "warning: torch on cpu in float32 delivers tf32 or float16" in err
+
+
+def test_the_command_prints_its_table(kfx, in_folder):
+    code, out, _ = kfx("precision", "--output", "p")
+    assert code == 0
+    for word in ("torch", "jax", "float32", "float64", "conv2d 7 × 7", "allow_tf32 = False"):
+        assert word in out
+    assert ("no GPU" in out) == (not torch.cuda.is_available())
+    assert {p.name for p in (in_folder / "p").iterdir()} == {"precision.json", "precision.png"}
+
+
+def test_kernel_check(kfx, in_folder):
+    code, *_ = kfx("run", *SMALL, "+kernel_check=true", "evaluation.n_interpolation=[20,40]", "hydra.run.dir=r")
+    assert code == 0
+    import pandas as pd
+
+    table = pd.read_csv(in_folder / "r/kernel_check.csv")
+    assert len(table) == 4 * max(1, 1 + torch.cuda.device_count())
+    by_dtype = table.groupby("dtype")["norm_of_difference"].max()
+    assert by_dtype["float64"] < 1e-12 < by_dtype["float32"] < 1e-3
+    assert table["accuracy"].between(0, 1).all()
+    assert (in_folder / "r/figures/kernel_check.png").exists()

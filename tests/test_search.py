@@ -1,0 +1,177 @@
+"""Finite differences and Bayesian optimisation: against exact gradients, known minima and scripted trouble."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kfx import load_run
+from kfx.kernels import RBF, RationalQuadratic
+from kfx.objectives import rho
+from kfx.optimizers.bayesian import BayesianOptimization
+from kfx.optimizers.finite_difference import DifferencedLoss
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.outcomes import Event, NumericalError
+from kfx.regularization import Regularization
+from kfx.sampling import FixedSampler
+from kfx.streams import Streams
+
+SMALL = ["dataset.n_train=80", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=8"]
+
+
+def table(n=40):
+    rng = np.random.default_rng(0)
+    x = torch.as_tensor(rng.normal(size=(n, 3)))
+    return x, torch.sin(2 * x[:, :1])
+
+
+# ---- finite differences
+
+
+@pytest.mark.parametrize(("scheme", "tolerance", "per_parameter"), [("forward", 2e-3, 1), ("central", 1e-6, 2)])
+def test_differences_against_the_exact_gradient(scheme, tolerance, per_parameter):
+    kernel, regularization = RationalQuadratic(0.7, 1.2), Regularization(1e-2, "centered")
+    batch = FixedSampler(30, 0.5).draw(40, Streams(0)["batches"])
+    exact = Loss(rho, regularization, kernel, *table())(kernel.flat, batch)
+    loss = DifferencedLoss(1e-4, scheme, rho, regularization, kernel, *table())
+    found = loss(kernel.flat, batch)
+    np.testing.assert_allclose(found.gradient, exact.gradient, rtol=tolerance)
+    assert found.rho == pytest.approx(exact.rho, rel=1e-12)
+    assert loss.kernel_evaluations == 1 + 2 * per_parameter
+
+
+def test_float32_is_warned_about():
+    x, y = table()
+    with pytest.warns(UserWarning, match="finite differences in float32"):
+        DifferencedLoss(1e-4, "forward", rho, Regularization(), RBF(), x.float(), y)
+
+
+def test_a_failure_beside_the_point_is_a_failure():
+    calls = iter(range(9))
+
+    def objective(gram, y, n_c, regularization, cotangent=True):
+        if next(calls) == 1:
+            raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
+        return rho(gram, y, n_c, regularization, cotangent)
+
+    loss = DifferencedLoss(1e-4, "forward", objective, Regularization(), RBF(), *table())
+    found = loss(np.array([1.0]), FixedSampler(30, 0.5).draw(40, Streams(0)["batches"]))
+    assert found.failed
+    assert found.gradient is None
+    assert found.vector[0] == 1.0
+
+
+# ---- Bayesian optimisation
+
+
+class Scripted:
+    """A loss that answers from a function of the vector and the number of the call."""
+
+    def __init__(self, answer):
+        self.answer, self.kernel_evaluations = answer, 0
+
+    def __call__(self, vector, batch, gradient=True):
+        self.kernel_evaluations += 1
+        value = self.answer(vector, self.kernel_evaluations)
+        events = () if np.isfinite(value) else (Event.NOT_POSITIVE_DEFINITE,)
+        return Evaluation(vector, value, value, None, 1e-4, 0.0, events, "scripted")
+
+
+class Rows(list):
+    def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
+        self.append({"value": evaluation.objective, "told": told, "events": events, **diagnostics})
+
+
+def search(answer, kernel=None, **changes):
+    settings = {
+        "iterations": 12,
+        "initial_points": 4,
+        "bounds": (0.25, 200.0),
+        "space": "raw",
+        "noise": 1e-10,
+        "recheck_threshold": 0.1,
+    }
+    rows = Rows()
+    optimizer = BayesianOptimization(
+        lambda kernel, x, y: Scripted(answer), FixedSampler(10, 0.5), **{**settings, **changes}
+    )
+    fitted = optimizer.fit(kernel or RationalQuadratic(), table(), Streams(0), rows)
+    return fitted, rows
+
+
+def test_the_minimum_of_a_known_function_is_found():
+    def bowl(vector, call):
+        return 0.2 + 0.5 * np.mean(((np.log(vector) - np.log([20.0, 5.0])) / 4) ** 2)
+
+    fitted, rows = search(bowl, iterations=30, initial_points=10, space="log")
+    assert bowl(fitted.flat, 0) < 0.2 + 0.5 * 0.005
+    assert min(row["told"] for row in rows) == pytest.approx(bowl(fitted.flat, 0))
+    assert [row["incumbent"] for row in rows] == list(np.minimum.accumulate([row["told"] for row in rows]))
+
+
+def test_a_negative_rho_is_told_as_1_and_recorded_as_measured():
+    fitted, rows = search(lambda vector, call: -3.0 if call == 3 else 0.5 + 1e-3 * vector[0])
+    (bad,) = [row for row in rows if row["value"] < 0]
+    assert bad["told"] == 1.0
+    assert bad["value"] == -3.0
+    assert min(row["incumbent"] for row in rows) >= 0.5
+    assert fitted.flat[0] < 200
+
+
+def test_a_failed_factorisation_is_told_as_1():
+    _, rows = search(lambda vector, call: np.nan if call == 2 else 0.5)
+    assert [row["told"] for row in rows if not np.isfinite(row["value"])] == [1.0]
+
+
+def test_a_minimum_that_does_not_hold_is_rejected():
+    """The third call is a new minimum, the fourth its second batch, where ρ rises by 0.3."""
+    values = {1: 0.6, 2: 0.6, 3: 0.2, 4: 0.5}
+    _, rows = search(lambda vector, call: values.get(call, 0.6))
+    rejected = rows[2]
+    assert (rejected["value"], rejected["told"], rejected["recheck"]) == (0.2, 1.0, 0.5)
+    assert rejected["events"] == (Event.MINIMUM_REJECTED,)
+    assert rows[-1]["incumbent"] == 0.6
+
+
+def test_a_minimum_that_holds_stays():
+    values = {1: 0.6, 2: 0.6, 3: 0.2, 4: 0.25}
+    _, rows = search(lambda vector, call: values.get(call, 0.6))
+    assert (rows[2]["told"], rows[2]["recheck"]) == (0.2, 0.25)
+    assert rows[2]["events"] == ()
+    assert rows[-1]["incumbent"] == 0.2
+
+
+def test_nothing_but_failures_is_an_error():
+    with pytest.raises(NumericalError, match="scripted"):
+        search(lambda vector, call: np.nan)
+
+
+def test_same_seed_same_search():
+    def bowl(vector, call):
+        return float(np.mean((vector / 100 - 0.5) ** 2))
+
+    first, second = (search(bowl)[1] for _ in range(2))
+    assert [row["value"] for row in first] == [row["value"] for row in second]
+
+
+def test_the_record_of_a_search(kfx, in_folder):
+    words = ["kernel=cnngp", "optimizer=bayesian", "optimizer.initial_points=4", "hydra.run.dir=r"]
+    code, _, err = kfx("run", *SMALL, *words)
+    assert code == 0, err
+    trace = load_run("r").trace
+    assert {"told", "diagnostic.recheck", "diagnostic.incumbent", "parameter.weight_variance"} <= set(trace.columns)
+    assert trace["diagnostic.incumbent"].is_monotonic_decreasing
+    assert trace["parameter.weight_variance"].between(0.25, 200).all()
+    best = trace.loc[trace["told"].idxmin()]
+    assert load_run("r").kernel.parameters["weight_variance"] == best["parameter.weight_variance"]
+    assert {"convergence.png", "surrogate.png"} <= {p.name for p in (in_folder / "r/figures").iterdir()}
+
+
+@pytest.mark.parametrize("optimizer", ["finite_difference", "bayesian"])
+def test_same_seed_same_trace(kfx, optimizer):
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        kfx("run", *SMALL, f"optimizer={optimizer}", f"seed={seed}", f"hydra.run.dir={folder}")
+    first, second, other = (load_run(f).trace.drop(columns="seconds") for f in "abc")
+    assert first.equals(second)
+    assert not first.equals(other)
