@@ -48,6 +48,14 @@ def data_files(node: Any) -> list[tuple[str, str]]:
     return [(node.name, file) for file in FILES.get(node.name, ())]
 
 
+def data_checksums(node: Any) -> dict[str, str]:
+    """File name → SHA-256 of each file that the dataset node needs; they must be there."""
+    from kfx.data.files import locate
+    from kfx.identity import checksums
+
+    return checksums([locate(dataset, name) for dataset, name in data_files(node)])
+
+
 def dataset(node: Any, streams: Streams) -> Dataset:
     """Load and preprocess. The stream `data` picks subsets and random points."""
     from kfx.data import embedded, images, synthetic

@@ -67,6 +67,28 @@ def _parser() -> argparse.ArgumentParser:
     gram.add_argument("--block", type=int, default=500, help="rows computed at a time (default: 500)")
     gram.set_defaults(call=lambda parsed: _gram(parsed.overrides, parsed.output, parsed.test, parsed.block))
 
+    again = commands.add_parser("resume", help="go on with an interrupted or killed run from its last checkpoint")
+    again.add_argument("directory", type=Path)
+    again.set_defaults(call=lambda parsed: _resume(parsed.directory))
+
+    rerun = commands.add_parser("rerun", help="repeat a run from its record, and say whether the results agree")
+    rerun.add_argument("directory", type=Path)
+    rerun.add_argument("--output", type=Path, help="folder of the repetition (default: beside the run)")
+    rerun.add_argument("--tolerance", type=float, default=1e-6, help="relative, where bits differ (default: 1e-6)")
+    rerun.set_defaults(call=lambda parsed: _rerun(parsed.directory, parsed.output, parsed.tolerance))
+
+    compare = commands.add_parser("compare", help="one table of many runs: mean and deviation over seeds")
+    compare.add_argument("paths", nargs="+", type=Path, help="runs, sweeps, or folders of them")
+    compare.add_argument("--by", default="kernel,optimizer", help="keys whose values make the rows")
+    compare.add_argument("--metric", default="accuracy", help="accuracy, mse, mae, …")
+    compare.add_argument("--kernel", default="trained", help="which kernel's evaluation (default: trained)")
+    compare.add_argument("--n-interpolation", type=int, help="which N_I (default: the largest)")
+    compare.add_argument("--mix", action="store_true", help="average runs that differ in more than their seed")
+    compare.add_argument("--csv", type=Path, help="write the table here")
+    compare.add_argument("--latex", type=Path, help="write it in LaTeX here")
+    compare.add_argument("--figure", type=Path, help="draw it with error bars here")
+    compare.set_defaults(call=_compare)
+
     precision = commands.add_parser("precision", help="measure this machine's arithmetic, in every device and dtype")
     precision.add_argument("--allow-tf32", action="store_true", help="measure with TF32 allowed")
     precision.add_argument("--output", type=Path, default=Path("runs/precision"), help="folder for table and figure")
@@ -91,43 +113,61 @@ def _run(words: list[str]) -> int:
 
     from kfx import config
 
-    composed = [
-        config.composed(overrides, parsed.config_dir)
-        for overrides in config.combinations(parsed.overrides, parsed.multirun)
-    ]
+    overrides = list(config.combinations(parsed.overrides, parsed.multirun))
+    composed = [config.composed(each, parsed.config_dir) for each in overrides]
     jobs = [config.check(raw) for raw in composed]
-    if parsed.cfg is None:
-        from kfx import preflight
+    if parsed.cfg is not None:
+        return _hand_over(words)
 
-        preflight.check(jobs)
-        shared = config.composed(config.without_sweeps(parsed.overrides), parsed.config_dir).hydra
-        key, folder = ("sweep", shared.sweep.dir) if parsed.multirun else ("run", shared.run.dir)
-        preflight.make_folder(f"hydra.{key}.dir", Path(folder))
-        words = [*words, f"hydra.{key}.dir='{folder}'"]  # the time in its name must not pass on
-    return _hand_over(words)
+    from kfx import build, preflight
+    from kfx.identity import identity
+
+    preflight.check(jobs)
+    shared = config.composed(config.without_sweeps(parsed.overrides), parsed.config_dir).hydra
+    key, folder = ("sweep", Path(shared.sweep.dir)) if parsed.multirun else ("run", Path(shared.run.dir))
+    preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)
+    words = [*words, f"hydra.{key}.dir='{folder}'"]  # the time in its name must not pass on
+    if not parsed.multirun:
+        return _hand_over(words)
+    identities = [identity(raw, build.data_checksums(job.dataset)) for raw, job in zip(composed, jobs, strict=True)]
+    return _sweep(words, folder, list(zip(overrides, identities, strict=True)))
 
 
 def _refuse(message: str) -> NoReturn:
     raise ConfigError(f"{message}; see kfx run --help")
 
 
+def _sweep(words: list[str], folder: Path, jobs: list[tuple[list[str], str]]) -> int:
+    """Run the jobs; whatever stops them, `sweep.csv` says what became of each."""
+    from rich.console import Console
+
+    from kfx import sweep
+    from kfx.job import search_roots
+    from kfx.outcomes import Status
+
+    sweep.write(folder / "sweep.csv", sweep.rows(jobs, []))
+    try:
+        code = _hand_over(words)
+    finally:
+        rows = sweep.rows(jobs, search_roots(folder))
+        sweep.write(folder / "sweep.csv", rows)
+        Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
+        print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
+    return code if all(row["status"] == Status.COMPLETED for row in rows) else max(code, 1)
+
+
 def _hand_over(words: list[str]) -> int:
     """Let Hydra compose again, make the directories and start the jobs."""
     import hydra
-    from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
     from kfx import config
+    from kfx.job import start
 
-    codes: list[int] = []
+    codes = [0]
 
     def job(raw: DictConfig) -> None:
-        from kfx.run import run
-
-        settings = HydraConfig.get()
-        codes.append(run(raw, Path(settings.runtime.output_dir), list(settings.overrides.task)))
-        if codes[-1] == 130:
-            raise KeyboardInterrupt
+        codes.append(start(raw))
 
     config.register_resolvers()
     entry = hydra.main(version_base="1.3", config_path=str(config.config_folder()), config_name="config")(job)
@@ -137,7 +177,63 @@ def _hand_over(words: list[str]) -> int:
         entry()
     finally:
         sys.argv = before
-    return max(codes, default=0)
+    return max(codes)
+
+
+# ---- runs that exist
+
+
+def _resume(directory: Path) -> int:
+    from kfx.run import resume
+
+    return resume(directory)
+
+
+def _rerun(directory: Path, output: Path | None, tolerance: float) -> int:
+    import time
+
+    from omegaconf import DictConfig, OmegaConf
+
+    from kfx import compare, config
+    from kfx.run import run
+
+    if not (directory / "config.yaml").is_file():
+        raise ConfigError(f"{directory}: holds no run to repeat")
+    raw = OmegaConf.load(directory / "config.yaml")
+    assert isinstance(raw, DictConfig)
+    config.check(raw)
+    repeated = output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
+    code = run(raw, repeated)
+    if code:
+        return code
+    same, line = compare.same_results(directory, repeated, tolerance)
+    print(f"{'the same' if same else 'DIFFERENT'}: {line}")
+    return 0 if same else 1
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kfx import compare
+
+    by = parsed.by.split(",")
+    runs, left_out = compare.collect(parsed.paths, parsed.metric, parsed.kernel, parsed.n_interpolation)
+    for line in left_out:
+        print(f"kfx: left out: {line}", file=sys.stderr)
+    if not runs:
+        raise ConfigError(f"kfx compare: no completed run among {len(left_out)}")
+    frame = compare.table(runs, by, parsed.metric, parsed.mix)
+    Console(width=None if sys.stdout.isatty() else 140).print(compare.screen(frame, by, parsed.metric))
+    for path, write in (
+        (parsed.csv, lambda path: frame.to_csv(path, index=False)),
+        (parsed.latex, lambda path: path.write_text(compare.latex(frame, by, parsed.metric))),
+        (parsed.figure, lambda path: compare.picture(frame, by, parsed.metric).savefig(path)),
+    ):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+            print(path)
+    return 0
 
 
 # ---- list, data, gram

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
 
 def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
     """One line for what Hydra refused: the override at fault, and what it takes."""
-    known = [*OPTIONS, *SINGLE, "seed", "kernel_check", "experiment"]
+    known = [*OPTIONS, *SINGLE, "seed", "kernel_check", "resume", "retries", "experiment"]
     for override in _parse(overrides):
         key = str(override.key_or_group)
         value = override.value() if override.value_type is not None else None
@@ -152,6 +153,7 @@ def _first_line(error: BaseException) -> str:
 
 def check(raw: DictConfig) -> Config:
     """Build the typed config; every key, type, range and combination is checked."""
+    _refuse_constructions(raw)
     known = {item.name for item in dataclasses.fields(Config)}
     for key in map(str, raw):
         if key not in known and key != "hydra":
@@ -164,15 +166,54 @@ def check(raw: DictConfig) -> Config:
     for key, schema in SINGLE.items():
         if raw.get(key) is not None:
             parts[key] = _build(key, schema, raw[key])
-    seed = raw.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ConfigError(f"seed={seed}: expected a whole number >= 0")
-    kernel_check = raw.get("kernel_check", False)
-    if not isinstance(kernel_check, bool):
-        raise ConfigError(f"kernel_check={kernel_check}: expected true or false")
-    config = Config(seed=seed, kernel_check=kernel_check, **parts)
+    config = Config(
+        **parts,
+        seed=_whole(raw, "seed"),
+        kernel_check=_flag(raw, "kernel_check"),
+        resume=_flag(raw, "resume"),
+        retries=_whole(raw, "retries"),
+    )
     _check_combinations(config)
     return config
+
+
+_HYDRAS_OWN = ("hydra._internal.core_plugins.", "hydra_plugins.", "hydra.experimental.callbacks.", "optuna.samplers.")
+_RESOLVER = re.compile(r"\$\{[^}]*:")
+
+
+def _refuse_constructions(raw: DictConfig) -> None:
+    """ConfigError if the config would build a foreign object through Hydra, or read the environment."""
+    for path, value in _leaves(OmegaConf.to_container(raw, resolve=False), ""):
+        in_hydra = path.startswith("hydra.")
+        if in_hydra and path.endswith("._target_") and not str(value).startswith(_HYDRAS_OWN):
+            raise ConfigError(f"{path}={value}: Hydra may build its own launchers and sweepers here, and nothing else")
+        if not in_hydra and isinstance(value, str) and _RESOLVER.search(value):
+            raise ConfigError(f"{path}={value}: an interpolation may name a key, not call a resolver; write the value")
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _leaves(value, f"{path}[{i}]")
+    else:
+        yield path, node
+
+
+def _flag(raw: DictConfig, name: str) -> bool:
+    value = raw.get(name, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value}: expected true or false")
+    return value
+
+
+def _whole(raw: DictConfig, name: str) -> int:
+    value = raw.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{name}={value}: expected a whole number >= 0")
+    return value
 
 
 def _chosen(path: str, group: str, node: Any) -> Any:

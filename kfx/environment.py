@@ -30,9 +30,7 @@ _PACKAGES = (
 )
 
 
-def describe(
-    seed: int, device: torch.device, backend: str, switches: dict[str, Any], checksums: dict[str, str]
-) -> dict[str, Any]:
+def describe(seed: int, device: torch.device, switches: dict[str, Any], checksums: dict[str, str]) -> dict[str, Any]:
     """The content of `environment.json`."""
     return {
         "kfx": __version__,
@@ -45,7 +43,6 @@ def describe(
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
-        "kernel_backend": backend,
         "precision_switches": switches,
         "data_sha256": checksums,
         "seed": seed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,19 @@ def evaluate(
     solver: str = "cholesky",
     rcond: float | None = None,
     variance: bool = False,
+    done: Container[int] = (),
 ) -> Iterator[tuple[list[dict[str, Any]], dict[str, np.ndarray]]]:
     """Rows of `evaluation.csv` and arrays of predictions for one kernel, repeat by repeat.
 
     tensors: x_train, y_train, x_test. sizes: N_I, each a head of each of `orders` (one a repeat), so that one
-    Gram matrix serves them all. Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`).
+    Gram matrix serves them all. done: repeats to leave out. Predictions are keyed
+    `kernel/n/repeat/λ/mean` (and `/variance`).
     """
     x_train, y_train, x_test = tensors
     largest = max(sizes)
     for repeat, order in enumerate(orders):
+        if repeat in done:
+            continue
         head = torch.as_tensor(order[:largest], device=x_train.device)
         points, targets = x_train[head], y_train[head]
         gram = kernel.gram(points)
@@ -92,6 +96,12 @@ def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
     if data.labels_test is not None:
         return {"accuracy": float(np.mean(predicted_labels(prediction) == data.labels_test)), **result}
     return result
+
+
+def metric_names(data: Dataset, variance: bool) -> list[str]:
+    """What `evaluate` measures on this data."""
+    names = ["accuracy"] if data.is_classification else []
+    return [*names, "mse", "mae", "effective_regularization", *(["mean_posterior_variance"] if variance else [])]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ class Event(StrEnum):
     MINIMUM_REJECTED = "minimum_rejected"
     TILE_HALVED = "tile_halved"
     OUT_OF_MEMORY = "out_of_memory"
+    STORAGE = "storage_failed"
     INTERRUPTED = "interrupted"
 
     @property
@@ -46,6 +47,7 @@ _HELP = {
     Event.MINIMUM_REJECTED: "a new minimum did not hold on another batch, and the surrogate was told 1",
     Event.TILE_HALVED: "the device's memory ran out and a kernel went on with smaller tiles",
     Event.OUT_OF_MEMORY: "memory ran out: lower sampler.batch_size or the size of the data set",
+    Event.STORAGE: "the run's folder cannot be written: the disk is full, a quota is reached, or it became read-only",
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }
 

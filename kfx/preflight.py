@@ -25,9 +25,9 @@ def check(jobs: Sequence[Config]) -> None:
         locate(dataset, name)
 
 
-def make_folder(key: str, folder: Path) -> None:
-    """Make `folder`; ConfigError if it cannot be made or written to, or holds a run."""
-    if (folder / "metrics.json").exists():
+def make_folder(key: str, folder: Path, *, resume: bool) -> None:
+    """Make `folder`; ConfigError if it cannot be made or written to, or, unless that is to be resumed, holds a run."""
+    if not resume and (folder / "metrics.json").exists():
         raise ConfigError(f"{key}={folder}: holds a run already; choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)

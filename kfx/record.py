@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
+import errno
 import json
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from kfx.checkpoint import CheckpointError, previous
+from kfx.checkpoint import read as read_checkpoint
+from kfx.checkpoint import write as write_checkpoint
 from kfx.kernels.base import Kernel, flat_parameters
 from kfx.outcomes import ConfigError, Event, Status
+from kfx.streams import Streams
+from kfx.writer import Writer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,24 +68,55 @@ def _plain(value: Any) -> Any:
 
 
 class Record:
-    """The record of one run under `directory`; `watch` is called with every trace row, for people to see."""
+    """The record of one run under `directory`, by its one writer.
 
-    def __init__(self, directory: Path, watch: Callable[[dict[str, Any]], None] = lambda row: None) -> None:
+    A new record refuses a directory that holds a run. With `resume` the directory's run goes on: from its last good
+    checkpoint, or from the start where there is none yet. `watch` is called with every trace row, for people to see.
+    """
+
+    def __init__(
+        self, directory: Path, *, resume: bool = False, checkpoint_seconds: float = 30.0, checkpoint_iterations: int = 0
+    ) -> None:
         self.directory = Path(directory)
-        if (self.directory / "metrics.json").exists():
-            raise ConfigError(f"hydra.run.dir={self.directory}: holds a run already; choose another folder")
+        self.watch: Callable[[dict[str, Any]], None] = lambda row: None
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.watch = watch
-        self.metrics: dict[str, Any] = {"status": Status.RUNNING}
-        self._started = time.perf_counter()
-        self._trace: Any = None
-        self._evaluation: Any = None
-        self._predictions: dict[str, np.ndarray] = {}
-        self._rho: list[float] = []
-        self._kernel: Kernel | None = None
-        self._write_metrics()
+        self._writer = Writer(self.directory)
+        try:
+            if not resume and (self.directory / "metrics.json").exists():
+                raise ConfigError(f"hydra.run.dir={self.directory}: holds a run already; choose another folder")
+            self.metrics: dict[str, Any] = {"status": Status.RUNNING}
+            self._interval = (checkpoint_seconds, checkpoint_iterations)
+            self._checkpoint = self.directory / "checkpoint"
+            self._last_checkpoint = self._started = time.perf_counter()
+            self._snapshot: dict[str, Any] | None = None
+            self._restored: dict[str, Any] | None = None
+            self._trace: Rows | None = None
+            self._evaluation: Rows | None = None
+            self._evaluated: list[dict[str, Any]] = []
+            self._predictions: dict[str, np.ndarray] = {}
+            self._rho: list[float] = []
+            self._history = Rows(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
+            if resume:
+                self._reopen()
+            else:
+                self.note("started")
+            self._write_metrics()
+        except BaseException:
+            self._writer.release()
+            raise
 
     # ---- what is known at the start
+
+    def identify(self, identity: str) -> None:
+        """Give the run its identity. CheckpointError if what is to be resumed has another."""
+        found = (self._restored or {}).get("identity", identity)
+        if found != identity:
+            raise CheckpointError(
+                f"{self._checkpoint}: belongs to another run (identity {found}, this one is {identity}): the config, "
+                "the data or kfx has changed; start anew with kfx run"
+            )
+        self.metrics["identity"] = identity
+        self._write_metrics()
 
     def config(self, resolved: DictConfig, overrides: Sequence[str]) -> None:
         (self.directory / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
@@ -88,23 +126,34 @@ class Record:
         """`environment.json`, `precision.json`."""
         write_json(self.directory / name, content)
 
+    def note(self, event: str, detail: str = "") -> None:
+        """A line of `history.csv`: what happened to the run as a process."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        self._history.write([now, event, socket.gethostname(), " ".join(detail.replace(",", ";").split())])
+
     # ---- while it runs
 
     def open_trace(self, kernel: Kernel, diagnostics: Sequence[str]) -> None:
-        """Start `trace.csv` for this kernel's parameters; from here on `seconds` counts."""
+        """Start `trace.csv` for this kernel's parameters, or go on where the checkpoint was taken."""
         self._kernel = kernel
         self._diagnostics = tuple(diagnostics)
         names = list(flat_parameters(kernel.parameters))
         self._parameter_names = names if len(names) <= _MOST_PARAMETER_COLUMNS else []
-        self._trace = _Rows(
-            self.directory / "trace.csv",
-            [
-                *TRACE_COLUMNS,
-                *(f"parameter.{n}" for n in self._parameter_names),
-                *(f"diagnostic.{n}" for n in diagnostics),
-            ],
-        )
-        self._started = time.perf_counter()
+        header = [
+            *TRACE_COLUMNS,
+            *(f"parameter.{n}" for n in self._parameter_names),
+            *(f"diagnostic.{n}" for n in diagnostics),
+        ]
+        path = self.directory / "trace.csv"
+        elapsed = 0.0
+        if self._restored is None:
+            self._trace = Rows(path, header)
+        else:
+            elapsed = self._restored["seconds"]
+            self._trace = Rows(path, header, keep=self._restored["trace_bytes"])
+            rho = read_rows(path)["rho"].to_numpy(dtype=float)
+            self._rho = rho[np.isfinite(rho)].tolist()
+        self._started = time.perf_counter() - elapsed
         self.metrics["parameters"] = {"initial": kernel.parameters}
         self._write_metrics()
 
@@ -119,8 +168,7 @@ class Record:
         diagnostics: Mapping[str, float] | None = None,
     ) -> None:
         """One evaluation of the objective. `told` is what a surrogate was told, where that is not ρ."""
-        assert self._kernel is not None
-        names = [*evaluation.events, *events]
+        assert self._trace is not None
         row = {
             "iteration": iteration,
             "rho": evaluation.rho,
@@ -130,7 +178,7 @@ class Record:
             "seconds": round(time.perf_counter() - self._started, 6),
             "kernel_evaluations": kernel_evaluations,
             "jitter": evaluation.jitter,
-            "event": ";".join(names),
+            "event": ";".join([*evaluation.events, *events]),
         }
         values = flat_parameters(self._kernel.with_flat(evaluation.vector).parameters)
         extra = diagnostics or {}
@@ -145,16 +193,91 @@ class Record:
             self._rho.append(evaluation.rho)
         self.watch({**row, "parameters": values})
 
-    def evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    # ---- checkpoints
+
+    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+        """The iteration to go on with and the optimizer's state there, with the random streams set to match; None
+        for a run that starts."""
+        if self._restored is None:
+            return None
+        streams.restore(self._restored["streams"])
+        return self._restored["iteration"], self._restored["optimizer"]
+
+    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+        """What an optimizer needs to go on with `iteration`; called before each one, written when its time has come.
+
+        `state`: nested dicts and lists of numbers, text and arrays, which must not change afterwards.
+        """
+        assert self._trace is not None
+        now = time.perf_counter()
+        self._snapshot = {
+            "identity": self.metrics.get("identity"),
+            "iteration": iteration,
+            "optimizer": state,
+            "streams": streams.state(),
+            "seconds": now - self._started,
+            "trace_bytes": self._trace.size,
+        }
+        seconds, iterations = self._interval
+        if now - self._last_checkpoint >= seconds or (iterations and iteration and iteration % iterations == 0):
+            self.save()
+
+    def save(self) -> None:
+        """Write the last state that an optimizer gave to disk."""
+        if self._snapshot is not None:
+            write_checkpoint(self._checkpoint, self._snapshot)
+            self._last_checkpoint = time.perf_counter()
+
+    def _reopen(self) -> None:
+        self.metrics = json.loads((self.directory / "metrics.json").read_text())
+        if self.metrics["status"] == Status.COMPLETED:
+            raise ConfigError(f"{self.directory}: is completed; there is nothing to resume")
+        self.metrics = {"status": Status.RUNNING, "identity": self.metrics.get("identity")}
+        complaints = []
+        for path in (self._checkpoint, previous(self._checkpoint)):
+            if not path.exists():
+                continue
+            try:
+                state = read_checkpoint(path)
+                trace = self.directory / "trace.csv"
+                if not trace.is_file() or trace.stat().st_size < state["trace_bytes"]:
+                    raise CheckpointError(f"{path}: the trace is shorter than when it was written")
+            except CheckpointError as error:
+                complaints.append(str(error))
+                self.note("checkpoint_damaged", str(error))
+                continue
+            self._restored = self._snapshot = state
+            break
+        if complaints and self._restored is None:
+            raise CheckpointError(f"no checkpoint can be read ({'; '.join(complaints)}); start anew with kfx run")
+        self.note("resumed", f"at iteration {self._restored['iteration']}" if self._restored else "from the start")
+
+    # ---- evaluation
+
+    def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
+        """Rows of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
+        path = self.directory / "evaluation.csv"
+        rows: list[dict[str, Any]] = []
+        if path.is_file() and self._restored is not None:
+            for _, group in read_rows(path, EVALUATION_COLUMNS).groupby(["kernel", "repeat"], sort=False):
+                if len(group) == rows_each:
+                    rows += [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in group.itertuples(index=False)]
+        arrays = self.directory / "predictions.npz"
+        if arrays.is_file() and rows:
+            with np.load(arrays, allow_pickle=False) as stored:
+                self._predictions = {name: stored[name] for name in stored.files}
+        self._evaluation = Rows(path, list(EVALUATION_COLUMNS))
+        self.evaluation(rows)
+        return rows
+
+    def evaluation(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows of `evaluation.csv`."""
-        if self._evaluation is None:
-            self._evaluation = _Rows(self.directory / "evaluation.csv", list(EVALUATION_COLUMNS))
-        for row in rows:
-            self._evaluation.write([row[c] for c in EVALUATION_COLUMNS])
+        assert self._evaluation is not None
+        self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """A further CSV file, whole."""
-        written = _Rows(self.directory / name, list(columns))
+        written = Rows(self.directory / name, list(columns))
         for row in rows:
             written.write([row[c] for c in columns])
         written.close()
@@ -162,7 +285,9 @@ class Record:
     def predictions(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Add arrays to `predictions.npz`."""
         self._predictions |= arrays
-        np.savez_compressed(self.directory / "predictions.npz", **self._predictions)  # type: ignore[arg-type]
+        partial = self.directory / "predictions.partial.npz"
+        np.savez_compressed(partial, **self._predictions)  # type: ignore[arg-type]
+        os.replace(partial, self.directory / "predictions.npz")
 
     # ---- how it ended
 
@@ -171,12 +296,35 @@ class Record:
         self._write_metrics()
 
     def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
-        """The last word: status, reason, ρ and whatever else `metrics.json` should hold."""
+        """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.
+
+        A run that can go on keeps its checkpoint; a completed one needs none.
+        """
         self.metrics |= {"status": status, **({"reason": reason} if reason else {}), **entries}
-        self._write_metrics()
-        for rows in (self._trace, self._evaluation):
-            if rows is not None:
-                rows.close()
+        try:
+            if status == Status.COMPLETED:
+                self._drop_checkpoints()
+            else:
+                self._save_what_fits()
+            self._write_metrics()
+            self.note(status, reason or "")
+        except OSError:
+            self._drop_checkpoints()  # on a full disk the reason needs their place
+            with contextlib.suppress(OSError):
+                self._write_metrics()
+        finally:
+            for rows in (self._trace, self._evaluation, self._history):
+                if rows is not None:
+                    rows.close()
+            self._writer.release()
+
+    def _save_what_fits(self) -> None:
+        with contextlib.suppress(OSError):  # the checkpoint before this one stays
+            self.save()
+
+    def _drop_checkpoints(self) -> None:
+        for path in (self._checkpoint, previous(self._checkpoint), self._checkpoint.with_name("checkpoint.partial")):
+            path.unlink(missing_ok=True)
 
     def _write_metrics(self) -> None:
         if self._rho:
@@ -184,20 +332,31 @@ class Record:
         write_json(self.directory / "metrics.json", self.metrics)
 
 
-class _Rows:
-    """A CSV file whose rows reach the operating system one by one."""
+class Rows:
+    """A CSV file whose rows reach the operating system as they are written, each call in one piece.
 
-    def __init__(self, path: Path, header: list[str]) -> None:
-        self._stream = path.open("w", newline="")
-        self._writer = csv.writer(self._stream, lineterminator="\n")
-        self.write(header)
+    keep: None goes on at the end of what is there; a number of bytes goes on after those; 0 starts anew.
+    """
 
-    def write(self, row: Sequence[Any]) -> None:
-        self._writer.writerow(row)
-        self._stream.flush()
+    def __init__(self, path: Path, header: Sequence[str], keep: int | None = 0) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.size = os.fstat(self._file).st_size if keep is None else keep
+        os.ftruncate(self._file, self.size)
+        os.lseek(self._file, self.size, os.SEEK_SET)
+        if self.size == 0:
+            self.write(header)
+
+    def write(self, *rows: Sequence[Any]) -> None:
+        content = "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
+        written = os.write(self._file, content)
+        self.size += written
+        if written < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        self._stream.close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 # ---- reading

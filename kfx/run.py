@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
-from kfx.evaluation import evaluate, interpolation_order, summary
+from kfx.evaluation import evaluate, interpolation_order, metric_names, summary
+from kfx.identity import identity
+from kfx.kernels.base import Kernel
 from kfx.outcomes import Event, KfxError, NumericalError, Status
-from kfx.progress import Progress, say
+from kfx.progress import Progress, Steps, say
 from kfx.record import Record
 from kfx.schema import Config
 from kfx.streams import Streams
@@ -22,54 +28,100 @@ from kfx.streams import Streams
 
 def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = ()) -> int:
     """Run a composed config into `directory` and return the exit code. Whatever happens, the record says what."""
+    return _write(raw, Path(directory), overrides, resume=False)
+
+
+def resume(directory: Path) -> int:
+    """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened."""
+    if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
+        raise config.ConfigError(f"{directory}: holds no run to resume")
+    raw = OmegaConf.load(directory / "config.yaml")
+    assert isinstance(raw, DictConfig)
+    return _write(raw, directory, None, resume=True)
+
+
+class Terminated(BaseException):
+    """SIGTERM, as a batch system sends it before its limit."""
+
+
+def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *, resume: bool) -> int:
     checked = config.check(raw)
-    record = Record(directory)
-    record.config(raw, overrides)
-    say(f"kfx: {relative(record.directory)}")
+    record = Record(
+        directory,
+        resume=resume,
+        checkpoint_seconds=checked.checkpoint.seconds,
+        checkpoint_iterations=checked.checkpoint.iterations,
+    )
+    if overrides is not None:
+        record.config(raw, overrides)
+    say(f"kfx: {relative(record.directory)}{' (resumed)' if resume else ''}")
+    code = 0
+    with _terminable():
+        try:
+            _tell(checked, raw, record)
+        except (KeyboardInterrupt, Terminated) as error:
+            signals = "SIGTERM" if isinstance(error, Terminated) else "SIGINT"
+            reason = f"{Event.INTERRUPTED}: {signals}; go on with kfx resume {relative(directory)}"
+            code = _end(record, Status.INTERRUPTED, reason, 143 if isinstance(error, Terminated) else 130)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            reason = (
+                f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help} ({' '.join(str(error).split()) or 'no memory'})"
+            )
+            code = _end(record, Status.FAILED, reason, 1)
+        except NumericalError as error:
+            code = _end(record, Status.FAILED, f"{error} ({error.event.help})", error.exit_code)
+        except KfxError as error:
+            code = _end(record, Status.FAILED, str(error), error.exit_code)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                record.finish(Status.FAILED, f"{type(error).__name__}: {error}")
+                raise
+            code = _end(record, Status.FAILED, f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help}", 1)
+        except OSError as error:
+            code = _end(record, Status.FAILED, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})", 1)
+        except BaseException as error:
+            record.finish(Status.FAILED, f"{type(error).__name__}: {error}")
+            raise
     try:
-        _tell(checked, record)
-        code = 0
-    except KeyboardInterrupt:
-        code = _end(record, Status.INTERRUPTED, f"{Event.INTERRUPTED}: {Event.INTERRUPTED.help}", 130)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        code = _end(record, Status.FAILED, f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help} ({error})", 1)
-    except NumericalError as error:
-        code = _end(record, Status.FAILED, f"{error} ({error.event.help})", error.exit_code)
-    except KfxError as error:
-        code = _end(record, Status.FAILED, str(error), error.exit_code)
-    except BaseException as error:
-        record.finish(Status.FAILED, f"{type(error).__name__}: {error}")
-        raise
-    plots.draw(record.directory)
+        plots.draw(record.directory)
+    except (KeyboardInterrupt, OSError) as error:  # the record is whole; its pictures can be drawn from it again
+        say(f"kfx: figures are incomplete: {error or 'interrupted'}")
     for line in closing_lines(record):
         say(line)
     return code
 
 
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """torch on a CPU and JAX say it in words alone."""
+    return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "RESOURCE_EXHAUSTED"))
+
+
 def _end(record: Record, status: Status, reason: str, code: int) -> int:
-    record.finish(status, reason)
+    with _undisturbed():
+        record.finish(status, reason)
     say(f"kfx: {status}: {reason}")
     return code
 
 
-def _tell(cfg: Config, record: Record) -> None:
+def _tell(cfg: Config, raw: DictConfig, record: Record) -> None:
     started = time.perf_counter()
 
     # the machine
     device, dtype = precision.pick_device(cfg.device.name), getattr(torch, cfg.device.dtype)
     switches = precision.set_switches(cfg.device.allow_tf32)
-    if cfg.device.threads is not None:
-        torch.set_num_threads(cfg.device.threads)
-        threadpool_limits(cfg.device.threads)
+    set_threads(cfg.device.threads)
+    checksums = build.data_checksums(cfg.dataset)
+    record.identify(identity(raw, checksums))
+    record.json("environment.json", environment.describe(cfg.seed, device, switches, checksums))
     check_precision(cfg, record, device, switches)
 
     # the data and the kernel
     streams = Streams(cfg.seed)
     data = build.dataset(cfg.dataset, streams)
     kernel = build.starting_kernel(cfg.kernel, build.image_size(cfg.dataset), streams["initial_parameters"])
-    record.json("environment.json", environment.describe(cfg.seed, device, kernel.backend, switches, data.checksums))
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     y_train = torch.as_tensor(data.y_train, device=device)
+    record.metrics["kernel_backend"] = kernel.backend
     loaded = time.perf_counter()
 
     # fit
@@ -79,41 +131,46 @@ def _tell(cfg: Config, record: Record) -> None:
     with Progress(label, optimizer.iterations) as bar:
         record.watch = bar
         fitted = optimizer.fit(kernel, (x_train, y_train), streams, record)
+    record.save()
     record.final_parameters(fitted)
     trained = time.perf_counter()
 
     # evaluate
-    rng = streams["evaluation"]
-    orders = [interpolation_order(data, cfg.evaluation.balanced, rng) for _ in range(cfg.evaluation.repeats)]
-    kernels = {"initial": kernel, "trained": fitted}
-    for i in range(cfg.evaluation.random_kernels):
+    evaluation = cfg.evaluation
+    orders = [interpolation_order(data, evaluation.balanced, streams["evaluation"]) for _ in range(evaluation.repeats)]
+    sizes = evaluation.n_interpolation or [len(x_train)]
+    regularizations = build.evaluation_regularizations(cfg)
+    kernels: dict[str, Kernel] = {"initial": kernel, "trained": fitted}
+    for i in range(evaluation.random_kernels):
         kernels[f"random-{i}"] = build.random_kernel(kernel, cfg.kernel.initial_range, streams["random_kernels"])
-    rows = []
+    each = len(sizes) * len(regularizations) * len(metric_names(data, evaluation.posterior_variance))
+    rows = record.evaluated(each)
     is_curve = data.x_train.shape[1:] == (1,)  # its picture needs the points and the predictions
     if is_curve:
         record.predictions({name: getattr(data, name) for name in ("x_train", "y_train", "x_test", "y_test")})
-    for name, candidate in kernels.items():
-        for measured, arrays in evaluate(
-            name,
-            candidate,
-            data,
-            (x_train, y_train, x_test),
-            sizes=cfg.evaluation.n_interpolation or [len(x_train)],
-            orders=orders,
-            regularizations=build.evaluation_regularizations(cfg),
-            solver=cfg.evaluation.solver,
-            rcond=cfg.evaluation.rcond,
-            variance=cfg.evaluation.posterior_variance,
-        ):
-            record.evaluation(measured)
-            rows += measured
-            if cfg.evaluation.save_predictions or is_curve:
-                record.predictions(arrays)
+    with Steps("evaluation", len(kernels) * len(orders)) as steps:
+        for name, candidate in kernels.items():
+            for measured, arrays in evaluate(
+                name,
+                candidate,
+                data,
+                (x_train, y_train, x_test),
+                sizes=sizes,
+                orders=orders,
+                regularizations=regularizations,
+                solver=evaluation.solver,
+                rcond=evaluation.rcond,
+                variance=evaluation.posterior_variance,
+                done={row["repeat"] for row in rows if row["kernel"] == name},
+            ):
+                if evaluation.save_predictions or is_curve:
+                    record.predictions(arrays)
+                record.evaluation(measured)
+                rows += measured
+                steps.advance()
     if cfg.kernel_check:
-        sizes = cfg.evaluation.n_interpolation or [len(x_train)]
-        effective = cfg.regularization.value
-        checked = kernel_check.compare(fitted, data, x_train, x_test, orders[0], sizes, effective)
-        record.table("kernel_check.csv", kernel_check.COLUMNS, checked)
+        checks = kernel_check.compare(fitted, data, x_train, x_test, orders[0], sizes, cfg.regularization.value)
+        record.table("kernel_check.csv", kernel_check.COLUMNS, checks)
     evaluated = time.perf_counter()
 
     # record
@@ -128,6 +185,13 @@ def _tell(cfg: Config, record: Record) -> None:
     )
 
 
+def set_threads(threads: int | None) -> None:
+    """Threads of torch and of the BLAS that NumPy uses; all cores with None. Set afresh by every run."""
+    count = threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(count)
+    threadpool_limits(count)
+
+
 def check_precision(cfg: Config, record: Record, device: torch.device, switches: dict[str, Any]) -> None:
     """Measure the arithmetic before anything is built on it; with `strict`, refuse what delivers too little."""
     if cfg.device.precision_check == "off":
@@ -140,6 +204,44 @@ def check_precision(cfg: Config, record: Record, device: torch.device, switches:
         raise precision.ImpreciseError(f"{complaint} (device.precision_check=strict)")
     if complaint:
         say(f"kfx: warning: {complaint}")
+
+
+# ---- signals
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as an exception; signals reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C or SIGTERM waits until the record is written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+# ---- what it says
 
 
 def closing_lines(record: Record) -> list[str]:

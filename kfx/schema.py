@@ -341,6 +341,12 @@ class DeviceNode(Node):
 
 
 @dataclass
+class CheckpointNode(Node):
+    seconds: float = _not_negative(30.0)
+    iterations: int = _count(0, 0)
+
+
+@dataclass
 class Published(Node):
     """What a paper printed for this experiment."""
 
@@ -361,9 +367,12 @@ class Config:
     evaluation: EvaluationNode
     device: DeviceNode
     regularization: RegularizationNode
+    checkpoint: CheckpointNode
     seed: int = _seed(0)
     published: Published | None = None
     kernel_check: bool = False
+    resume: bool = False
+    retries: int = _count(0, 0)
 
 
 OPTIONS: dict[str, dict[str, type[Node]]] = {
@@ -391,4 +400,8 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
     "evaluation": {"default": EvaluationNode},
     "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},
 }
-SINGLE: dict[str, type[Node]] = {"regularization": RegularizationNode, "published": Published}
+SINGLE: dict[str, type[Node]] = {
+    "regularization": RegularizationNode,
+    "checkpoint": CheckpointNode,
+    "published": Published,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -23,3 +24,12 @@ class Streams:
             sequence = np.random.SeedSequence([self.seed, zlib.crc32(name.encode())])
             self._generators[name] = np.random.Generator(np.random.PCG64(sequence))
         return self._generators[name]
+
+    def state(self) -> dict[str, Any]:
+        """Where each generator stands, as plain numbers."""
+        return {name: generator.bit_generator.state for name, generator in self._generators.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the generators to where `state` was taken; others stay as they are."""
+        for name, of_generator in state.items():
+            self[name].bit_generator.state = of_generator

@@ -72,9 +72,17 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
         "trace.csv",
         "evaluation.csv",
         "metrics.json",
+        "precision.json",
+        "history.csv",
         "figures",
+        ".lock",
     }
-    assert {p.name for p in (in_folder / "r/figures").iterdir()} == {"rho.png", "parameters.png", "evaluation.png"}
+    assert {p.name for p in (in_folder / "r/figures").iterdir()} == {
+        "rho.png",
+        "parameters.png",
+        "evaluation.png",
+        "precision.png",
+    }
     run = load_run("r")
     assert list(run.trace.columns[:9]) == [
         "iteration",
@@ -232,7 +240,7 @@ def test_sigkill_leaves_a_trace_that_reads(in_folder):
     assert len(run.trace) == rows
     assert run.trace["iteration"].tolist() == list(range(rows))
     assert run.metrics["status"] == "running"
-    assert len(draw(in_folder / "r")) == 2
+    assert {p.stem for p in draw(in_folder / "r")} == {"rho", "parameters", "precision"}
     with trace.open("a") as stream:
         stream.write("17,0.")
     assert len(load_run("r").trace) == rows, "half a row is dropped"

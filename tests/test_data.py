@@ -126,8 +126,9 @@ def test_idx_files_are_read(in_folder):
     small_mnist(in_folder / "cache")
     data = built("dataset=mnist", "dataset.n_train=20", "dataset.n_test=10")
     assert data.x_train.shape == (20, 1, 28, 28)
-    assert set(data.checksums) >= {"train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"}
-    assert all(len(value) == 64 for value in data.checksums.values())
+    checksums = build.data_checksums(load(["dataset=mnist", "dataset.n_train=20", "sampler.batch_size=10"]).dataset)
+    assert set(checksums) >= {"train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"}
+    assert all(len(value) == 64 for value in checksums.values())
 
 
 def test_an_unknown_file_is_used_with_one_warning(in_folder, monkeypatch):

@@ -22,6 +22,12 @@ from kfx.streams import Streams
 class Rows(list):
     """A record that keeps its rows in memory."""
 
+    def restore(self, streams):
+        return None
+
+    def checkpoint(self, iteration, streams, state):
+        pass
+
     def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
         self.append((iteration, evaluation, kernel_evaluations, tuple(events)))
 

@@ -79,6 +79,12 @@ class Scripted:
 
 
 class Rows(list):
+    def restore(self, streams):
+        return None
+
+    def checkpoint(self, iteration, streams, state):
+        pass
+
     def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
         self.append({"value": evaluation.objective, "told": told, "events": events, **diagnostics})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,6 @@ class Dataset:
     x_train, x_test: (n, features) or (n, channels, height, width), float64.
     y_train, y_test: (n, outputs), float64: one-hot rows, ±1, or values.
     labels_train, labels_test: (n,) class numbers, or None for regression.
-    checksums: file name → SHA-256 of the files that were read.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Dataset:
     y_test: np.ndarray
     labels_train: np.ndarray | None = None
     labels_test: np.ndarray | None = None
-    checksums: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_classification(self) -> bool:

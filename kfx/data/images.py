@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kfx.data.dataset import Dataset, one_hot, take
-from kfx.data.files import digest, locate
+from kfx.data.files import locate
 from kfx.outcomes import DataError
 
 _MOST_IMAGES = 100_000
@@ -22,7 +22,6 @@ _MOST_BATCH_BYTES = 64 << 20
 def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.random.Generator) -> Dataset:
     """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1], ten classes; random subsets of the official parts."""
     parts: list[tuple[np.ndarray, np.ndarray]] = []
-    checksums: dict[str, str] = {}
     for prefix, wanted, key in (("train", n_train, "n_train"), ("t10k", n_test, "n_test")):
         image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
         label_path = locate(dataset, f"{prefix}-labels-idx1-ubyte.gz")
@@ -31,8 +30,7 @@ def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.r
             raise DataError(f"{label_path}: expected {len(images)} labels from 0 to 9, as many as images")
         chosen = take(key, len(images), wanted, rng)
         parts.append((images[chosen, None] / 255.0, labels[chosen].astype(int)))
-        checksums |= {path.name: digest(path, "sha256") for path in (image_path, label_path)}
-    return _classification(dataset, parts, checksums)
+    return _classification(dataset, parts)
 
 
 def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng: np.random.Generator) -> Dataset:
@@ -41,7 +39,6 @@ def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng
     batches: which of the five training files to read.
     """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
-    checksums: dict[str, str] = {}
     for names, wanted, key in (
         ([f"data_batch_{i}" for i in batches], n_train, "n_train"),
         (["test_batch"], n_test, "n_test"),
@@ -51,11 +48,10 @@ def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng
         images, labels = np.concatenate([r[0] for r in read]), np.concatenate([r[1] for r in read])
         chosen = take(key, len(images), wanted, rng)
         parts.append(((images[chosen] / 255.0 - 0.5) / 0.5, labels[chosen]))
-        checksums |= {path.name: digest(path, "sha256") for path in paths}
-    return _classification("cifar10", parts, checksums)
+    return _classification("cifar10", parts)
 
 
-def _classification(name: str, parts: list[tuple[np.ndarray, np.ndarray]], checksums: dict[str, str]) -> Dataset:
+def _classification(name: str, parts: list[tuple[np.ndarray, np.ndarray]]) -> Dataset:
     (x_train, labels_train), (x_test, labels_test) = parts
     return Dataset(
         name,
@@ -65,7 +61,6 @@ def _classification(name: str, parts: list[tuple[np.ndarray, np.ndarray]], check
         one_hot(labels_test, 10),
         labels_train,
         labels_test,
-        checksums,
     )
 
 

@@ -56,13 +56,30 @@ class BayesianOptimization:
         box = kernel.bounds if self.bounds is None else np.tile(self.bounds, (len(kernel.names), 1))
         seed = int(streams["optimizer"].integers(2**31))
         search = surrogate_search(box, self.space, self.noise, self.initial_points, seed)
-        incumbent, best = math.inf, None
-        for iteration in range(self.iterations):
+        incumbent, best, first = math.inf, None, 0
+        history: list[tuple[list[float], float]] = []
+        cause = NumericalError(Event.DIVERGED, "no point was evaluated")
+        if restored := record.restore(streams):
+            first, state = restored
+            incumbent, best = state["incumbent"], state["best"]
+            loss.kernel_evaluations, history = state["kernel_evaluations"], [(x, y) for x, y in state["history"]]
+            for point, told in history:  # asking, too, moves the search on
+                _quietly(search.ask)
+                _quietly(search.tell, point, told)
+
+        def checkpoint(iteration: int) -> None:
+            state = {"incumbent": incumbent, "best": best, "history": list(history)}
+            record.checkpoint(iteration, streams, {**state, "kernel_evaluations": loss.kernel_evaluations})
+
+        for iteration in range(first, self.iterations):
+            checkpoint(iteration)
             vector = np.array(_quietly(search.ask), dtype=np.float64)
             evaluation = loss(vector, self.sampler.draw(len(data[0]), batches), gradient=False)
             told, recheck = evaluation.objective, math.nan
             events: tuple[Event, ...] = ()
-            if evaluation.failed or told < 0:
+            if evaluation.failed:
+                told, cause = _TOLD_FOR_BAD, NumericalError(evaluation.events[-1], evaluation.detail)
+            elif told < 0:
                 told = _TOLD_FOR_BAD
             elif told < incumbent and iteration > 0:
                 again = loss(vector, self.sampler.draw(len(data[0]), batches), gradient=False)
@@ -72,6 +89,7 @@ class BayesianOptimization:
             if told < incumbent:
                 incumbent, best = told, (vector if told == evaluation.objective else best)
             _quietly(search.tell, vector.tolist(), told)
+            history.append((vector.tolist(), told))
             record.row(
                 iteration,
                 evaluation,
@@ -80,8 +98,9 @@ class BayesianOptimization:
                 events=events,
                 diagnostics={"recheck": recheck, "incumbent": incumbent},
             )
+        checkpoint(self.iterations)
         if best is None:
-            raise NumericalError(evaluation.events[-1] if evaluation.events else Event.DIVERGED, evaluation.detail)
+            raise cause
         return kernel.with_flat(best)
 
 

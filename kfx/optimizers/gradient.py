@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,16 @@ from kfx.streams import Streams
 
 
 class Rule(abc.ABC):
-    """How a gradient becomes a step."""
+    """How a gradient becomes a step. `memory` names the attributes that it keeps from step to step."""
+
+    memory: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.memory}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in self.memory:
+            setattr(self, name, state[name])
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -53,6 +62,8 @@ class SGD(Rule):
 class Nesterov(Rule):
     """z ← β z + ∇(θ − η β z),  θ ← θ − η z  (Darcy 2020, eq. 2.4): the gradient is taken at the look-ahead point."""
 
+    memory = ("z",)
+
     def __init__(self, learning_rate: float, momentum: float) -> None:
         self.learning_rate, self.momentum = learning_rate, momentum
         self.reset()
@@ -70,6 +81,8 @@ class Nesterov(Rule):
 
 class Adam(Rule):
     """Adam with bias correction (Kingma & Ba 2015)."""
+
+    memory = ("steps", "mean", "square")
 
     def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
         self.learning_rate, self.beta1, self.beta2, self.epsilon = learning_rate, beta1, beta2, epsilon
@@ -125,8 +138,29 @@ class GradientDescent:
         position = space.project(space.to_coordinates(kernel.flat))
         window: deque[float] = deque(maxlen=self.final_window)
         best_mean, best = float("inf"), kernel.flat
-        reinitializations = 0
-        for iteration in range(self.iterations):
+        reinitializations, first = 0, 0
+        self.rule.reset()
+        if restored := record.restore(streams):
+            first, state = restored
+            position, best_mean, best = state["position"], state["best_mean"], state["best"]
+            reinitializations, loss.kernel_evaluations = state["reinitializations"], state["kernel_evaluations"]
+            window.extend(state["window"])
+            self.rule.restore(state["rule"])
+
+        def checkpoint(iteration: int) -> None:
+            state = {
+                "position": position,
+                "rule": self.rule.state(),
+                "window": list(window),
+                "best_mean": best_mean,
+                "best": best,
+                "reinitializations": reinitializations,
+                "kernel_evaluations": loss.kernel_evaluations,
+            }
+            record.checkpoint(iteration, streams, state)
+
+        for iteration in range(first, self.iterations):
+            checkpoint(iteration)
             batch = self.sampler.draw(len(data[0]), streams["batches"])
             vector = space.to_parameters(space.project(self.rule.point(position)))
             evaluation = loss(vector, batch)
@@ -147,5 +181,6 @@ class GradientDescent:
             if len(window) == self.final_window and mean < best_mean:
                 best_mean, best = mean, vector
             position = space.project(self.rule.step(position, space.gradient(vector, evaluation.gradient)))
+        checkpoint(self.iterations)
         chosen = best if self.final == "best" and np.isfinite(best_mean) else space.to_parameters(position)
         return kernel.with_flat(chosen)

@@ -23,9 +23,14 @@ class Unmoved:
 
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss = self.loss(kernel, *data)
-        for iteration in range(self.iterations):
+        first = 0
+        if restored := record.restore(streams):
+            first, loss.kernel_evaluations = restored[0], restored[1]["kernel_evaluations"]
+        for iteration in range(first, self.iterations):
+            record.checkpoint(iteration, streams, {"kernel_evaluations": loss.kernel_evaluations})
             batch = self.sampler.draw(len(data[0]), streams["batches"])
             evaluation = loss(kernel.flat, batch, gradient=False)
             record.row(iteration, evaluation, loss.kernel_evaluations)
             evaluation.require()
+        record.checkpoint(self.iterations, streams, {"kernel_evaluations": loss.kernel_evaluations})
         return kernel

@@ -1,0 +1,197 @@
+"""One table of many runs: means and deviations over seeds, and a refusal to average what differs in more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from kfx.identity import content
+from kfx.outcomes import ConfigError, Status
+from kfx.plots.style import COLOURS, figure
+from kfx.record import load_run
+from kfx.sweep import runs_below
+
+_MEASURED = ("value", "rho_initial", "rho_final", "seconds", "kernel_evaluations")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run as `compare` sees it: its config as dotted keys, its seed, and what was measured."""
+
+    directory: Path
+    settings: dict[str, Any]
+    seed: int
+    measured: dict[str, float]
+
+
+def collect(
+    paths: Iterable[Path], metric: str, kernel: str, n_interpolation: int | None
+) -> tuple[list[Compared], list[str]]:
+    """The completed runs at and below the paths, and a line for each run that is left out."""
+    runs, left_out, seen = [], [], set()
+    for path in paths:
+        found = runs_below([path])
+        if not found:
+            raise ConfigError(f"kfx compare {path}: holds no run")
+        for item in found:
+            if item.directory in seen:
+                continue
+            seen.add(item.directory)
+            if item.status != Status.COMPLETED:
+                left_out.append(f"{item.directory}: {item.status}")
+                continue
+            runs.append(_read(item.directory, metric, kernel, n_interpolation))
+    return runs, left_out
+
+
+def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None) -> Compared:
+    run = load_run(directory)
+    rows = [r for r in run.metrics["evaluation"] if r["kernel"] == kernel]
+    offered = sorted({r["metric"] for r in rows})
+    if not rows or metric not in offered:
+        raise ConfigError(f"--metric {metric}: {directory} measured {', '.join(offered) or f'no kernel {kernel}'}")
+    largest = max(r["n_interpolation"] for r in rows) if n_interpolation is None else n_interpolation
+    chosen = [r for r in rows if r["metric"] == metric and r["n_interpolation"] == largest]
+    if not chosen:
+        sizes = sorted({r["n_interpolation"] for r in rows})
+        raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
+    settings = _dotted(content(run.config))
+    return Compared(
+        directory,
+        settings,
+        settings.pop("seed"),
+        {
+            "value": chosen[0]["mean"],
+            "rho_initial": run.metrics["rho"]["initial"],
+            "rho_final": run.metrics["rho"]["final"],
+            "seconds": run.metrics["timing"]["fit_seconds"],
+            "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]),
+        },
+    )
+
+
+def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict):
+        return {prefix.rstrip("."): node if not isinstance(node, list) else tuple(node)}
+    return {k: v for key, value in node.items() for k, v in _dotted(value, f"{prefix}{key}.").items()}
+
+
+def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
+    """Mean and standard deviation over seeds for each value of the keys `by`, best first.
+
+    A group name stands for its option: `kernel` for `kernel.name`. ConfigError where runs of one row differ in more
+    than their seed, unless `mix`.
+    """
+    keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
+    for key, given in zip(keys, by, strict=True):
+        if not any(key in run.settings for run in runs):
+            raise ConfigError(f"--by {given}: no run has such a key")
+    groups: dict[tuple, list[Compared]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.settings.get(key) for key in keys), []).append(run)
+    rows = []
+    for values, members in groups.items():
+        if not mix:
+            _refuse_mixtures(dict(zip(by, values, strict=True)), keys, members)
+        row: dict[str, Any] = dict(zip(by, values, strict=True)) | {"n": len(members)}
+        for name in _MEASURED:
+            numbers = np.array([run.measured[name] for run in members])
+            label = metric if name == "value" else name
+            row[label] = float(numbers.mean())
+            row[f"{label}_sd"] = float(numbers.std(ddof=1)) if len(numbers) > 1 else math.nan
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.sort_values(metric, ascending=metric not in ("accuracy",), ignore_index=True, kind="stable")
+
+
+def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence[Compared]) -> None:
+    names = {name for run in members for name in run.settings}
+    for name in sorted(names - set(keys)):
+        found = {str(run.settings.get(name)) for run in members}
+        if len(found) > 1:
+            shown = ", ".join(f"{k}={v}" for k, v in row.items())
+            raise ConfigError(
+                f"{shown}: its runs differ in {name} ({', '.join(sorted(found))}); add --by {name}, or --mix to average"
+            )
+    seeds = [run.seed for run in members]
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        shown = ", ".join(f"{k}={v}" for k, v in row.items())
+        raise ConfigError(f"{shown}: two runs have seed {twice}; leave one out, or --mix to count both")
+
+
+def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
+    """The table for the screen."""
+    from rich.table import Table
+
+    shown = Table(title=f"{metric}: mean ± sd over seeds")
+    for key in by:
+        shown.add_column(key)
+    for name in ("n", metric, "rho before", "rho after", "seconds", "kernel evaluations"):
+        shown.add_column(name, justify="right")
+    for row in frame.to_dict("records"):
+        cells = [_with_spread(row, name, digits) for name, digits in _columns(metric)]
+        shown.add_row(*(str(row[key]) for key in by), str(row["n"]), *cells)
+    return shown
+
+
+def _columns(metric: str) -> list[tuple[str, int]]:
+    return [(metric, 4), ("rho_initial", 4), ("rho_final", 4), ("seconds", 1), ("kernel_evaluations", 0)]
+
+
+def _with_spread(row: dict[Any, Any], name: str, digits: int) -> str:
+    spread = row[f"{name}_sd"]
+    return f"{row[name]:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
+
+
+def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
+    """The table in LaTeX, for booktabs."""
+    heads = [*by, "n", metric, r"$\rho$ before", r"$\rho$ after", "seconds", "kernel evaluations"]
+    lines = [
+        rf"\begin{{tabular}}{{{'l' * len(by)}{'r' * (len(heads) - len(by))}}}",
+        r"\toprule",
+        " & ".join(_escaped(head) for head in heads) + r" \\",
+        r"\midrule",
+    ]
+    for row in frame.to_dict("records"):
+        cells = [_with_spread(row, name, digits).replace("±", r"$\pm$") for name, digits in _columns(metric)]
+        lines.append(" & ".join([*(_escaped(str(row[key])) for key in by), str(row["n"]), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _escaped(text: str) -> str:
+    return text if text.startswith("$") else text.replace("_", r"\_").replace("%", r"\%")
+
+
+def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
+    """The metric of each row with its deviation over seeds."""
+    drawn, (axes,) = figure(height=1.2 + 0.42 * len(frame))
+    places = np.arange(len(frame))[::-1]
+    spread = frame[f"{metric}_sd"].fillna(0.0)
+    axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
+    axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
+    axes.set(xlabel=f"{metric} (mean ± sd over seeds)", ylim=(-0.6, len(frame) - 0.4))
+    return drawn
+
+
+def same_results(first: Path, second: Path, tolerance: float) -> tuple[bool, str]:
+    """Whether two runs agree in trace and metrics, times aside; and a line that says how closely."""
+    a, b = load_run(first), load_run(second)
+    traces = [run.trace.drop(columns="seconds") for run in (a, b)]
+    if traces[0].equals(traces[1]) and a.evaluation.equals(b.evaluation):
+        return True, "trace and evaluation agree bit for bit"
+    if len(traces[0]) != len(traces[1]) or len(a.evaluation) != len(b.evaluation):
+        return False, f"{len(traces[0])} and {len(traces[1])} rows of trace"
+    largest = 0.0
+    for frames in (traces, [a.evaluation, b.evaluation]):
+        numbers = [frame.select_dtypes("number").to_numpy(dtype=float) for frame in frames]
+        scale = np.maximum(np.abs(numbers[0]), 1e-12)
+        largest = max(largest, float(np.nanmax(np.abs(numbers[0] - numbers[1]) / scale, initial=0.0)))
+    return largest <= tolerance, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"

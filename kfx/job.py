@@ -1,0 +1,99 @@
+"""One job as Hydra starts it: skip it, resume it or run it, as often as the config allows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from kfx import build, config, sweep
+from kfx.identity import identity
+from kfx.outcomes import DataError, KfxError, Status
+from kfx.progress import say
+from kfx.run import relative, resume, run
+from kfx.writer import HeldError
+
+INTERRUPTED = (130, 143)
+
+
+def start(raw: DictConfig) -> int:
+    """The function that Hydra calls, in this process or in a worker. Results are in files; the code is for this one."""
+    settings = HydraConfig.get()
+    config.register_resolvers()
+    threads = _share_of_cores(settings)
+    if threads and raw.device.threads is None:
+        with open_dict(raw):
+            raw.device.threads = threads
+    own = Path(settings.runtime.output_dir)
+    roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
+    code = attempt(raw, own, list(settings.overrides.task), roots)
+    if code in INTERRUPTED:
+        raise KeyboardInterrupt  # ends a sweep; the jobs after it have not started
+    return code
+
+
+def search_roots(folder: Path) -> list[Path]:
+    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
+    return [folder, folder.parent]
+
+
+def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequence[Path]) -> int:
+    """Run into `own`, or with `resume=true` stand back for an earlier run of the same identity; retry failures."""
+    checked = config.check(raw)
+    try:
+        if checked.resume:
+            found = sweep.earlier(identity(raw, build.data_checksums(checked.dataset)), roots)
+            if found is not None:
+                _drop_if_empty(own)
+                if found.status == Status.COMPLETED:
+                    say(f"kfx: completed already: {relative(found.directory)}")
+                    return 0
+                return resume(found.directory)
+            _set_failure_aside(own)
+        for left in range(checked.retries, -1, -1):
+            code = run(raw, own, overrides)
+            if code in (0, *INTERRUPTED) or not left:
+                return code
+            say(f"kfx: trying again, {left} {'retry' if left == 1 else 'retries'} left")
+            _set_failure_aside(own)
+    except HeldError as error:
+        say(f"kfx: {error}")
+        return error.exit_code if not checked.resume else 0  # whoever holds it does the work
+    except (KfxError, DataError) as error:
+        say(f"kfx: {error}")
+        return error.exit_code
+    return 1
+
+
+def _drop_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _set_failure_aside(folder: Path) -> None:
+    """Move the files of a failed run into `failed-1`, `failed-2`, … under its folder."""
+    if not (folder / "metrics.json").exists():
+        return
+    number = 1
+    while (folder / f"failed-{number}").exists():
+        number += 1
+    aside = folder / f"failed-{number}"
+    aside.mkdir()
+    for path in list(folder.iterdir()):
+        if not path.name.startswith(("failed-", ".")):
+            os.replace(path, aside / path.name)
+
+
+def _share_of_cores(settings: Any) -> int | None:
+    """Threads for each of the jobs that a launcher runs at once on this machine's cores."""
+    at_once = OmegaConf.select(settings, "launcher.n_jobs")
+    if at_once is None:
+        return None
+    cores = len(os.sched_getaffinity(0))
+    return max(cores // (cores if at_once < 0 else at_once), 1)

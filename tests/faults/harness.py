@@ -1,0 +1,75 @@
+"""Runs of the command in processes that can be killed: forked from one that has imported everything already."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import time
+from pathlib import Path
+
+import pandas as pd
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["kfx.run", "kfx.job", "kfx.cli", "skopt", "kfx.optimizers.bayesian"])
+
+
+def _main(words, folder, log, limits, cache):
+    os.chdir(folder)
+    os.environ["KFX_DATA_DIR"] = cache
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, name), (value, resource.getrlimit(getattr(resource, name))[1]))
+    from kfx.cli import main
+
+    os._exit(main(words))
+
+
+class Command:
+    """`kfx` with these words, started at once in `folder`; its output goes to `folder/log`."""
+
+    def __init__(self, folder: Path, *words: str, limits: dict[str, int] | None = None) -> None:
+        self.log = Path(folder) / "log"
+        arguments = (list(words), str(folder), str(self.log), limits or {}, str(Path(folder) / "cache"))
+        self.process = _CONTEXT.Process(target=_main, args=arguments)
+        self.process.start()
+
+    def signal(self, number: int) -> None:
+        if self.process.is_alive():
+            os.kill(self.process.pid, number)
+
+    def wait(self, seconds: float = 120) -> int:
+        self.process.join(seconds)
+        assert not self.process.is_alive(), self.output()
+        return self.process.exitcode
+
+    def output(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+def finish(folder: Path, *words: str, limits: dict[str, int] | None = None) -> int:
+    return Command(folder, *words, limits=limits).wait()
+
+
+def rows(directory: Path) -> int:
+    """Whole rows of a trace."""
+    path = directory / "trace.csv"
+    return max(path.read_bytes().count(b"\n") - 1, 0) if path.exists() else 0
+
+
+def results(directory: Path) -> dict:
+    """Everything that a run computed, times aside: equal for equal runs, to the last byte of each number."""
+    trace = pd.read_csv(directory / "trace.csv", dtype=str, keep_default_na=False).drop(columns="seconds")
+    metrics = json.loads((directory / "metrics.json").read_text())
+    metrics.pop("timing", None)
+    return {"trace": trace.to_csv(), "evaluation": (directory / "evaluation.csv").read_text(), "metrics": metrics}
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

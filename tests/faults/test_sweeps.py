@@ -1,0 +1,261 @@
+"""Sweeps that are killed, writers that race, results that are compared."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from kfx import load_run
+from kfx.sweep import runs_below
+from tests.faults.harness import Command
+
+SMALL = [
+    "dataset.n_train=60",
+    "dataset.n_test=30",
+    "sampler.batch_size=20",
+    "optimizer.iterations=30",
+    "evaluation.n_interpolation=[40]",
+    "device.threads=1",
+    "device.precision_check=off",
+    "checkpoint.iterations=5",
+]
+FAILING = 3
+
+
+def sweep_words(folder, jobs):
+    """A sweep over experiments of our own, of which three read a broken file."""
+    broken = folder / "cache/mnist"
+    broken.mkdir(parents=True)
+    for prefix in ("train", "t10k"):
+        for kind in ("images-idx3", "labels-idx1"):
+            (broken / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(b"not an IDX file"))
+    options = folder / "options/experiment"
+    options.mkdir(parents=True)
+    for i in range(jobs):
+        dataset = "mnist" if i < FAILING else "digits"
+        (options / f"job{i}.yaml").write_text(
+            f"# @package _global_\ndefaults:\n  - override /dataset: {dataset}\nseed: {100 + i}\n"
+        )
+    names = ",".join(f"job{i}" for i in range(jobs))
+    return ["run", "-m", f"--config-dir={folder / 'options'}", f"+experiment={names}", *SMALL, "hydra.sweep.dir=s"]
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_killed_twice_runs_each_job_once(tmp_path, full, counts):
+    rng = random.Random(0)
+    jobs = 24 if full else 8
+    words = [*sweep_words(tmp_path, jobs), "resume=true"]
+    for _ in range(2):
+        command = Command(tmp_path, *words)
+        done = sum(run.status in ("completed", "failed") for run in runs_below([tmp_path / "s"]))
+        target = done + rng.randint(1, jobs // 3)
+        deadline = time.monotonic() + 120
+        while sum(run.status in ("completed", "failed") for run in runs_below([tmp_path / "s"])) < target:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(rng.random() * 0.3)
+        command.signal(signal.SIGKILL)
+        command.wait()
+        counts["injected"] += 1
+    command = Command(tmp_path, *words)
+    assert command.wait(400) != 0, "three jobs fail"
+    with open(tmp_path / "s/sweep.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == jobs
+    assert [row["status"] for row in rows].count("completed") == jobs - FAILING
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert len(failed) == FAILING
+    assert all("not an IDX file" in row["reason"] for row in failed)
+    completed = [run for run in runs_below([tmp_path / "s"]) if run.status == "completed"]
+    identities = [run.identity for run in completed]
+    repeated = len(identities) - len(set(identities))
+    for run in completed:
+        events = [line.split(",")[1] for line in (run.directory / "history.csv").read_text().splitlines()]
+        repeated += events.count("started") - 1
+        assert events.count("completed") == 1
+    counts["jobs repeated"] += repeated
+    assert repeated == 0
+    again = Command(tmp_path, *words)
+    again.wait(400)
+    assert again.output().count("completed already") >= jobs - FAILING
+
+
+@pytest.mark.timeout(600)
+def test_two_writers_race(tmp_path, full, counts):
+    for trial in range(50 if full else 3):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        words = ["run", *SMALL, "hydra.run.dir=r"]
+        both = [Command(folder, *words) for _ in range(2)]
+        codes = sorted(command.wait() for command in both)
+        counts["races"] += 1
+        assert codes[0] == 0, both[0].output()
+        assert codes[1] in (1, 2), codes
+        trace = load_run(folder / "r").trace
+        assert trace["iteration"].tolist() == list(range(30)), "nothing interleaves"
+        assert load_run(folder / "r").metrics["status"] == "completed"
+        log = both[0].output()
+        assert "is writing to it" in log or "holds a run already" in log
+
+
+def test_a_crash_leaves_no_lock(tmp_path, kfx):
+    from kfx.writer import HeldError, Writer
+
+    holder = Writer(tmp_path)
+    with pytest.raises(HeldError, match=r"process \d+ on .* is writing to it"):
+        Writer(tmp_path)
+    holder.release()
+    command = Command(tmp_path, "run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r")
+    while not (tmp_path / "r/trace.csv").exists():
+        time.sleep(0.02)
+    code, _, err = kfx("resume", str(tmp_path / "r"))
+    assert code == 1
+    assert f"process {command.process.pid} on" in err
+    command.signal(signal.SIGKILL)
+    command.wait()
+    assert (tmp_path / "r/.writer.json").exists(), "the crash left its note"
+    Writer(tmp_path / "r").release()
+
+
+def test_resume_true_skips_what_is_completed(kfx, in_folder):
+    words = ["run", *SMALL, "resume=true"]
+    assert kfx(*words)[0] == 0
+    code, _, err = kfx(*words)
+    assert code == 0
+    assert "completed already" in err
+    assert len(runs_below([in_folder / "runs"])) == 1
+    assert kfx(*words, "seed=1")[0] == 0
+    assert kfx(*words, "device.threads=2")[0] == 0, "threads are no part of what a run is"
+    assert len(runs_below([in_folder / "runs"])) == 2
+
+
+def test_a_failure_is_never_reused_and_retried_by_number(kfx, in_folder, monkeypatch):
+    from kfx.kernels import RBF
+
+    calls = iter(range(1000))
+    compute = RBF._pullback
+
+    def fail_at_first(self, x):
+        if next(calls) < 2:
+            raise MemoryError
+        return compute(self, x)
+
+    monkeypatch.setattr(RBF, "_pullback", fail_at_first)
+    words = ["run", *SMALL, "resume=true", "hydra.run.dir=r"]
+    assert kfx(*words)[0] == 1
+    assert load_run("r").metrics["status"] == "failed"
+    code, _, err = kfx(*words, "retries=1")
+    assert code == 0
+    assert "trying again, 1 retry left" in err
+    assert load_run("r").metrics["status"] == "completed"
+    assert {p.name for p in (in_folder / "r").glob("failed-*")} == {"failed-1", "failed-2"}
+
+
+def test_jobs_share_the_cores(kfx, in_folder):
+    import json
+
+    words = ["run", "-m", *(w for w in SMALL if "threads" not in w), "seed=0,1", "hydra.sweep.dir=s"]
+    assert kfx(*words, "hydra/launcher=cores", "hydra.launcher.n_jobs=2")[0] == 0
+    import os
+
+    for i in range(2):
+        environment = json.loads((in_folder / f"s/{i}/environment.json").read_text())
+        assert environment["threads"] == max(len(os.sched_getaffinity(0)) // 2, 1)
+    assert "2 of 2" in kfx(*words, "resume=true")[2]
+
+
+# ---- identity, rerun and comparison
+
+
+def test_identity():
+    from kfx.config import composed
+    from kfx.identity import identity
+
+    def of(*overrides, checksums=None):
+        return identity(composed(overrides), checksums or {})
+
+    base = of()
+    same = ("device.threads=1", "resume=true", "retries=3", "checkpoint.seconds=1", "hydra.run.dir=x")
+    assert {of(word) for word in same} == {base}
+    other = [of("seed=1"), of("kernel.sigma=2"), of("device.dtype=float32"), of(checksums={"file": "00"})]
+    assert len({base, *other}) == 5
+
+
+def test_rerun_repeats_bit_for_bit(kfx, in_folder):
+    kfx("run", *SMALL, "hydra.run.dir=r")
+    code, out, _ = kfx("rerun", "r", "--output", "again")
+    assert code == 0
+    assert "bit for bit" in out
+    trace = (in_folder / "r/trace.csv").read_text()
+    (in_folder / "r/trace.csv").write_text(trace.replace("parameter.sigma\n0,0.", "parameter.sigma\n0,0.9"))
+    code, out, _ = kfx("rerun", "r", "--output", "changed")
+    assert code == 1
+    assert "DIFFERENT: largest relative difference" in out
+    assert kfx("rerun", "nothing")[0] == 2
+
+
+def test_compare(kfx, in_folder):
+    kfx("run", "-m", *SMALL, "optimizer=none,adam", "seed=0,1,2", "hydra.sweep.dir=s")
+    code, out, _ = kfx("compare", "s", "--by", "optimizer", "--csv", "t.csv", "--latex", "t.tex", "--figure", "t.png")
+    assert code == 0
+    import pandas as pd
+
+    table = pd.read_csv("t.csv").set_index("optimizer")
+    runs = [load_run(in_folder / "s" / str(i)) for i in range(6)]
+    for optimizer in ("none", "adam"):
+        own = [r for r in runs if r.config.optimizer.name == optimizer]
+        values = [
+            next(e["mean"] for e in r.metrics["evaluation"] if (e["kernel"], e["metric"]) == ("trained", "accuracy"))
+            for r in own
+        ]
+        assert table.loc[optimizer, "n"] == 3
+        assert table.loc[optimizer, "accuracy"] == pytest.approx(np.mean(values))
+        assert table.loc[optimizer, "accuracy_sd"] == pytest.approx(np.std(values, ddof=1))
+    assert r"\toprule" in (in_folder / "t.tex").read_text()
+    assert (in_folder / "t.png").stat().st_size > 5000
+    for words, message in (
+        (["--by", "kernel"], "runs differ in optimizer"),
+        (["--by", "optimizer", "--metric", "recall"], "--metric recall"),
+        (["--by", "colour"], "--by colour: no run has such a key"),
+        (["--by", "optimizer", "--n-interpolation", "7"], "--n-interpolation 7"),
+    ):
+        code, _, err = kfx("compare", "s", *words)
+        assert code == 2
+        assert message in err
+        assert len(err.splitlines()) == 1
+    assert kfx("compare", "s", "--by", "kernel", "--mix")[0] == 0
+    assert kfx("compare", "nowhere")[0] == 2
+
+
+# ---- security
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.launcher._target_=os.system",
+        "hydra.sweeper._target_=subprocess.run",
+        "+hydra.callbacks.x._target_=os.system",
+        "+hydra.callbacks.x._target_=hydra.utils.get_method",
+        "+kernel.bounds.sigma._target_=os.system",
+        "+dataset._target_=builtins.eval",
+        "kernel.sigma=${oc.env:HOME}",
+        "seed=${oc.decode:1}",
+        "dataset.preprocess=['${oc.env:PATH}']",
+        "+published.source=${oc.env:HOME}",
+    ],
+)
+def test_no_config_constructs_or_reads_the_environment(kfx, in_folder, word):
+    code, out, err = kfx("run", *SMALL, word)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    import os
+
+    assert os.environ["HOME"] not in err.replace(str(in_folder), "")
+    assert not (in_folder / "runs").exists()
