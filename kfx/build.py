@@ -123,6 +123,11 @@ def uses_jax(node: Any) -> bool:
 def check_start(config: schema.Config) -> None:
     """ConfigError if an optimizer that moves parameters starts outside their bounds."""
     start = kernel(config.kernel, image_size(config.dataset))
+    _check_initial_range(config.kernel, start)
+    if isinstance(config.dataset, schema.GPSample):
+        kernel(config.dataset.kernel, None)
+    if isinstance(config.optimizer, schema.Bayesian):
+        _check_search(config.optimizer, start)
     if isinstance(config.optimizer, (schema.Unmoved, schema.Bayesian)) or config.kernel.initial == "random":
         return
     for name, value, (low, high) in zip(start.names, start.flat, start.bounds, strict=True):
@@ -130,6 +135,32 @@ def check_start(config: schema.Config) -> None:
             raise ConfigError(
                 f"kernel.{name}={value:g}: optimizer {config.optimizer.name} moves it within [{low:g}, {high:g}]; "
                 f"start inside, or set kernel.bounds.{name.split('.')[0]}=[low,high]"
+            )
+
+
+def _check_initial_range(node: Any, start: Any) -> None:
+    if node.initial_range and node.initial != "random":
+        raise ConfigError(f"kernel.initial_range={node.initial_range}: used with kernel.initial=random alone; set that")
+    bounds = dict(zip(start.names, start.bounds, strict=True))
+    for name, (low, high) in node.initial_range.items():
+        within = [bound for full, bound in bounds.items() if name in (full, full.split(".")[0])]
+        if not within:
+            raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(bounds)}")
+        if low < within[0][0] or high > within[0][1]:
+            raise ConfigError(
+                f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="
+                f"[{within[0][0]:g}, {within[0][1]:g}]"
+            )
+
+
+def _check_search(node: schema.Bayesian, start: Any) -> None:
+    from kfx.optimizers.bayesian import search_box
+
+    box = search_box(start.bounds, None if node.bounds is None else (node.bounds[0], node.bounds[1]))
+    for name, (low, high) in zip(start.names, box, strict=True):
+        if low >= high:
+            raise ConfigError(
+                f"optimizer.bounds={node.bounds}: nothing of it lies within kernel.bounds.{name.split('.')[0]}; widen one"
             )
 
 
@@ -156,7 +187,9 @@ def evaluation_regularizations(config: schema.Config) -> list[Regularization]:
     """The λ of evaluation, one or several: the objective's where the config is silent."""
     own, usual = config.evaluation.regularization, config.regularization
     values = usual.value if own.value is None else own.value
-    return [Regularization(v, own.scale or usual.scale) for v in (values if isinstance(values, list) else [values])]
+    return [
+        Regularization(float(v), own.scale or usual.scale) for v in (values if isinstance(values, list) else [values])
+    ]
 
 
 def sampler(node: Any) -> Any:

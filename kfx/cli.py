@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,23 +29,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:  # its words are Hydra's, not argparse's
         return _guarded(lambda: _run(words[1:]))
+    return _guarded(lambda: _call(words))
+
+
+def _call(words: list[str]) -> int:
     parsed = _parser().parse_args(words)
-    return _guarded(lambda: parsed.call(parsed))
+    return parsed.call(parsed)
 
 
-def _guarded(call) -> int:
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, as everywhere else."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"kfx: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _guarded(call: Callable[[], int]) -> int:
     try:
-        return call()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            return call()
     except KfxError as error:
         print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if error.args:  # a run that has said so itself, with its exit code
+            return int(error.args[0])
         print("kfx: interrupted", file=sys.stderr)
         return 130
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("kfx", description="An experiment runner for Kernel Flows.")
+    parser = _Parser("kfx", description="An experiment runner for Kernel Flows.")
     parser.add_argument("--version", action="version", version=f"kfx {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     commands.add_parser("run", help="run an experiment or a sweep (kfx run --help lists groups and options)")
@@ -113,6 +133,12 @@ def _run(words: list[str]) -> int:
 
     from kfx import config
 
+    if parsed.config_name or parsed.config_path:
+        raise ConfigError(
+            "--config-name, --config-path: kfx has one primary config; choose options, or use --config-dir"
+        )
+    if parsed.cfg is not None and parsed.multirun:
+        raise ConfigError("--cfg prints one config: leave out -m, and give each key one value")
     overrides = list(config.combinations(parsed.overrides, parsed.multirun))
     composed = [config.composed(each, parsed.config_dir) for each in overrides]
     jobs = [config.check(raw) for raw in composed]
@@ -123,10 +149,17 @@ def _run(words: list[str]) -> int:
     from kfx.identity import identity
 
     preflight.check(jobs)
-    shared = config.composed(config.without_sweeps(parsed.overrides), parsed.config_dir).hydra
+    try:
+        shared = config.composed(config.without_sweeps(parsed.overrides), parsed.config_dir).hydra
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as a sweep "
+            "too, key=choice(value))"
+        ) from error
     key, folder = ("sweep", Path(shared.sweep.dir)) if parsed.multirun else ("run", Path(shared.run.dir))
     preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)
-    words = [*words, f"hydra.{key}.dir='{folder}'"]  # the time in its name must not pass on
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    words = [*words, f"hydra.{key}.dir='{quoted}'"]  # the time in its name must not pass on
     if not parsed.multirun:
         return _hand_over(words)
     identities = [identity(raw, build.data_checksums(job.dataset)) for raw, job in zip(composed, jobs, strict=True)]
@@ -284,10 +317,11 @@ def _data(action: str, datasets: Sequence[str]) -> int:
 def _precision(allow_tf32: bool, output: Path) -> int:
     from rich.console import Console
 
-    from kfx import precision
+    from kfx import precision, preflight
     from kfx.plots.precision import error_against_size
     from kfx.record import write_json
 
+    preflight.make_folder("--output", output, resume=True)
     switches = precision.set_switches(allow_tf32)
     verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
     content = precision.report(verdicts, switches)
@@ -296,7 +330,6 @@ def _precision(allow_tf32: bool, output: Path) -> int:
         print(f"  {name} = {value}")
     if not content["gpu"]:
         print("  no GPU is visible to torch or JAX: the CPU alone was measured")
-    output.mkdir(parents=True, exist_ok=True)
     write_json(output / "precision.json", content)
     error_against_size(content).savefig(output / "precision.png")
     print(f"  {output / 'precision.json'}, {output / 'precision.png'}")
@@ -309,8 +342,14 @@ def _gram(overrides: Sequence[str], output: Path, test: bool, block: int) -> int
 
     if block < 1:
         raise ConfigError(f"--block {block}: expected a whole number >= 1")
-    settings = config.load(overrides)
+    unused = [
+        "sampler.batch_size=null",
+        "evaluation.n_interpolation=[1]",
+        "optimizer=none",
+    ]  # a Gram needs none of these
+    settings = config.load([*unused, *overrides])
     preflight.check([settings])
+    preflight.make_folder("--output", output, resume=True)
     for path in save(settings, output, test, block):
         print(path)
     return 0

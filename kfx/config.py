@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from kfx.outcomes import ConfigError, DataError
 from kfx.schema import OPTIONS, SINGLE, Config, FieldError, Node
 
+_MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device", "experiment")
 
 
@@ -67,8 +68,13 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
             if not multirun:
                 raise ConfigError(f"{override.input_line}: several values need a multirun: kfx run -m …")
             if not override.is_discrete_sweep():
-                continue  # another sweeper draws it while it runs
-            alternatives[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+                if any(str(other.key_or_group) == "hydra/sweeper" for other in parsed):
+                    continue  # that sweeper draws it while it runs
+                raise ConfigError(f"{override.input_line}: the basic sweeper takes lists; write {key}=a,b,c")
+            try:
+                alternatives[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            except (HydraException, ValueError) as error:
+                raise ConfigError(f"{override.input_line}: {_first_line(error)}; write {key}=a,b,c") from error
         else:
             alternatives[key] = [str(override.input_line)]
     for choice in itertools.product(*alternatives.values()):
@@ -102,6 +108,8 @@ def composed(overrides: Sequence[str], search_path: str | None = None) -> DictCo
 
 def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
     register_resolvers()
+    if search_path is not None and not Path(search_path).is_dir():
+        raise ConfigError(f"--config-dir {search_path}: is no folder")
     extra = [f"hydra.searchpath=[file://{Path(search_path).resolve()}]"] if search_path else []
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
@@ -121,8 +129,10 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
         if key == "kernel_check" and not override.is_add():
             return f"kernel_check={value}: it is not part of the default config; write +kernel_check={value}"
         if field and f"'{key}'" in str(error):
-            schema = _schema_without(override, overrides, search_path)
-            takes = f"it takes {_near(field, list(_fields(schema)))}" if schema else "see kfx run --cfg job"
+            node = _schema_without(override, overrides, search_path)
+            if node is not None and field.split(".")[0] in _fields(node):
+                return f"{key}: not there yet; write +{override.input_line}"
+            takes = f"it takes {_near(field, list(_fields(node)))}" if node else "see kfx run --cfg job"
             return f"{key}: unknown key; {takes}"
     return _first_line(error)
 
@@ -132,11 +142,13 @@ def _schema_without(override: Override, overrides: Sequence[str], search_path: s
     group = str(override.key_or_group).partition(".")[0]
     if group in SINGLE:
         return SINGLE[group]
+    if group not in OPTIONS:
+        return None
     try:
         rest = _compose([o for o in overrides if o != override.input_line], search_path)
     except (HydraException, OmegaConfBaseException, ValueError):
         return None
-    return OPTIONS.get(group, {}).get(rest[group].name)
+    return OPTIONS[group].get(rest[group].name)
 
 
 def _near(word: str, known: Sequence[str]) -> str:
@@ -154,9 +166,10 @@ def _first_line(error: BaseException) -> str:
 def check(raw: DictConfig) -> Config:
     """Build the typed config; every key, type, range and combination is checked."""
     _refuse_constructions(raw)
+    raw = _resolved(raw)
     known = {item.name for item in dataclasses.fields(Config)}
     for key in map(str, raw):
-        if key not in known and key != "hydra":
+        if key not in known:
             raise ConfigError(f"{key}: unknown key; it takes {_near(key, sorted(known))}")
     parts: dict[str, Any] = {}
     for group in OPTIONS:
@@ -175,6 +188,15 @@ def check(raw: DictConfig) -> Config:
     )
     _check_combinations(config)
     return config
+
+
+def _resolved(raw: DictConfig) -> DictConfig:
+    """The job's part of a config with its interpolations written out; a value may still be missing nowhere."""
+    own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
+    try:
+        return OmegaConf.create(OmegaConf.to_container(own, resolve=True, throw_on_missing=True))  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or 'config'}: {_first_line(error)}; write the value") from error
 
 
 _HYDRAS_OWN = ("hydra._internal.core_plugins.", "hydra_plugins.", "hydra.experimental.callbacks.", "optuna.samplers.")
@@ -267,6 +289,11 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"sampler.batch_size={batch}: dataset {config.dataset.name} has {size} training points; take at most "
             f"{size}, or raise dataset.n_train"
+        )
+    if config.evaluation.n_interpolation is None and size > _MOST_AT_ONCE:
+        raise ConfigError(
+            f"evaluation.n_interpolation=null: all {size} training points need a Gram matrix of "
+            f"{8 * size**2 / 1e9:.0f} GB; give a list, say [100,1000]"
         )
     for n in config.evaluation.n_interpolation or ():
         if n > size:

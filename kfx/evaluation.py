@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.kernels.base import Kernel
+from kfx.notices import watch
+from kfx.outcomes import NumericalError
 from kfx.regression import coefficients, posterior_variance
 from kfx.regularization import Regularization
 
@@ -44,8 +47,10 @@ def evaluate(
     rcond: float | None = None,
     variance: bool = False,
     done: Container[int] = (),
-) -> Iterator[tuple[list[dict[str, Any]], dict[str, np.ndarray]]]:
-    """Rows of `evaluation.csv` and arrays of predictions for one kernel, repeat by repeat.
+) -> Iterator[tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]]:
+    """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel, repeat by repeat.
+
+    A system that cannot be solved gives NaN and a line among the failures.
 
     tensors: x_train, y_train, x_test. sizes: N_I, each a head of each of `orders` (one a repeat), so that one
     Gram matrix serves them all. done: repeats to leave out. Predictions are keyed
@@ -62,19 +67,26 @@ def evaluate(
         cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
         rows: list[dict[str, Any]] = []
         arrays: dict[str, np.ndarray] = {}
+        failures: list[str] = []
         for size in sizes:
             for regularization in regularizations:
                 used = gram[:size, :size]
                 effective = regularization.of(used)
-                alpha = coefficients(used, targets[:size].to(torch.float64), effective, solver, rcond)
-                prediction = (cross[:, :size].to(torch.float64) @ alpha).cpu().numpy()
                 key = f"{name}/{size}/{repeat}/{regularization.value!r}"
-                arrays[f"{key}/mean"] = prediction
-                measured = metrics(prediction, data) | {"effective_regularization": effective}
-                if variance:
-                    spread = posterior_variance(used, cross[:, :size], kernel.diagonal(x_test), effective)
-                    arrays[f"{key}/variance"] = spread.cpu().numpy()
-                    measured["mean_posterior_variance"] = float(spread.mean())
+                measured: dict[str, float] = dict.fromkeys(metric_names(data, variance), math.nan)
+                with watch() as notices:
+                    try:
+                        alpha = coefficients(used, targets[:size].to(torch.float64), effective, solver, rcond)
+                        prediction = (cross[:, :size].to(torch.float64) @ alpha).cpu().numpy()
+                        arrays[f"{key}/mean"] = prediction
+                        measured |= metrics(prediction, data)
+                        if variance:
+                            spread = posterior_variance(used, cross[:, :size], kernel.diagonal(x_test), effective)
+                            arrays[f"{key}/variance"] = spread.cpu().numpy()
+                            measured["mean_posterior_variance"] = float(spread.mean())
+                    except NumericalError as error:  # one bad kernel must not cost the others their evaluation
+                        failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
+                measured |= {"effective_regularization": effective, "jitter": notices.jitter}
                 rows += [
                     {
                         "kernel": name,
@@ -86,7 +98,7 @@ def evaluate(
                     }
                     for metric, value in measured.items()
                 ]
-        yield rows, arrays
+        yield rows, arrays, failures
 
 
 def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
@@ -101,7 +113,14 @@ def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
 def metric_names(data: Dataset, variance: bool) -> list[str]:
     """What `evaluate` measures on this data."""
     names = ["accuracy"] if data.is_classification else []
-    return [*names, "mse", "mae", "effective_regularization", *(["mean_posterior_variance"] if variance else [])]
+    return [
+        *names,
+        "mse",
+        "mae",
+        "effective_regularization",
+        "jitter",
+        *(["mean_posterior_variance"] if variance else []),
+    ]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

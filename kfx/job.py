@@ -22,6 +22,10 @@ from kfx.writer import HeldError
 INTERRUPTED = (130, 143)
 
 
+class Stopped(KeyboardInterrupt):
+    """A run was interrupted, has said so, and gave this exit code."""
+
+
 def start(raw: DictConfig) -> int:
     """The function that Hydra calls, in this process or in a worker. Results are in files; the code is for this one."""
     settings = HydraConfig.get()
@@ -34,7 +38,7 @@ def start(raw: DictConfig) -> int:
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
     code = attempt(raw, own, list(settings.overrides.task), roots)
     if code in INTERRUPTED:
-        raise KeyboardInterrupt  # ends a sweep; the jobs after it have not started
+        raise Stopped(code)  # ends a sweep; the jobs after it have not started
     return code
 
 

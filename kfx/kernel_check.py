@@ -11,6 +11,7 @@ import torch
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.kernels.base import Kernel
 from kfx.regression import coefficients
+from kfx.regularization import Regularization
 
 COLUMNS = ("device", "dtype", "n_interpolation", "accuracy", "norm_of_difference")
 _RCOND = 1e-8
@@ -23,7 +24,7 @@ def compare(
     x_test: torch.Tensor,
     order: np.ndarray,
     sizes: Sequence[int],
-    regularization: float,
+    regularization: Regularization,
 ) -> Iterator[dict[str, Any]]:
     """K(x*, X) (K + λI)⁻¹Y with the last product in each setting; rows of `kernel_check.csv` (Khalid 2022, Fig. 3.3).
 
@@ -36,7 +37,8 @@ def compare(
     targets = torch.as_tensor(data.y_train[head])
     devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     for size in sizes:
-        alpha = coefficients(gram[:size, :size], targets[:size], regularization, "lstsq", _RCOND)
+        effective = regularization.of(gram[:size, :size])
+        alpha = coefficients(gram[:size, :size], targets[:size], effective, "lstsq", _RCOND)
         exact = cross[:, :size] @ alpha
         for device in devices:
             for dtype in (torch.float32, torch.float64):

@@ -16,7 +16,6 @@ from kfx.outcomes import KfxError
 SIZES = tuple(range(100, 1001, 100))
 VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
 BROKEN = "broken"
-CHECKS = ("off", "warn", "strict")
 
 
 # ---- switches

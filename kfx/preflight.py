@@ -8,8 +8,10 @@ from pathlib import Path
 
 from kfx import build
 from kfx.data.files import locate
-from kfx.outcomes import ConfigError
+from kfx.outcomes import ConfigError, DataError
+from kfx.precision import pick_device
 from kfx.schema import Config
+from kfx.streams import Streams
 
 
 def check(jobs: Sequence[Config]) -> None:
@@ -21,8 +23,37 @@ def check(jobs: Sequence[Config]) -> None:
             if not torch.cuda.is_available():
                 raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or device=auto")
         build.check_start(job)
-    for dataset, name in dict.fromkeys(pair for job in jobs for pair in build.data_files(job.dataset)):
+        if build.uses_jax(job.kernel) and pick_device(job.device.name).type == "cuda":
+            _require_jax_gpu(job.device.name)
+    from_files = [job for job in jobs if build.data_files(job.dataset)]
+    for dataset, name in dict.fromkeys(pair for job in from_files for pair in build.data_files(job.dataset)):
         locate(dataset, name)
+    for job in {repr(job.dataset): job for job in from_files}.values():
+        n = len(build.dataset(job.dataset, Streams(job.seed)).x_train)  # broken or hostile files show here
+        for each in from_files:
+            if each.dataset == job.dataset:
+                check_sizes(each, n)
+
+
+def check_sizes(job: Config, n_train: int) -> None:
+    """DataError if a batch or an interpolation needs more training points than the files hold."""
+    wanted = max([job.sampler.batch_size or 0, *(job.evaluation.n_interpolation or [])])
+    if wanted > n_train:
+        raise DataError(
+            f"dataset {job.dataset.name}: its files hold {n_train} training points; sampler.batch_size or "
+            f"evaluation.n_interpolation asks for {wanted}"
+        )
+
+
+def _require_jax_gpu(name: str) -> None:
+    import jax
+
+    try:
+        jax.devices("gpu")
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device={name}: JAX, which computes this kernel, sees no GPU here; use device=cpu"
+        ) from error
 
 
 def make_folder(key: str, folder: Path, *, resume: bool) -> None:

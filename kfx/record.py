@@ -47,9 +47,17 @@ _MOST_PARAMETER_COLUMNS = 256
 
 def write_json(path: Path, content: Any) -> None:
     """Write whole or not at all: a reader never sees half a file."""
+    _write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
-    os.replace(partial, path)
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _plain(value: Any) -> Any:
@@ -79,6 +87,8 @@ class Record:
     ) -> None:
         self.directory = Path(directory)
         self.watch: Callable[[dict[str, Any]], None] = lambda row: None
+        self.stop: BaseException | None = None
+        """Set from outside to end the run at its next checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._writer = Writer(self.directory)
         try:
@@ -119,8 +129,8 @@ class Record:
         self._write_metrics()
 
     def config(self, resolved: DictConfig, overrides: Sequence[str]) -> None:
-        (self.directory / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
-        (self.directory / "overrides.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+        _write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
+        _write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
 
     def json(self, name: str, content: Any) -> None:
         """`environment.json`, `precision.json`."""
@@ -218,6 +228,8 @@ class Record:
             "seconds": now - self._started,
             "trace_bytes": self._trace.size,
         }
+        if self.stop is not None:
+            raise self.stop
         seconds, iterations = self._interval
         if now - self._last_checkpoint >= seconds or (iterations and iteration and iteration % iterations == 0):
             self.save()

@@ -1,10 +1,11 @@
-"""Kernel ridge regression and the Gaussian-process posterior that shares its factor."""
+"""Kernel ridge regression and the Gaussian-process posterior."""
 
 from __future__ import annotations
 
 import torch
 
 from kfx.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.outcomes import Event, NumericalError
 
 SOLVERS = ("cholesky", "lstsq", "inverse")
 
@@ -21,11 +22,14 @@ def coefficients(
         factor = cholesky(gram, regularization)
         return solve_upper(factor, solve_lower(factor, y))
     matrix = gram.to(torch.float64) + regularization * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
-    if solver == "inverse":
-        return torch.linalg.inv(matrix) @ y
-    # gelsd takes the cutoff, and torch has it on the CPU only
-    solution = torch.linalg.lstsq(matrix.cpu(), y.cpu(), rcond=rcond, driver="gelsd").solution
-    return solution.to(matrix.device)
+    try:
+        if solver == "inverse":
+            return torch.linalg.inv(matrix) @ y
+        # gelsd takes the cutoff, and torch has it on the CPU only
+        solution = torch.linalg.lstsq(matrix.cpu(), y.cpu(), rcond=rcond, driver="gelsd").solution
+        return solution.to(matrix.device)
+    except torch.linalg.LinAlgError as error:
+        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"solver {solver}: {error}") from error
 
 
 def posterior_variance(

@@ -20,6 +20,7 @@ from kfx.evaluation import evaluate, interpolation_order, metric_names, summary
 from kfx.identity import identity
 from kfx.kernels.base import Kernel
 from kfx.outcomes import Event, KfxError, NumericalError, Status
+from kfx.preflight import check_sizes
 from kfx.progress import Progress, Steps, say
 from kfx.record import Record
 from kfx.schema import Config
@@ -52,13 +53,13 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
         checkpoint_seconds=checked.checkpoint.seconds,
         checkpoint_iterations=checked.checkpoint.iterations,
     )
-    if overrides is not None:
-        record.config(raw, overrides)
     say(f"kfx: {relative(record.directory)}{' (resumed)' if resume else ''}")
     code = 0
-    with _terminable():
+    with _stoppable(record):
         try:
-            _tell(checked, raw, record)
+            if overrides is not None:
+                record.config(raw, overrides)
+            _story(checked, raw, record)
         except (KeyboardInterrupt, Terminated) as error:
             signals = "SIGTERM" if isinstance(error, Terminated) else "SIGINT"
             reason = f"{Event.INTERRUPTED}: {signals}; go on with kfx resume {relative(directory)}"
@@ -99,11 +100,11 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
 def _end(record: Record, status: Status, reason: str, code: int) -> int:
     with _undisturbed():
         record.finish(status, reason)
-    say(f"kfx: {status}: {reason}")
+    say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
     return code
 
 
-def _tell(cfg: Config, raw: DictConfig, record: Record) -> None:
+def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     started = time.perf_counter()
 
     # the machine
@@ -122,6 +123,7 @@ def _tell(cfg: Config, raw: DictConfig, record: Record) -> None:
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     y_train = torch.as_tensor(data.y_train, device=device)
     record.metrics["kernel_backend"] = kernel.backend
+    check_sizes(cfg, len(x_train))
     loaded = time.perf_counter()
 
     # fit
@@ -150,7 +152,7 @@ def _tell(cfg: Config, raw: DictConfig, record: Record) -> None:
         record.predictions({name: getattr(data, name) for name in ("x_train", "y_train", "x_test", "y_test")})
     with Steps("evaluation", len(kernels) * len(orders)) as steps:
         for name, candidate in kernels.items():
-            for measured, arrays in evaluate(
+            for measured, arrays, failures in evaluate(
                 name,
                 candidate,
                 data,
@@ -167,9 +169,16 @@ def _tell(cfg: Config, raw: DictConfig, record: Record) -> None:
                     record.predictions(arrays)
                 record.evaluation(measured)
                 rows += measured
+                for failure in failures:
+                    record.note(Event.NOT_POSITIVE_DEFINITE, failure)
+                    say(f"kfx: evaluation: {failure}")
+                if record.stop is not None:
+                    raise record.stop
                 steps.advance()
     if cfg.kernel_check:
-        checks = kernel_check.compare(fitted, data, x_train, x_test, orders[0], sizes, cfg.regularization.value)
+        checks = kernel_check.compare(
+            fitted, data, x_train, x_test, orders[0], sizes, build.regularization(cfg.regularization)
+        )
         record.table("kernel_check.csv", kernel_check.COLUMNS, checks)
     evaluated = time.perf_counter()
 
@@ -210,20 +219,24 @@ def check_precision(cfg: Config, record: Record, device: torch.device, switches:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as an exception; signals reach the main thread alone."""
+def _stoppable(record: Record) -> Iterator[None]:
+    """SIGTERM and SIGINT as exceptions, noted in the record as well: what a library swallows comes up at the next
+    checkpoint. Signals reach the main thread alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def terminate(number: int, frame: Any) -> None:
-        raise Terminated
+    def stop(number: int, frame: Any) -> None:
+        record.stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        raise record.stop
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, stop) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfx.data.dataset import STEPS
+from kfx.regression import SOLVERS
 from kfx.regularization import SCALES
 
 
@@ -17,7 +18,6 @@ class FieldError(ValueError):
 
     def __init__(self, name: str, got: Any, accepts: str) -> None:
         super().__init__(f"{name}={got}: expected {accepts}")
-        self.name, self.got, self.accepts = name, got, accepts
 
 
 def _ranged(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
@@ -96,7 +96,9 @@ class SwissRoll(DatasetNode):
     n_test: int = _count(200)
     variant: str = _one_of("symmetric", "symmetric", "khalid")
     t_range: list[float] = _ranged(
-        [math.pi / 2, 5 * math.pi / 2], "two rising numbers", lambda v: len(v) == 2 and v[0] < v[1]
+        [math.pi / 2, 5 * math.pi / 2],
+        "two rising numbers",
+        lambda v: len(v) == 2 and -math.inf < v[0] < v[1] < math.inf,
     )
 
 
@@ -232,6 +234,11 @@ class GradientNode(OptimizerNode):
     final_window: int = _count(10)
     max_reinitializations: int = _count(3, 0)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.final == "best" and self.final_window > self.iterations:
+            raise FieldError("final_window", self.final_window, f"at most iterations={self.iterations} with final=best")
+
 
 @dataclass
 class SGD(GradientNode):
@@ -304,14 +311,14 @@ class EvaluationNode(Node):
     name: str = "default"
     n_interpolation: list[int] | None = _ranged(
         None,
-        "a list of whole numbers >= 1, or null for all training points",
-        lambda v: v is None or (len(v) > 0 and all(n >= 1 for n in v)),
+        "a list of different whole numbers >= 1, or null for all training points",
+        lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
     )
     repeats: int = _count(1)
     balanced: bool = _flag(False)
     random_kernels: int = _count(0, 0)
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
-    solver: str = _one_of("cholesky", "cholesky", "lstsq", "inverse")
+    solver: str = _one_of("cholesky", *SOLVERS)
     rcond: float | None = _ranged(
         None, "a number > 0 and < 1 (with solver=lstsq), or null", lambda v: v is None or 0 < v < 1
     )
@@ -330,7 +337,9 @@ class EvaluationNode(Node):
 class DeviceNode(Node):
     name: str = "cpu"
     dtype: str = _one_of("float64", "float32", "float64")
-    threads: int | None = _count_or_all(None, 1, "the framework's choice")
+    threads: int | None = _ranged(
+        None, "a whole number from 1 to 1024, or null for all cores", lambda v: v is None or 1 <= v <= 1024
+    )
     allow_tf32: bool = _flag(False)
     precision_check: Any = _one_of("warn", "off", "warn", "strict")
 

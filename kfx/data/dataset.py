@@ -29,10 +29,6 @@ class Dataset:
     labels_train: np.ndarray | None = None
     labels_test: np.ndarray | None = None
 
-    @property
-    def is_classification(self) -> bool:
-        return self.labels_train is not None
-
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     """(n, classes) with a 1 in each row's class."""

@@ -123,7 +123,10 @@ def _fetch(file: File, path: Path) -> None:
 
     logger = pooch.get_logger()
     logger.setLevel("ERROR")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path.parent}: cannot be made ({error.strerror}); set KFX_DATA_DIR to a folder") from error
     failures = []
     for url in file.mirrors:
         downloader = pooch.HTTPDownloader(progressbar=_Bar(url), timeout=20)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
+import pickletools
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.r
     for prefix, wanted, key in (("train", n_train, "n_train"), ("t10k", n_test, "n_test")):
         image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
         label_path = locate(dataset, f"{prefix}-labels-idx1-ubyte.gz")
-        images, labels = read_idx(image_path, (28, 28)), read_idx(label_path, ())
+        images, labels = _images(image_path, image_path.stat().st_mtime_ns), read_idx(label_path, ())
         if len(images) != len(labels) or labels.max(initial=0) > 9:
             raise DataError(f"{label_path}: expected {len(images)} labels from 0 to 9, as many as images")
         chosen = take(key, len(images), wanted, rng)
@@ -44,7 +47,7 @@ def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng
         (["test_batch"], n_test, "n_test"),
     ):
         paths = [locate("cifar10", name) for name in names]
-        read = [read_cifar_batch(path) for path in paths]
+        read = [_cifar(path, path.stat().st_mtime_ns) for path in paths]
         images, labels = np.concatenate([r[0] for r in read]), np.concatenate([r[1] for r in read])
         chosen = take(key, len(images), wanted, rng)
         parts.append(((images[chosen] / 255.0 - 0.5) / 0.5, labels[chosen]))
@@ -64,6 +67,16 @@ def _classification(name: str, parts: list[tuple[np.ndarray, np.ndarray]]) -> Da
     )
 
 
+@lru_cache(maxsize=8)
+def _images(path: Path, modified: int) -> np.ndarray:
+    return read_idx(path, (28, 28))
+
+
+@lru_cache(maxsize=8)
+def _cifar(path: Path, modified: int) -> tuple[np.ndarray, np.ndarray]:
+    return read_cifar_batch(path)
+
+
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """A gzipped IDX file of unsigned bytes, (n, *shape); the header is checked before its sizes are believed."""
     header_size = 8 + 4 * len(shape)
@@ -79,10 +92,12 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
             expected = count * int(np.prod(shape))
             content = stream.read(expected + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: broken gzip file ({error}); fetch it again with `kfx data fetch`") from error
+        raise DataError(f"{path}: broken gzip file ({error}); delete it and run `kfx data fetch`") from error
     if len(content) != expected:
         held = f"{len(content)} bytes" if len(content) < expected else "more"
-        raise DataError(f"{path}: its header promises {expected} bytes of items, it holds {held}; fetch it again")
+        raise DataError(
+            f"{path}: its header promises {expected} bytes of items, it holds {held}; delete it and run `kfx data fetch`"
+        )
     return np.frombuffer(content, np.uint8).reshape(count, *shape)
 
 
@@ -97,6 +112,13 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) == ("numpy", "dtype"):
             return _plain_dtype
         raise DataError(f"the pickle asks for {module}.{name}; a CIFAR batch needs only numpy arrays")
+
+
+def _refuse_large_memo(raw: bytes) -> None:
+    # A memo index is an array index to the unpickler: nine bytes can make it take gigabytes.
+    for opcode, argument, _ in pickletools.genops(raw):
+        if opcode.name.endswith("PUT") and int(argument or 0) > len(raw):
+            raise DataError("the pickle's memo index is larger than the file")
 
 
 def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> np.ndarray:
@@ -118,8 +140,9 @@ def read_cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if path.stat().st_size > _MOST_BATCH_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a CIFAR batch")
     try:
-        with path.open("rb") as stream:
-            content = _ArraysOnly(stream, encoding="latin1").load()
+        raw = path.read_bytes()
+        _refuse_large_memo(raw)
+        content = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
         images, labels = content["data"], np.asarray(content["labels"])
     except DataError as error:
         raise DataError(f"{path}: {error}") from error

@@ -155,7 +155,7 @@ class Kernel(abc.ABC):
             given = as_tensor(cotangent, dtype=torch.promote_types(points.dtype, as_tensor(cotangent).dtype))
             by_name, to_inputs = pull(given.to(points.device), inputs)
             flat = self._flatten(by_name)
-            return (flat, in_kind(to_inputs, x)) if to_inputs is not None else flat
+            return flat if to_inputs is None else (flat, in_kind(to_inputs.to(points.dtype), x))
 
         return in_kind(gram, x), pull_back
 

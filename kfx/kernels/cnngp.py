@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Bounds, Kernel, Pull
-from kfx.kernels.layers import Conv2d, Sequential, Size, Step, bind
+from kfx.kernels.layers import Conv2d, Scalar, Sequential, Size, Step, bind
 from kfx.notices import note
 from kfx.outcomes import Event
 
@@ -214,13 +214,15 @@ class _Gradient:
     """The gradient to (σ_w², σ_b²) of each layer, gathered over tiles in float64."""
 
     def __init__(self, layers: int) -> None:
-        self.values = np.zeros((2, layers))
+        self.sums: list[list[Scalar]] = [[0.0] * layers, [0.0] * layers]
 
-    def add(self, layer: int, to_weight: float, to_bias: float) -> None:
-        self.values[:, layer] += to_weight, to_bias
+    def add(self, layer: int, to_weight: Scalar, to_bias: Scalar) -> None:
+        self.sums[0][layer] += to_weight
+        self.sums[1][layer] += to_bias
 
     def by_name(self, kernel: CNNGP, convolutions: list[int]) -> dict[str, Any]:
-        per_layer = dict(zip(kernel.parameters, self.values[:, convolutions], strict=True))
+        values = np.array([[float(total) for total in sums] for sums in self.sums])
+        per_layer = dict(zip(kernel.parameters, values[:, convolutions], strict=True))
         return {
             name: per_layer[name] if isinstance(value, np.ndarray) and value.size > 1 else float(per_layer[name].sum())
             for name, value in kernel.parameters.items()

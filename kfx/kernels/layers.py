@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 Size = tuple[int, int]
+Scalar = torch.Tensor | float  # stays on the device: reading it would wait for the device
 
 
 class Layer(abc.ABC):
@@ -137,7 +138,7 @@ class Step(abc.ABC):
         """Variance maps through the layer."""
 
     @abc.abstractmethod
-    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, float, float]:
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
         """From the cotangent of `variance` to those of v, σ_w² and σ_b²."""
 
     @abc.abstractmethod
@@ -150,7 +151,7 @@ class Step(abc.ABC):
     @abc.abstractmethod
     def adjoint(
         self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, float, float]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         """From the cotangent of `forward` to those of c, v, w, σ_w² and σ_b²."""
 
 
@@ -171,9 +172,9 @@ class ConvStep(Step):
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
         return self._window(v).mul_(weight).add_(bias)
 
-    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, float, float]:
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
         spread = self._transposed(g)
-        to_weight, to_bias = _dot(spread, v), float(g.sum(dtype=torch.float64))
+        to_weight, to_bias = (spread * v).sum(dtype=torch.float64), g.sum(dtype=torch.float64)
         return spread.mul_(weight), to_weight, to_bias
 
     def forward(
@@ -183,7 +184,7 @@ class ConvStep(Step):
 
     def adjoint(
         self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, float, float]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         to_c, to_weight, to_bias = self.variance_adjoint(g, kept, weight)
         return to_c, None, None, to_weight, to_bias
 
@@ -194,7 +195,7 @@ class ReLUStep(Step):
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
         return v / 2
 
-    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, float, float]:
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
         return g / 2, 0.0, 0.0
 
     def forward(
@@ -208,12 +209,11 @@ class ReLUStep(Step):
 
     def adjoint(
         self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, float, float]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         s, angle = kept
         to_s = (s * g).mul_(1 / (4 * math.pi))
         to_c = (angle * g).mul_(1 / (2 * math.pi))
-        if not (bool((v > 0).all()) and bool((w > 0).all())):  # at a vanishing variance all derivatives are 0
-            to_c *= (v > 0)[:, None] & (w > 0)[None, :]
+        to_c *= (v > 0)[:, None] & (w > 0)[None, :]  # at a vanishing variance all derivatives are 0
         to_v = torch.where(v > 0, to_s.sum(dim=1) / v, 0.0)
         to_w = torch.where(w > 0, to_s.sum(dim=0) / w, 0.0)
         return to_c, to_v, to_w, 0.0, 0.0
@@ -230,8 +230,3 @@ def bind(layer: Layer, size: Size, mean: bool, dtype: torch.dtype, device: torch
 
 def _pair(value: Any) -> Size:
     return (value, value) if isinstance(value, int) else tuple(value)
-
-
-def _dot(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Σ a b, accumulated in float64 where that matters."""
-    return float((a * b).sum(dtype=torch.float64))

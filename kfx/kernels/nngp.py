@@ -77,8 +77,9 @@ class NNGP(Kernel):
         dtype = next(a for a in arrays if a is not None).dtype
         kind = str(dtype).removeprefix("torch.")
         parameters = tuple(jnp.asarray(np.broadcast_to(v, self.depth + 1), kind) for v in self._values.values())
-        flattened = [None if a is None else jnp.asarray(a.reshape(len(a), -1).cpu().numpy()) for a in arrays]
-        return [parameters, *flattened]
+        device = _jax_device(next(a for a in arrays if a is not None).device)
+        flattened = [None if a is None else jax.device_put(a.reshape(len(a), -1).cpu().numpy(), device) for a in arrays]
+        return [jax.device_put(parameters, device), *flattened]
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return _to_torch(self._jax.gram(*self._arguments(x, y), activation=self.activation), x)
@@ -103,6 +104,12 @@ class _NNGPPull(Pull):
             for (name, value), slope in zip(self.kernel._values.items(), to_parameters, strict=True)
         }
         return by_name, None if to_points is None else _to_torch(to_points, self.x).reshape(self.x.shape)
+
+
+@cache
+def _jax_device(device: torch.device) -> Any:
+    """JAX's name for a torch device; RuntimeError where JAX does not see it."""
+    return jax.devices("cpu")[0] if device.type == "cpu" else jax.devices("gpu")[device.index or 0]
 
 
 def _to_torch(array: jax.Array, like: torch.Tensor) -> torch.Tensor:

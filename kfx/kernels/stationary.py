@@ -79,11 +79,12 @@ class RBF(Stationary):
         super().__init__({"sigma": sigma}, trainable, bounds)
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
-        return torch.exp(r2 * (-0.5 / self._scalar("sigma") ** 2))
+        sigma = self._scalar("sigma")
+        return torch.exp(r2 * -0.5 / sigma / sigma)  # σ² alone may leave the range of floats
 
     def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         sigma = self._scalar("sigma")
-        return gram * (-0.5 / sigma**2), {"sigma": gram * r2 / sigma**3}
+        return gram * -0.5 / sigma / sigma, {"sigma": gram * (r2 / sigma / sigma) / sigma}
 
 
 class RationalQuadratic(Stationary):
@@ -107,7 +108,7 @@ class RationalQuadratic(Stationary):
         super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
 
     def _base(self, r2: torch.Tensor) -> torch.Tensor:
-        return r2 * self._scalar("gamma") + self._scalar("beta") ** 2
+        return r2 * self._scalar("gamma") + self._scalar("beta") * self._scalar("beta")
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
         return self._base(r2).pow(-self._scalar("alpha"))

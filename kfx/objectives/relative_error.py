@@ -42,10 +42,11 @@ def rho(
     factor = cholesky(theta, regularization.of(theta))
     w = solve_lower(factor, targets.reshape(n, -1))
     energy = w.square().sum(dim=1)
-    sample_energy, total = float(energy[:sample_size].sum()), float(energy.sum())
+    sample_energy, lost = float(energy[:sample_size].sum()), float(energy[sample_size:].sum())
+    total = sample_energy + lost  # so that round-off cannot lift ρ above 1
     if not total > 0:
         raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho is 0/0")
-    value = float(energy[sample_size:].sum()) / total
+    value = lost / total
     if not cotangent:
         return value, None
     y_hat = solve_upper(factor, w)

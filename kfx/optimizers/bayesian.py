@@ -12,6 +12,7 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.optimizers.loss import Loss
+from kfx.optimizers.space import Space as Box
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling import FixedSampler
 from kfx.streams import Streams
@@ -23,7 +24,7 @@ class BayesianOptimization:
     """Expected improvement on a Gaussian-process surrogate, its acquisition maximised by L-BFGS (Khalid 2022, §3.5.4).
 
     iterations: points evaluated in all, the first `initial_points` of them at random.
-    bounds: (low, high) for every parameter, or None for the kernel's own.
+    bounds: (low, high) for every parameter, within the kernel's own bounds; None for those alone.
     noise: variance that the surrogate assumes for the objective, or "gaussian" to have it estimated. Every point
         sees another batch, so there is some; the thesis assumed none.
     recheck_threshold: two rules keep an unstable kernel from passing for a good one. A ρ below 0, or none at all,
@@ -53,7 +54,7 @@ class BayesianOptimization:
 
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss, batches = self.loss(kernel, *data), streams["batches"]
-        box = kernel.bounds if self.bounds is None else np.tile(self.bounds, (len(kernel.names), 1))
+        box = search_box(kernel.bounds, self.bounds)
         seed = int(streams["optimizer"].integers(2**31))
         search = surrogate_search(box, self.space, self.noise, self.initial_points, seed)
         incumbent, best, first = math.inf, None, 0
@@ -104,6 +105,13 @@ class BayesianOptimization:
         return kernel.with_flat(best)
 
 
+def search_box(bounds: np.ndarray, common: tuple[float, float] | None) -> np.ndarray:
+    """(n, 2): a kernel's bounds, cut to a range common to all its parameters. An entry may be empty."""
+    if common is None:
+        return bounds
+    return np.stack([np.maximum(bounds[:, 0], common[0]), np.minimum(bounds[:, 1], common[1])], axis=1)
+
+
 def surrogate_search(box: np.ndarray, space: str, noise: float | str, initial_points: int, seed: int) -> Any:
     """scikit-optimize's ask-and-tell optimizer over `box`, (n, 2): a Matérn surrogate, EI, L-BFGS."""
     from skopt import Optimizer
@@ -111,6 +119,7 @@ def surrogate_search(box: np.ndarray, space: str, noise: float | str, initial_po
     from skopt.utils import cook_estimator, normalize_dimensions
 
     prior = "log-uniform" if space == "log" else "uniform"
+    box = Box(space, box).bounds
     dimensions = normalize_dimensions(Space([Real(low, high, prior=prior) for low, high in box]))
     estimator = cook_estimator("GP", space=dimensions, random_state=seed, noise=noise)
     return Optimizer(

@@ -15,14 +15,12 @@ from kfx.optimizers.loss import Evaluation, Loss
 from kfx.regularization import Regularization
 from kfx.sampling import Batch
 
-SCHEMES = ("forward", "central")
-
 
 class DifferencedLoss(Loss):
     """A loss whose gradient is a difference quotient on the batch of its value, in the parameters' own units.
 
     step: h. scheme: `forward`, (ρ(θ + h) − ρ(θ)) / h, one evaluation a parameter beside the value (Khalid 2022,
-    eq. 3.7 with h = 1e-4); `central`, two.
+    eq. 3.7 with h = 1e-4); `central`, two. Points stay within the kernel's bounds.
     """
 
     def __init__(
@@ -50,13 +48,20 @@ class DifferencedLoss(Loss):
         if not gradient or here.failed:
             return here
         slope = np.empty_like(vector)
-        for i in range(len(vector)):
-            shift = np.zeros_like(vector)
-            shift[i] = self.step
-            ahead = super().__call__(vector + shift, batch, gradient=False)
-            behind = super().__call__(vector - shift, batch, gradient=False) if self.scheme == "central" else here
-            for other in (ahead, behind):
-                if other.failed:
-                    return replace(other, vector=vector)
-            slope[i] = (ahead.objective - behind.objective) / (self.step * (2 if self.scheme == "central" else 1))
+        for i, (low, high) in enumerate(self.kernel.bounds):
+            ends = {vector[i] + self.step, vector[i] - self.step if self.scheme == "central" else vector[i]}
+            above, below = (float(np.clip(end, low, high)) for end in (max(ends), min(ends)))
+            if above == below:  # at the upper bound: look back
+                below = above - self.step
+            values = []
+            for end in (above, below):
+                there = here
+                if end != vector[i]:
+                    shifted = vector.copy()
+                    shifted[i] = end
+                    there = super().__call__(shifted, batch, gradient=False)
+                if there.failed:
+                    return replace(here, events=there.events, detail=there.detail)
+                values.append(there.objective)
+            slope[i] = (values[0] - values[1]) / (above - below)
         return replace(here, gradient=slope)

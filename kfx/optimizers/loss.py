@@ -24,7 +24,7 @@ class Evaluation:
 
     vector: where; objective, rho: NaN where they could not be had; gradient: to `vector`, or None;
     regularization: the effective λ; jitter: what the factorisation added to the diagonal;
-    events: what happened on the way, the cause of a failure last; detail: that cause in words.
+    events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well.
     """
 
     vector: np.ndarray
@@ -38,7 +38,8 @@ class Evaluation:
 
     @property
     def failed(self) -> bool:
-        return not math.isfinite(self.objective)
+        """Whether what was asked for, the value or its gradient, could not be had."""
+        return bool(self.detail)
 
     def require(self) -> None:
         """NumericalError with the cause, if this evaluation failed."""
@@ -64,7 +65,8 @@ class Loss:
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
         kernel = self.kernel.with_flat(vector)
-        effective, jitter = math.nan, 0.0
+        effective = value = relative_error = math.nan
+        jitter = 0.0
         events: list[Event] = []
         try:
             if not np.all(np.isfinite(vector)):
@@ -85,9 +87,9 @@ class Loss:
             if not math.isfinite(value) or (slope is not None and not np.all(np.isfinite(slope))):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except NumericalError as error:
-            detail = f"{kernel!r}: {error.detail}"
             failed = (*events, error.event)
-            return Evaluation(vector, math.nan, math.nan, None, effective, jitter, failed, detail)
+            detail = f"{kernel!r}: {error.detail}"
+            return Evaluation(vector, value, relative_error, None, effective, jitter, failed, detail)
         if not 0 <= relative_error <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
         return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events))

@@ -12,14 +12,15 @@ class Space:
 
     def __init__(self, name: str, bounds: np.ndarray) -> None:
         self.is_log = name == "log"
-        box = np.log(np.maximum(bounds, _LOWEST)) if self.is_log else bounds
-        self.low, self.high = box[:, 0], box[:, 1]
+        self.bounds = np.maximum(bounds, _LOWEST) if self.is_log else bounds
+        self.low, self.high = (np.log(self.bounds) if self.is_log else self.bounds).T
 
     def to_coordinates(self, vector: np.ndarray) -> np.ndarray:
         return np.log(vector) if self.is_log else vector
 
     def to_parameters(self, coordinates: np.ndarray) -> np.ndarray:
-        return np.exp(coordinates) if self.is_log else coordinates
+        # the logarithm of a bound and back may overshoot it by a bit
+        return np.clip(np.exp(coordinates), *self.bounds.T) if self.is_log else coordinates
 
     def gradient(self, vector: np.ndarray, slope: np.ndarray) -> np.ndarray:
         """From the gradient to the parameters to that to the coordinates."""
@@ -33,4 +34,4 @@ class Space:
 def random_within(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A point whose logarithms are uniform within the bounds: parameters are scales, and may be off by decades."""
     space = Space("log", bounds)
-    return np.clip(space.to_parameters(rng.uniform(space.low, space.high)), bounds[:, 0], bounds[:, 1])
+    return space.to_parameters(rng.uniform(space.low, space.high))
