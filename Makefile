@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SMOKE = $$($(BIN)/kfx list --smoke --names | paste -sd, -)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test smoke lint format bench clean
+.PHONY: help install run test faults smoke lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z_]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest
+
+faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (up to 20 minutes)
+	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults --timeout 1200
 
 smoke: $(STAMP)  ## run every smoke config through the installed command
 	$(BIN)/kfx run -m +experiment=$(SMOKE) 'hydra.sweep.dir=runs/smoke/$${now:%Y-%m-%d_%H-%M-%S}' 'hydra.sweep.subdir=$${kfx.run_name:$${hydra.runtime.choices}}'

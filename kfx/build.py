@@ -160,7 +160,7 @@ def _check_search(node: schema.Bayesian, start: Any) -> None:
     for name, (low, high) in zip(start.names, box, strict=True):
         if low >= high:
             raise ConfigError(
-                f"optimizer.bounds={node.bounds}: nothing of it lies within kernel.bounds.{name.split('.')[0]}; widen one"
+                f"optimizer.bounds={node.bounds}: none of it lies within kernel.bounds.{name.split('.')[0]}; widen one"
             )
 
 

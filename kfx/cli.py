@@ -51,7 +51,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 def _guarded(call: Callable[[], int]) -> int:
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            warnings.showwarning = _show_warning
             return call()
     except KfxError as error:
         print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
@@ -134,9 +134,7 @@ def _run(words: list[str]) -> int:
     from kfx import config
 
     if parsed.config_name or parsed.config_path:
-        raise ConfigError(
-            "--config-name, --config-path: kfx has one primary config; choose options, or use --config-dir"
-        )
+        raise ConfigError("--config-name, --config-path: kfx has one primary config; use --config-dir for more options")
     if parsed.cfg is not None and parsed.multirun:
         raise ConfigError("--cfg prints one config: leave out -m, and give each key one value")
     overrides = list(config.combinations(parsed.overrides, parsed.multirun))
@@ -153,8 +151,8 @@ def _run(words: list[str]) -> int:
         shared = config.composed(config.without_sweeps(parsed.overrides), parsed.config_dir).hydra
     except ConfigError as error:
         raise ConfigError(
-            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as a sweep "
-            "too, key=choice(value))"
+            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
+            "a sweep too, key=choice(value))"
         ) from error
     key, folder = ("sweep", Path(shared.sweep.dir)) if parsed.multirun else ("run", Path(shared.run.dir))
     preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)

@@ -20,7 +20,6 @@ from omegaconf.errors import OmegaConfBaseException
 from kfx.outcomes import ConfigError, DataError
 from kfx.schema import OPTIONS, SINGLE, Config, FieldError, Node
 
-_MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device", "experiment")
 
 
@@ -289,11 +288,6 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"sampler.batch_size={batch}: dataset {config.dataset.name} has {size} training points; take at most "
             f"{size}, or raise dataset.n_train"
-        )
-    if config.evaluation.n_interpolation is None and size > _MOST_AT_ONCE:
-        raise ConfigError(
-            f"evaluation.n_interpolation=null: all {size} training points need a Gram matrix of "
-            f"{8 * size**2 / 1e9:.0f} GB; give a list, say [100,1000]"
         )
     for n in config.evaluation.n_interpolation or ():
         if n > size:

@@ -112,15 +112,9 @@ def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
 
 def metric_names(data: Dataset, variance: bool) -> list[str]:
     """What `evaluate` measures on this data."""
-    names = ["accuracy"] if data.is_classification else []
-    return [
-        *names,
-        "mse",
-        "mae",
-        "effective_regularization",
-        "jitter",
-        *(["mean_posterior_variance"] if variance else []),
-    ]
+    accuracy = ["accuracy"] if data.labels_test is not None else []
+    spread = ["mean_posterior_variance"] if variance else []
+    return [*accuracy, "mse", "mae", *spread, "effective_regularization", "jitter"]
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

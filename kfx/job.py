@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kfx import build, config, sweep
 from kfx.identity import identity
-from kfx.outcomes import DataError, KfxError, Status
+from kfx.outcomes import Event, KfxError, Status
 from kfx.progress import say
 from kfx.run import relative, resume, run
 from kfx.writer import HeldError
@@ -69,9 +69,12 @@ def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequenc
     except HeldError as error:
         say(f"kfx: {error}")
         return error.exit_code if not checked.resume else 0  # whoever holds it does the work
-    except (KfxError, DataError) as error:
+    except KfxError as error:
         say(f"kfx: {error}")
         return error.exit_code
+    except OSError as error:  # before the record could be opened
+        say(f"kfx: {Event.STORAGE}: {Event.STORAGE.help} ({error})")
+        return 1
     return 1
 
 

@@ -13,6 +13,8 @@ from kfx.precision import pick_device
 from kfx.schema import Config
 from kfx.streams import Streams
 
+_MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
+
 
 def check(jobs: Sequence[Config]) -> None:
     """Devices exist, kernels accept their parameters, and data files are here, fetched if they can be."""
@@ -23,6 +25,12 @@ def check(jobs: Sequence[Config]) -> None:
             if not torch.cuda.is_available():
                 raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or device=auto")
         build.check_start(job)
+        n = build.training_size(job.dataset)
+        if job.evaluation.n_interpolation is None and n > _MOST_AT_ONCE:
+            raise ConfigError(
+                f"evaluation.n_interpolation=null: all {n} points need a Gram matrix of {8 * n**2 / 1e9:.0f} GB; "
+                "give a list, say [100,1000]"
+            )
         if build.uses_jax(job.kernel) and pick_device(job.device.name).type == "cuda":
             _require_jax_gpu(job.device.name)
     from_files = [job for job in jobs if build.data_files(job.dataset)]
@@ -51,9 +59,7 @@ def _require_jax_gpu(name: str) -> None:
     try:
         jax.devices("gpu")
     except RuntimeError as error:
-        raise ConfigError(
-            f"device={name}: JAX, which computes this kernel, sees no GPU here; use device=cpu"
-        ) from error
+        raise ConfigError(f"device={name}: JAX, which computes this kernel, sees no GPU; use device=cpu") from error
 
 
 def make_folder(key: str, folder: Path, *, resume: bool) -> None:

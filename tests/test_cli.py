@@ -99,8 +99,8 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
     assert len(run.trace) == 6
     assert run.trace["kernel_evaluations"].tolist() == [1, 2, 3, 4, 5, 6]
     assert run.trace["seconds"].is_monotonic_increasing
-    assert set(run.evaluation["metric"]) == {"accuracy", "mse", "mae", "effective_regularization"}
-    assert len(run.evaluation) == 2 * 2 * 2 * 4
+    assert set(run.evaluation["metric"]) == {"accuracy", "mse", "mae", "effective_regularization", "jitter"}
+    assert len(run.evaluation) == 2 * 2 * 2 * 5
     assert run.config.sampler.batch_size == 30
     assert run.metrics["status"] == "completed"
     assert run.metrics["rho"]["initial"] == run.trace["rho"].iloc[0]
@@ -258,6 +258,7 @@ def test_sigint_from_outside(in_folder):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert err.count("interrupted") == 1
     assert load_run("r").metrics["status"] == "interrupted"
 
 

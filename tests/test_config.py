@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pickle
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
@@ -101,7 +103,25 @@ BAD = [
     (["kernel=nngp", "kernel.bias_variance=0"], "kernel.bias_variance=0", "start inside"),
     (["dataset.preprocess=[whiten]"], "dataset.preprocess=['whiten']", "center, unit_norm, normalize"),
     (["device=cuda"], "device=cuda", "device=cpu"),
-    (["dataset=mnist"], "train-images-idx3-ubyte.gz is missing", "KFX_DATA_DIR"),
+    (["dataset=mnist", "evaluation.n_interpolation=[100]"], "train-images-idx3-ubyte.gz is missing", "KFX_DATA_DIR"),
+    (["kernel.sigma=${seed_}"], "kernel.sigma", "write the value"),
+    (["kernel.sigma=???"], "kernel.sigma", "write the value"),
+    (["optimizer.final=best", "optimizer.iterations=3"], "optimizer.final_window=10", "at most iterations=3"),
+    (["+kernel.initial_range.sgima=[0.1,1]", "kernel.initial=random"], "kernel.initial_range.sgima", "sigma"),
+    (["+kernel.initial_range.sigma=[0.1,1]"], "kernel.initial_range", "kernel.initial=random"),
+    (["optimizer=bayesian", "kernel.bounds.sigma=[0.01,0.1]"], "optimizer.bounds", "widen one"),
+    (["evaluation.n_interpolation=[50,50]"], "evaluation.n_interpolation=[50, 50]", "different"),
+    (["dataset=swiss_roll", "dataset.t_range=[0,inf]"], "dataset.t_range", "two rising numbers"),
+    (["device.threads=100000"], "device.threads=100000", "1 to 1024"),
+    (["dataset=mnist", "dataset.n_train=null"], "evaluation.n_interpolation=null", "give a list"),
+    (["hydra.foo=1"], "hydra.foo", "kfx run --cfg job"),
+    (["--config-dir", "nowhere"], "--config-dir nowhere", "no folder"),
+    (["--config-name", "x"], "--config-name", "one primary config"),
+    (["-m", "--cfg", "job", "seed=0,1"], "--cfg prints one config", "-m"),
+    (["-m", "optimizer=glob(s*)"], "optimizer=glob(s*)", "a,b,c"),
+    (["-m", "kernel.sigma=interval(0,1)"], "kernel.sigma=interval(0,1)", "a,b,c"),
+    (["kernel=cnngp", "dataset=three_bumps"], "kernel=cnngp", "it takes images"),
+    (["-m", "kernel=nngp,cnngp", "kernel.weight_variance=2"], "kernel.weight_variance", "choice(value)"),
     (["--foo"], "unrecognized arguments: --foo", "kfx run --help"),
     (["hydra.run.dir=/proc/no"], "hydra.run.dir=/proc/no", "choose another"),
     (["-m", "optimizer=sgd,adamm"], "optimizer=adamm", "did you mean adam?"),
@@ -128,10 +148,63 @@ def _no_network(self, url, output_file, pooch, check_only=False):
 
 
 def test_bad_words_of_other_commands_are_one_line(kfx):
-    for words in (["list", "foo"], ["data", "where", "foo"], ["gram", "kernel=foo"], ["gram", "--block", "0"]):
+    for words in (
+        ["list", "foo"],
+        ["data", "where", "foo"],
+        ["data", "nope"],
+        ["gram", "kernel=foo"],
+        ["gram", "--block", "0"],
+        ["gram", "--block", "x"],
+        ["gram", "--output", "/proc/x"],
+        ["precision", "--output", "/proc/x"],
+        ["nonsense"],
+        [],
+    ):
         code, _, err = kfx(*words)
         assert code == 2
         assert len(err.splitlines()) == 1
+
+
+def broken_mnist(folder):
+    from tests.test_data import small_mnist, write_idx
+
+    small_mnist(folder / "cache")
+    write_idx(folder / "cache/mnist/train-images-idx3-ubyte.gz", np.zeros((30, 28, 28)), cut=-100)
+    return ["dataset=mnist", "dataset.n_train=20", "dataset.n_test=10"], "it holds"
+
+
+def hostile_cifar(folder):
+    from tests.test_data import Hostile
+
+    batches = folder / "cache/cifar10/cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    for name in ("data_batch_1", "test_batch"):
+        (batches / name).write_bytes(pickle.dumps({"data": Hostile()}))
+    return ["dataset=cifar10", "dataset.batches=[1]", "dataset.n_train=20"], "asks for posix.system"
+
+
+def too_few_points(folder):
+    from tests.test_data import small_mnist
+
+    small_mnist(folder / "cache")
+    words = ["dataset=mnist", "dataset.n_test=10", "evaluation.n_interpolation=[25,100]", "sampler.batch_size=20"]
+    return words, "its files hold 30 training points"
+
+
+@pytest.mark.parametrize("damage", [broken_mnist, hostile_cifar, too_few_points])
+def test_bad_files_are_one_line_and_exit_code_2(kfx, in_folder, monkeypatch, damage):
+    words, message = damage(in_folder)
+    monkeypatch.setattr("kfx.data.files._warned", {str(p) for p in (in_folder / "cache").rglob("*")})
+    code, out, err = kfx("run", "sampler.batch_size=5", *words)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1, err
+    assert message in err
+    assert not (in_folder / "runs").exists()
+
+
+def test_interpolations_that_name_keys(kfx):
+    found = load(["kernel.sigma=${seed}", "seed=3", "optimizer.iterations=${sampler.batch_size}"])
+    assert (found.kernel.sigma, found.optimizer.iterations) == (3.0, 100)
 
 
 def test_groups_of_the_command_are_those_of_the_schema():

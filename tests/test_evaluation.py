@@ -85,10 +85,11 @@ def test_one_gram_serves_every_size():
     orders = [interpolation_order(data, False, np.random.default_rng(r)) for r in range(2)]
     regularization = Regularization(1e-3, "centered")
     rows = []
-    for measured, arrays in evaluate(
+    for measured, arrays, failures in evaluate(
         "initial", RBF(1.0), data, tensors, sizes=[10, 30], orders=orders, regularizations=[regularization]
     ):
         rows += measured
+        assert failures == []
         assert arrays["initial/10/0/0.001/mean" if rows[-1]["repeat"] == 0 else "initial/10/1/0.001/mean"].shape == (
             60,
             3,

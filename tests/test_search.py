@@ -58,6 +58,7 @@ def test_a_failure_beside_the_point_is_a_failure():
     loss = DifferencedLoss(1e-4, "forward", objective, Regularization(), RBF(), *table())
     found = loss(np.array([1.0]), FixedSampler(30, 0.5).draw(40, Streams(0)["batches"]))
     assert found.failed
+    assert np.isfinite(found.rho), "what was measured stays on record"
     assert found.gradient is None
     assert found.vector[0] == 1.0
 
@@ -74,8 +75,9 @@ class Scripted:
     def __call__(self, vector, batch, gradient=True):
         self.kernel_evaluations += 1
         value = self.answer(vector, self.kernel_evaluations)
-        events = () if np.isfinite(value) else (Event.NOT_POSITIVE_DEFINITE,)
-        return Evaluation(vector, value, value, None, 1e-4, 0.0, events, "scripted")
+        bad = not np.isfinite(value)
+        events = (Event.NOT_POSITIVE_DEFINITE,) if bad else ()
+        return Evaluation(vector, value, value, None, 1e-4, 0.0, events, "scripted" if bad else "")
 
 
 class Rows(list):

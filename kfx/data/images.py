@@ -96,7 +96,8 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     if len(content) != expected:
         held = f"{len(content)} bytes" if len(content) < expected else "more"
         raise DataError(
-            f"{path}: its header promises {expected} bytes of items, it holds {held}; delete it and run `kfx data fetch`"
+            f"{path}: its header promises {expected} bytes of items, it holds {held}; "
+            "delete it and run `kfx data fetch`"
         )
     return np.frombuffer(content, np.uint8).reshape(count, *shape)
 
