@@ -160,6 +160,8 @@ def _run(words: list[str]) -> int:
     words = [*words, f"hydra.{key}.dir='{quoted}'"]  # the time in its name must not pass on
     if not parsed.multirun:
         return _hand_over(words)
+    if shared.sweeper._target_ != _BASIC_SWEEPER:  # it draws its own jobs while it runs
+        return _sweep(words, folder, None)
     identities = [identity(raw, build.data_checksums(job.dataset)) for raw, job in zip(composed, jobs, strict=True)]
     return _sweep(words, folder, list(zip(overrides, identities, strict=True)))
 
@@ -168,19 +170,22 @@ def _refuse(message: str) -> NoReturn:
     raise ConfigError(f"{message}; see kfx run --help")
 
 
-def _sweep(words: list[str], folder: Path, jobs: list[tuple[list[str], str]]) -> int:
-    """Run the jobs; whatever stops them, `sweep.csv` says what became of each."""
+_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+def _sweep(words: list[str], folder: Path, jobs: list[tuple[list[str], str]] | None) -> int:
+    """Run the jobs, or those that a sweeper draws; whatever stops them, `sweep.csv` says what became of each."""
     from rich.console import Console
 
     from kfx import sweep
     from kfx.job import search_roots
     from kfx.outcomes import Status
 
-    sweep.write(folder / "sweep.csv", sweep.rows(jobs, []))
+    sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     try:
         code = _hand_over(words)
     finally:
-        rows = sweep.rows(jobs, search_roots(folder))
+        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, search_roots(folder))
         sweep.write(folder / "sweep.csv", rows)
         Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
         print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
@@ -197,8 +202,10 @@ def _hand_over(words: list[str]) -> int:
 
     codes = [0]
 
-    def job(raw: DictConfig) -> None:
-        codes.append(start(raw))
+    def job(raw: DictConfig) -> float | None:
+        code, loss = start(raw)
+        codes.append(code)
+        return loss
 
     config.register_resolvers()
     entry = hydra.main(version_base="1.3", config_path=str(config.config_folder()), config_name="config")(job)

@@ -26,8 +26,11 @@ class Stopped(KeyboardInterrupt):
     """A run was interrupted, has said so, and gave this exit code."""
 
 
-def start(raw: DictConfig) -> int:
-    """The function that Hydra calls, in this process or in a worker. Results are in files; the code is for this one."""
+def start(raw: DictConfig) -> tuple[int, float | None]:
+    """What Hydra calls for each job, in this process or in a worker: its exit code, and what a sweeper may minimise.
+
+    Results live in files; these two are for whoever waits.
+    """
     settings = HydraConfig.get()
     config.register_resolvers()
     threads = _share_of_cores(settings)
@@ -39,7 +42,7 @@ def start(raw: DictConfig) -> int:
     code = attempt(raw, own, list(settings.overrides.task), roots)
     if code in INTERRUPTED:
         raise Stopped(code)  # ends a sweep; the jobs after it have not started
-    return code
+    return code, sweep.loss(own)
 
 
 def search_roots(folder: Path) -> list[Path]:

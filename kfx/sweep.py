@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from kfx.outcomes import Status
 from kfx.writer import is_held
 
@@ -90,6 +92,20 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> dict[str
         "value": best.get("mean", ""),
         "directory": os.path.relpath(run.directory) if run else "",
     }
+
+
+def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
+    """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew them while it ran."""
+    found = [run for run in runs_below([folder], depth=1) if run.identity]
+    return [(list(OmegaConf.load(run.directory / "overrides.yaml")), str(run.identity)) for run in found]
+
+
+def loss(directory: Path) -> float | None:
+    """What a sweeper may minimise: the trained kernel's error rate, or its MSE; None where a run has neither."""
+    row = _row([], "", Found(directory, _metrics(directory)))
+    if not isinstance(row["value"], float):
+        return None
+    return 1 - row["value"] if row["metric"] == "accuracy" else row["value"]
 
 
 def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
