@@ -323,8 +323,8 @@ def _precision(allow_tf32: bool, output: Path) -> int:
     from rich.console import Console
 
     from kfx import precision, preflight
+    from kfx.disk import write_json
     from kfx.plots.precision import error_against_size
-    from kfx.record import write_json
 
     preflight.make_folder("--output", output, resume=True)
     switches = precision.set_switches(allow_tf32)

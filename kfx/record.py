@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from kfx.checkpoint import CheckpointError, previous
 from kfx.checkpoint import read as read_checkpoint
 from kfx.checkpoint import write as write_checkpoint
+from kfx.disk import Rows, read_rows, write_json, write_whole
 from kfx.kernels.base import Kernel, flat_parameters
 from kfx.outcomes import ConfigError, Event, Status
 from kfx.streams import Streams
@@ -43,36 +43,6 @@ TRACE_COLUMNS = (
 )
 EVALUATION_COLUMNS = ("kernel", "n_interpolation", "repeat", "regularization", "metric", "value")
 _MOST_PARAMETER_COLUMNS = 256
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write whole or not at all: a reader never sees half a file."""
-    _write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text)
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    """JSON knows neither NaN nor NumPy: null, lists and plain numbers stand for them."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 class Record:
@@ -129,8 +99,8 @@ class Record:
         self._write_metrics()
 
     def config(self, resolved: DictConfig, overrides: Sequence[str]) -> None:
-        _write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
-        _write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
+        write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
 
     def json(self, name: str, content: Any) -> None:
         """`environment.json`, `precision.json`."""
@@ -314,12 +284,12 @@ class Record:
         """
         self.metrics |= {"status": status, **({"reason": reason} if reason else {}), **entries}
         try:
-            if status == Status.COMPLETED:
-                self._drop_checkpoints()
-            else:
+            if status != Status.COMPLETED:
                 self._save_what_fits()
             self._write_metrics()
             self.note(status, reason or "")
+            if status == Status.COMPLETED:  # only now: a kill before this line must find them
+                self._drop_checkpoints()
         except OSError:
             self._drop_checkpoints()  # on a full disk the reason needs their place
             with contextlib.suppress(OSError):
@@ -342,33 +312,6 @@ class Record:
         if self._rho:
             self.metrics["rho"] = {"initial": self._rho[0], "final": self._rho[-1], "best": min(self._rho)}
         write_json(self.directory / "metrics.json", self.metrics)
-
-
-class Rows:
-    """A CSV file whose rows reach the operating system as they are written, each call in one piece.
-
-    keep: None goes on at the end of what is there; a number of bytes goes on after those; 0 starts anew.
-    """
-
-    def __init__(self, path: Path, header: Sequence[str], keep: int | None = 0) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        self.size = os.fstat(self._file).st_size if keep is None else keep
-        os.ftruncate(self._file, self.size)
-        os.lseek(self._file, self.size, os.SEEK_SET)
-        if self.size == 0:
-            self.write(header)
-
-    def write(self, *rows: Sequence[Any]) -> None:
-        content = "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
-        written = os.write(self._file, content)
-        self.size += written
-        if written < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 # ---- reading
@@ -412,16 +355,3 @@ def load_run(path: str | Path) -> Run:
         read_rows(directory / "trace.csv", TRACE_COLUMNS),
         read_rows(directory / "evaluation.csv", EVALUATION_COLUMNS),
     )
-
-
-def read_rows(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """A CSV file of a run without a half-written last row; an empty frame of these columns where there is none."""
-    import io
-
-    import pandas as pd
-
-    if not path.is_file():
-        return pd.DataFrame(columns=list(columns))
-    whole = path.read_text().rpartition("\n")[0]
-    # Python's own number parser gives back each float as it was written.
-    return pd.read_csv(io.StringIO(whole), engine="python", keep_default_na=False, na_values=["nan"])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from kfx.disk import read_rows
 from kfx.plots import curve, evaluation, precision, surrogate, trace
-from kfx.record import load_run, read_rows
+from kfx.record import load_run
 
 
 def draw(directory: Path) -> list[Path]:
