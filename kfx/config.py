@@ -116,7 +116,7 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
 
 def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
     """One line for what Hydra refused: the override at fault, and what it takes."""
-    known = [*OPTIONS, *SINGLE, "seed", "kernel_check", "resume", "retries", "experiment"]
+    known = [*OPTIONS, *SINGLE, "seed", "kernel_check", "resume", "figures", "retries", "experiment"]
     for override in _parse(overrides):
         key = str(override.key_or_group)
         value = override.value() if override.value_type is not None else None
@@ -183,6 +183,7 @@ def check(raw: DictConfig) -> Config:
         seed=_whole(raw, "seed"),
         kernel_check=_flag(raw, "kernel_check"),
         resume=_flag(raw, "resume"),
+        figures=_flag(raw, "figures", True),
         retries=_whole(raw, "retries"),
     )
     _check_combinations(config)
@@ -223,8 +224,8 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def _flag(raw: DictConfig, name: str) -> bool:
-    value = raw.get(name, False)
+def _flag(raw: DictConfig, name: str, usual: bool = False) -> bool:
+    value = raw.get(name, usual)
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={value}: expected true or false")
     return value

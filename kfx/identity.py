@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from kfx import __version__
 from kfx.data.files import digest
 
-_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "published")
+_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "figures", "published")
 """Keys that say where, when or how often, and a paper's number: none of them changes what is computed."""
 
 

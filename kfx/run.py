@@ -84,7 +84,8 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
             record.finish(Status.FAILED, f"{type(error).__name__}: {error}")
             raise
     try:
-        plots.draw(record.directory)
+        if checked.figures:
+            plots.draw(record.directory)
     except (KeyboardInterrupt, OSError) as error:  # the record is whole; its pictures can be drawn from it again
         say(f"kfx: figures are incomplete: {error or 'interrupted'}")
     for line in closing_lines(record):
@@ -152,6 +153,15 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
         record.predictions({name: getattr(data, name) for name in ("x_train", "y_train", "x_test", "y_test")})
     with Steps("evaluation", len(kernels) * len(orders)) as steps:
         for name, candidate in kernels.items():
+            done = {row["repeat"] for row in rows if row["kernel"] == name}
+            if candidate is kernel and name != "initial":  # nothing moved: the same rows under another name
+                initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
+                same = [row | {"kernel": name} for row in initial]
+                record.evaluation(same)
+                rows += same
+                for _ in orders:
+                    steps.advance()
+                continue
             for measured, arrays, failures in evaluate(
                 name,
                 candidate,
@@ -163,7 +173,7 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
                 solver=evaluation.solver,
                 rcond=evaluation.rcond,
                 variance=evaluation.posterior_variance,
-                done={row["repeat"] for row in rows if row["kernel"] == name},
+                done=done,
             ):
                 if evaluation.save_predictions or is_curve:
                     record.predictions(arrays)

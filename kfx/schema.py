@@ -381,6 +381,7 @@ class Config:
     published: Published | None = None
     kernel_check: bool = False
     resume: bool = False
+    figures: bool = True
     retries: int = _count(0, 0)
 
 

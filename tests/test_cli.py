@@ -18,7 +18,8 @@ from kfx import load_run
 from kfx.kernels import RBF
 from kfx.plots import draw
 
-SMALL = ["dataset.n_train=120", "dataset.n_test=60", "sampler.batch_size=30", "optimizer.iterations=6"]
+DRAWN = ["dataset.n_train=120", "dataset.n_test=60", "sampler.batch_size=30", "optimizer.iterations=6"]
+SMALL = [*DRAWN, "figures=false", "device.precision_check=off"]
 
 
 def command(*words):
@@ -62,7 +63,7 @@ def test_cfg_job_prints_and_stops(kfx, in_folder):
 
 
 def test_a_run_leaves_its_whole_record(kfx, in_folder):
-    code, _, err = kfx("run", *SMALL, "evaluation.n_interpolation=[20,60]", "evaluation.repeats=2", "hydra.run.dir=r")
+    code, _, err = kfx("run", *DRAWN, "evaluation.n_interpolation=[20,60]", "evaluation.repeats=2", "hydra.run.dir=r")
     assert code == 0
     assert "results  r" in err
     assert {p.name for p in (in_folder / "r").iterdir()} == {
@@ -188,7 +189,7 @@ def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
         raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
 
     monkeypatch.setattr(relative_error, "cholesky", fail)
-    code, _, err = kfx("run", *SMALL, "hydra.run.dir=r")
+    code, _, err = kfx("run", *SMALL, "figures=true", "hydra.run.dir=r")
     assert code == 1
     run = load_run("r")
     assert run.metrics["status"] == "failed"
@@ -240,7 +241,7 @@ def test_sigkill_leaves_a_trace_that_reads(in_folder):
     assert len(run.trace) == rows
     assert run.trace["iteration"].tolist() == list(range(rows))
     assert run.metrics["status"] == "running"
-    assert {p.stem for p in draw(in_folder / "r")} == {"rho", "parameters", "precision"}
+    assert {p.stem for p in draw(in_folder / "r")} == {"rho", "parameters"}
     with trace.open("a") as stream:
         stream.write("17,0.")
     assert len(load_run("r").trace) == rows, "half a row is dropped"

@@ -24,6 +24,7 @@ WORDS = [
     "evaluation.repeats=3",
     "device.threads=1",
     "device.precision_check=off",
+    "figures=false",
     f"checkpoint.iterations={INTERVAL}",
     "checkpoint.seconds=1000",
 ]

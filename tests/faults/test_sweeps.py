@@ -22,6 +22,7 @@ SMALL = [
     "evaluation.n_interpolation=[40]",
     "device.threads=1",
     "device.precision_check=off",
+    "figures=false",
     "checkpoint.iterations=5",
 ]
 FAILING = 3
@@ -175,7 +176,7 @@ def test_identity():
         return identity(composed(overrides), checksums or {})
 
     base = of()
-    same = ("device.threads=1", "resume=true", "retries=3", "checkpoint.seconds=1", "hydra.run.dir=x")
+    same = ("device.threads=1", "figures=false", "resume=true", "retries=3", "checkpoint.seconds=1", "hydra.run.dir=x")
     assert {of(word) for word in same} == {base}
     other = [of("seed=1"), of("kernel.sigma=2"), of("device.dtype=float32"), of(checksums={"file": "00"})]
     assert len({base, *other}) == 5
