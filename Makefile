@@ -29,7 +29,7 @@ faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (up to 2
 	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults --timeout 1200
 
 smoke: $(STAMP)  ## run every smoke config through the installed command
-	$(BIN)/kfx run -m +experiment=$(SMOKE) 'hydra.sweep.dir=runs/smoke/$${now:%Y-%m-%d_%H-%M-%S}' 'hydra.sweep.subdir=$${kfx.run_name:$${hydra.runtime.choices}}'
+	$(BIN)/kfx run -m +experiment=$(SMOKE) 'hydra.sweep.dir=runs/smoke/$${now:%Y-%m-%d_%H-%M-%S}'
 
 lint: $(STAMP)  ## check style, formatting and types
 	$(BIN)/ruff check .
