@@ -52,7 +52,7 @@ def test_every_experiment_composes_and_says_its_command(name):
 @pytest.mark.parametrize("name", [e for e in EXPERIMENTS if not e.startswith("smoke/")])
 def test_experiments_can_be_swept_over_optimizers(name):
     for optimizer in OPTIONS["optimizer"]:
-        load([f"+experiment={name}", f"optimizer={optimizer}"])
+        assert load([f"+experiment={name}", f"optimizer={optimizer}"]).optimizer.name == optimizer
 
 
 @pytest.mark.parametrize(("kernel", "optimizer"), LEGAL_PAIRS)
