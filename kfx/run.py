@@ -193,15 +193,13 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     evaluated = time.perf_counter()
 
     # record
-    record.finish(
-        Status.COMPLETED,
-        evaluation=summary(rows),
-        timing={
-            "load_seconds": loaded - started,
-            "fit_seconds": trained - loaded,
-            "evaluation_seconds": evaluated - trained,
-        },
-    )
+    timing = {
+        "load_seconds": loaded - started,
+        "fit_seconds": trained - loaded,
+        "evaluation_seconds": evaluated - trained,
+    }
+    with _undisturbed():  # a signal now would make an interrupted run of a completed one
+        record.finish(Status.COMPLETED, evaluation=summary(rows), timing=timing)
 
 
 def set_threads(threads: int | None) -> None:

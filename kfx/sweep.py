@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -40,8 +41,11 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
     for root in roots:
         for level in range(depth + 1):
             paths |= {path.parent.resolve() for path in Path(root).glob("/".join(["*"] * level + ["metrics.json"]))}
-    found = [Found(path, _metrics(path)) for path in paths]
-    return sorted(found, key=lambda run: (run.directory / "metrics.json").stat().st_mtime)
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # another process may have moved it aside meanwhile
+            found.append(((path / "metrics.json").stat().st_mtime, Found(path, _metrics(path))))
+    return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].directory))]
 
 
 def _metrics(directory: Path) -> dict[str, Any]:
@@ -63,12 +67,11 @@ def earlier(identity: str, roots: Iterable[Path]) -> Found | None:
 
 def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[dict[str, Any]]:
     """A row of `sweep.csv` for each (overrides, identity): the best that is known of it, read from files alone."""
-    rank = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}
+    rank: dict[str, int] = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}
     best: dict[str, Found] = {}
     for run in runs_below(roots):
-        if run.identity and rank.get(Status(run.status), 0) >= (
-            rank.get(Status(best[run.identity].status), 0) if run.identity in best else 0
-        ):
+        held = best.get(run.identity or "")
+        if run.identity and (held is None or rank.get(run.status, 0) >= rank.get(held.status, 0)):
             best[run.identity] = run
     return [_row(overrides, identity, best.get(identity)) for overrides, identity in jobs]
 
