@@ -280,8 +280,10 @@ class Record:
     def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
         """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.
 
-        A run that can go on keeps its checkpoint; a completed one needs none.
+        A run that can go on keeps its checkpoint; a completed one needs none, and has had its last word.
         """
+        if self.metrics["status"] == Status.COMPLETED:
+            return
         self.metrics |= {"status": status, **({"reason": reason} if reason else {}), **entries}
         try:
             if status != Status.COMPLETED:
