@@ -79,7 +79,7 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     """A CSV file of a run without a half-written last row; an empty frame of these columns where there is none."""
     import pandas as pd
 
-    if not path.is_file():
+    if not path.is_file() or b"\n" not in path.read_bytes():  # a kill may come before its first line
         return pd.DataFrame(columns=list(columns))
     whole = path.read_text().rpartition("\n")[0]
     # Python's own number parser gives back each float as it was written.

@@ -299,3 +299,9 @@ def test_data_verify_real(kfx, real_data):
 def test_load_run_of_nothing(in_folder):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         load_run(in_folder)
+
+
+def test_a_trace_without_its_first_line_reads_as_empty(kfx, in_folder):
+    kfx("run", *SMALL, "hydra.run.dir=r")
+    (in_folder / "r/trace.csv").write_text("")
+    assert load_run("r").trace.empty
