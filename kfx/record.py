@@ -53,7 +53,13 @@ class Record:
     """
 
     def __init__(
-        self, directory: Path, *, resume: bool = False, checkpoint_seconds: float = 30.0, checkpoint_iterations: int = 0
+        self,
+        directory: Path,
+        config: tuple[DictConfig, Sequence[str]] | None = None,
+        *,
+        resume: bool = False,
+        checkpoint_seconds: float = 30.0,
+        checkpoint_iterations: int = 0,
     ) -> None:
         self.directory = Path(directory)
         self.watch: Callable[[dict[str, Any]], None] = lambda row: None
@@ -80,6 +86,8 @@ class Record:
                 self._reopen()
             else:
                 self.note("started")
+                if config is not None:  # before metrics.json: what has metrics can be resumed
+                    self.config(*config)
             self._write_metrics()
         except BaseException:
             self._writer.release()

@@ -49,6 +49,7 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
     checked = config.check(raw)
     record = Record(
         directory,
+        None if overrides is None else (raw, overrides),
         resume=resume,
         checkpoint_seconds=checked.checkpoint.seconds,
         checkpoint_iterations=checked.checkpoint.iterations,
@@ -57,8 +58,6 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
     code = 0
     with _stoppable(record):
         try:
-            if overrides is not None:
-                record.config(raw, overrides)
             _story(checked, raw, record)
         except (KeyboardInterrupt, Terminated) as error:
             signals = "SIGTERM" if isinstance(error, Terminated) else "SIGINT"
