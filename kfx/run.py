@@ -59,29 +59,16 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
     with _stoppable(record):
         try:
             _story(checked, raw, record)
-        except (KeyboardInterrupt, Terminated) as error:
-            signals = "SIGTERM" if isinstance(error, Terminated) else "SIGINT"
-            reason = f"{Event.INTERRUPTED}: {signals}; go on with kfx resume {relative(directory)}"
-            code = _end(record, Status.INTERRUPTED, reason, 143 if isinstance(error, Terminated) else 130)
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            reason = (
-                f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help} ({' '.join(str(error).split()) or 'no memory'})"
-            )
-            code = _end(record, Status.FAILED, reason, 1)
-        except NumericalError as error:
-            code = _end(record, Status.FAILED, f"{error} ({error.event.help})", error.exit_code)
-        except KfxError as error:
-            code = _end(record, Status.FAILED, str(error), error.exit_code)
-        except RuntimeError as error:
-            if not _is_out_of_memory(error):
-                record.finish(Status.FAILED, f"{type(error).__name__}: {error}")
+        except BaseException as raised:
+            # A library stopped amid its work may raise something of its own in place of the signal's exception.
+            end = _explained(record.stop or raised, relative(directory))
+            if end is None:
+                record.finish(Status.FAILED, f"{type(raised).__name__}: {raised}")
                 raise
-            code = _end(record, Status.FAILED, f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help}", 1)
-        except OSError as error:
-            code = _end(record, Status.FAILED, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})", 1)
-        except BaseException as error:
-            record.finish(Status.FAILED, f"{type(error).__name__}: {error}")
-            raise
+            status, reason, code = end
+            with _undisturbed():
+                record.finish(status, reason)
+            say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
     try:
         if checked.figures:
             plots.draw(record.directory)
@@ -92,16 +79,29 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
     return code
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | None:
+    """Status, reason and exit code of what ended a run; None for a defect, whose traceback is wanted."""
+    match error:
+        case Terminated():
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with kfx resume {shown}", 143
+        case KeyboardInterrupt():
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGINT; go on with kfx resume {shown}", 130
+        case NumericalError():
+            return Status.FAILED, f"{error} ({error.event.help})", error.exit_code
+        case KfxError():
+            return Status.FAILED, str(error), error.exit_code
+        case OSError():
+            return Status.FAILED, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})", 1
+        case MemoryError() | RuntimeError() if _is_out_of_memory(error):
+            detail = " ".join(str(error).split()) or "no memory"
+            return Status.FAILED, f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help} ({detail})", 1
+    return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
     """torch on a CPU and JAX say it in words alone."""
-    return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "RESOURCE_EXHAUSTED"))
-
-
-def _end(record: Record, status: Status, reason: str, code: int) -> int:
-    with _undisturbed():
-        record.finish(status, reason)
-    say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
-    return code
+    words = ("can't allocate memory", "not enough memory", "RESOURCE_EXHAUSTED")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(word in str(error) for word in words)
 
 
 def _story(cfg: Config, raw: DictConfig, record: Record) -> None:

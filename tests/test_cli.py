@@ -219,6 +219,23 @@ def test_interruption_keeps_the_record(kfx, monkeypatch):
     assert len(run.trace) == 4
 
 
+def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx, monkeypatch):
+    """As NumPy's savez, whose archive refuses to close amid a write, with a ValueError."""
+    from kfx.sampling import FixedSampler
+
+    def stopped(self, n, rng):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            raise ValueError("an open writing handle")
+
+    monkeypatch.setattr(FixedSampler, "draw", stopped)
+    code, _, _ = kfx("run", *SMALL, "hydra.run.dir=r")
+    assert code == 143
+    assert load_run("r").metrics["status"] == "interrupted"
+
+
 def test_memory_exhausted_is_a_reason(kfx, monkeypatch):
     monkeypatch.setattr(RBF, "_pullback", lambda self, x: (_ for _ in ()).throw(MemoryError()))
     code, _, _ = kfx("run", *SMALL, "hydra.run.dir=r")
