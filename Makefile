@@ -42,6 +42,7 @@ format: $(STAMP)  ## mend style and formatting
 
 bench: $(STAMP)  ## measure the time of one iteration
 	$(BIN)/python scripts/bench_rho.py
+	$(BIN)/python scripts/bench_cnngp.py
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -92,14 +92,7 @@ def kernel(node: Any, image: tuple[int, int] | None) -> Any:
         "nngp": lambda: kernels.NNGP(
             node.depth, node.activation, node.weight_variance, node.bias_variance, backend=node.backend, **options
         ),
-        "cnngp": lambda: kernels.CNNGP(
-            _architecture(node, image),
-            node.weight_variance,
-            node.bias_variance,
-            variance_scaling=node.variance_scaling,
-            tile_megabytes=node.tile_megabytes,
-            **options,
-        ),
+        "cnngp": lambda: _cnngp(node, image, options),
     }
     try:
         return builders[node.name]()
@@ -107,12 +100,23 @@ def kernel(node: Any, image: tuple[int, int] | None) -> Any:
         raise ConfigError(f"kernel={node.name}: {error}") from error
 
 
-def _architecture(node: schema.CNNGPNode, image: tuple[int, int] | None) -> Any:
+def _cnngp(node: schema.CNNGPNode, image: tuple[int, int] | None, options: dict[str, Any]) -> Any:
+    from kfx.kernels import CNNGP
     from kfx.kernels.architectures import ARCHITECTURES
 
     if image is None:
         raise ValueError("it takes images, and the data set is a table of numbers; use dataset=digits, mnist, cifar10")
-    return ARCHITECTURES[node.architecture](image, node.hidden_weight_multiplier)
+    architecture = ARCHITECTURES[node.architecture](image, node.hidden_weight_multiplier)
+    each: Any = [1.0] * architecture.convolutions if node.variances == "per_layer" else 1.0
+    return CNNGP(
+        architecture,
+        np.multiply(node.weight_variance, each),
+        np.multiply(node.bias_variance, each),
+        variance_scaling=node.variance_scaling,
+        engine=node.engine,
+        tile_megabytes=node.tile_megabytes,
+        **options,
+    )
 
 
 def uses_jax(node: Any) -> bool:

@@ -10,7 +10,7 @@ from kfx import build
 from kfx.data.files import locate
 from kfx.outcomes import ConfigError, DataError
 from kfx.precision import pick_device
-from kfx.schema import Config
+from kfx.schema import CNNGPNode, Config
 from kfx.streams import Streams
 
 _MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
@@ -24,6 +24,10 @@ def check(jobs: Sequence[Config]) -> None:
 
             if not torch.cuda.is_available():
                 raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or device=auto")
+        if isinstance(job.kernel, CNNGPNode) and job.kernel.engine == "fused":
+            device = pick_device(job.device.name)
+            if device.type != "cpu":
+                raise ConfigError(f"kernel.engine=fused: needs a CPU, and device={job.device.name}; use auto")
         build.check_start(job)
         n = build.training_size(job.dataset)
         if job.evaluation.n_interpolation is None and n > _MOST_AT_ONCE:

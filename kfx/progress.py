@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -62,6 +63,25 @@ def _state(row: dict[str, Any]) -> str:
     shown = [f"rho {value:.4f}" if math.isfinite(value) else "rho -"]
     shown += [f"{name} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
     return "  ".join([*shown, row["event"]]).rstrip()
+
+
+class Waiting:
+    """Says what goes on when a block takes more than a moment, and how long it took."""
+
+    def __init__(self, label: str, moment: float = 2.0) -> None:
+        self.label = label
+        self._timer = threading.Timer(moment, lambda: say(f"{label} …"))
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+        self._timer.start()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._timer.cancel()
+        seconds = time.monotonic() - self._started
+        if error is None and seconds > self._timer.interval:
+            say(f"{self.label}: {seconds:.0f} s")
 
 
 def say(line: str) -> None:

@@ -21,7 +21,7 @@ from kfx.identity import identity
 from kfx.kernels.base import Kernel
 from kfx.outcomes import Event, KfxError, NumericalError, Status
 from kfx.preflight import check_sizes
-from kfx.progress import Progress, Steps, say
+from kfx.progress import Progress, Steps, Waiting, say
 from kfx.record import Record
 from kfx.schema import Config
 from kfx.streams import Streams
@@ -122,8 +122,10 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     kernel = build.starting_kernel(cfg.kernel, build.image_size(cfg.dataset), streams["initial_parameters"])
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     y_train = torch.as_tensor(data.y_train, device=device)
-    record.metrics["kernel_backend"] = kernel.backend
+    record.metrics["kernel_backend"] = kernel.backend_on(device)
     check_sizes(cfg, len(x_train))
+    with Waiting("compiling the kernel, once on this machine"):
+        kernel.prepare(dtype, device)
     loaded = time.perf_counter()
 
     # fit

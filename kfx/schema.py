@@ -189,11 +189,13 @@ class NNGPNode(KernelNode):
 
 @dataclass
 class CNNGPNode(KernelNode):
-    architecture: str = _one_of("simple", "simple", "convnet", "convnet_cifar")
+    architecture: str = _one_of("simple", "simple", "convnet", "convnet_cifar", "resnet")
+    variances: str = _one_of("shared", "shared", "per_layer")
     weight_variance: float = _not_negative(1.0)
     bias_variance: float = _not_negative(0.1)
     variance_scaling: str = _one_of("fan_in", "fan_in", "weight")
     hidden_weight_multiplier: float = _positive(1.0)
+    engine: str = _one_of("auto", "auto", "fused", "torch")
     tile_megabytes: float = _positive(32.0)
 
 

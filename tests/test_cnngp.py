@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfx.kernels import CNNGP, NNGP, Conv2d, ReLU, Sequential, cnngp
+from kfx.kernels import CNNGP, NNGP, Conv2d, Erf, ReLU, Residual, Sequential, cnngp_torch
 from kfx.kernels.architectures import ARCHITECTURES
 from kfx.notices import watch
 from kfx.outcomes import Event
@@ -31,61 +31,167 @@ def by_neural_tangents(layers, x, weight_variance, bias_variance):
 
     from kfx.kernels.nngp_neural_tangents import stax
 
-    converted, size, padded = [], x.shape[2:], jnp.asarray(x.transpose(0, 2, 3, 1))
-    for i, layer in enumerate(layers):
-        if isinstance(layer, ReLU):
-            converted.append(stax.Relu())
-            continue
-        kernel, stride = ((v, v) if isinstance(v, int) else v for v in (layer.kernel_size, layer.stride))
-        if layer.padding == "same" and stride == (1, 1):
-            padding = "SAME"
-        else:
-            # stax pads within its layer only by name; zeros around the images do for the first layer
-            assert layer.padding in (0, "valid") or i == 0
-            p = 0 if layer.padding == "valid" else layer.padding
-            padded = jnp.pad(padded, ((0, 0), (p, p), (p, p), (0, 0)))
-            padding = "VALID"
-        w = np.sqrt(weight_variance * layer.weight_multiplier)
-        converted.append(stax.Conv(1, kernel, stride, padding, W_std=w, b_std=np.sqrt(bias_variance)))
-        size = layer.output_size(size)
-    kernel = stax.serial(*converted, stax.Flatten())[2](padded, None, "nngp")
-    return np.asarray(kernel)
+    padded = jnp.asarray(x.transpose(0, 2, 3, 1))
+
+    def converted(layers, size, first=False):
+        nonlocal padded
+        for layer in layers:
+            if isinstance(layer, ReLU):
+                yield stax.Relu()
+            elif isinstance(layer, Erf):
+                yield stax.Erf()
+            elif isinstance(layer, Residual):
+                body = stax.serial(*converted(layer.body, size))
+                beside = [*converted([layer.shortcut], size)] if layer.shortcut else [stax.Identity()]
+                yield stax.serial(stax.FanOut(2), stax.parallel(body, *beside), stax.FanInSum())
+                size = layer.shortcut.output_size(size) if layer.shortcut else size
+            else:
+                kernel, stride = ((v, v) if isinstance(v, int) else v for v in (layer.kernel_size, layer.stride))
+                padding = "SAME"
+                if layer.padding != "same" or stride != (1, 1):
+                    # stax pads within its layer only by name; zeros around the images do for the first layer
+                    assert layer.padding in (0, "valid") or first
+                    p = 0 if layer.padding == "valid" else layer.padding
+                    padded, padding = jnp.pad(padded, ((0, 0), (p, p), (p, p), (0, 0))), "VALID"
+                w = np.sqrt(weight_variance * layer.weight_multiplier)
+                yield stax.Conv(1, kernel, stride, padding, W_std=w, b_std=np.sqrt(bias_variance))
+                size = layer.output_size(size)
+            first = False
+
+    network = stax.serial(*converted(layers, x.shape[2:], first=True), stax.Flatten())
+    return np.asarray(network[2](padded, None, "nngp"))
 
 
 @st.composite
-def networks(draw):
+def networks(draw, dilations=(1,)):
     """Random layers down to 1 × 1 maps, and the size of the images."""
     size = image = (draw(st.integers(5, 10)), draw(st.integers(5, 10)))
     layers = []
     for i in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["same", "valid", "explicit"] if i == 0 else ["same", "valid"]))
+        activation = draw(st.sampled_from([ReLU(), Erf()]))
+        kind = draw(st.sampled_from(["same", "valid"] + ["explicit"] * (i == 0 or len(dilations) > 1)))
         kernel = draw(st.integers(1, 8))
         stride = 1 if kind == "same" else draw(st.integers(1, 3))
         padding = draw(st.integers(0, 3)) if kind == "explicit" else kind
-        layer = Conv2d(kernel, stride, padding, weight_multiplier=draw(st.sampled_from([1.0, 2.5])))
+        multiplier = draw(st.sampled_from([1.0, 2.5]))
+        layer = Conv2d(kernel, stride, padding, draw(st.sampled_from(dilations)), weight_multiplier=multiplier)
         if min(layer.output_size(size)) < 1:
             continue
         size = layer.output_size(size)
-        layers += [layer, ReLU()]
+        shortcut = draw(st.sampled_from([None, Conv2d(1)]))
+        block = Residual(activation, Conv2d(draw(st.integers(1, 4)), padding="same"), shortcut=shortcut)
+        layers += [layer, *([block] if draw(st.booleans()) else []), activation]
     return [*layers, Conv2d(size)], image
 
 
+not_independent = pytest.mark.filterwarnings("ignore:`FanIn` layers assume independent inputs")
+every_engine = pytest.mark.parametrize("engine", ["fused", "torch"])
+
+
+@every_engine
+@not_independent
 @given(network=networks(), channels=st.integers(1, 3), seed=st.integers(0, 100))
 @settings(max_examples=25, deadline=None)
-def test_random_architectures_against_neural_tangents(network, channels, seed):
+def test_random_architectures_against_neural_tangents(engine, network, channels, seed):
     layers, image = network
     x = np.random.default_rng(seed).normal(size=(4, channels, *image))
     expected = by_neural_tangents(layers, x, 1.7, 0.3)
-    assert relative(CNNGP(Sequential(*layers), 1.7, 0.3).gram(x), expected) < 1e-10
+    assert relative(CNNGP(Sequential(*layers), 1.7, 0.3, engine=engine).gram(x), expected) < 1e-10
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@every_engine
+@not_independent
+@pytest.mark.parametrize("name", ["simple", "convnet", "convnet_cifar"])  # neural-tangents refuses resnet's sums
 @pytest.mark.parametrize("image", [(8, 8), (9, 12)])
-def test_named_architectures_against_neural_tangents(name, image):
+def test_named_architectures_against_neural_tangents(engine, name, image):
     x = np.random.default_rng(0).normal(size=(5, 1, *image))
     architecture = ARCHITECTURES[name](image, 49.0)
     expected = by_neural_tangents(architecture.layers, x, 2.79, 7.86)
-    assert relative(CNNGP(architecture, 2.79, 7.86).gram(x), expected) < 1e-10
+    assert relative(CNNGP(architecture, 2.79, 7.86, engine=engine).gram(x), expected) < 1e-10
+
+
+# ---- the fused engine against the torch one
+
+
+@given(network=networks(dilations=(1, 2)), channels=st.integers(1, 3), n=st.integers(1, 20), seed=st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_engines_agree(network, channels, n, seed):
+    layers, image = network
+    rng = np.random.default_rng(seed)
+    x, g = rng.normal(size=(n, channels, *image)), rng.normal(size=(n, n))
+    x[rng.integers(n)] = x[rng.integers(n)]  # two equal, one zero, one tiny
+    x[rng.integers(n)] *= 0.0
+    x[rng.integers(n)] *= 1e-9
+    architecture = Sequential(*layers)
+    fused, reference = (CNNGP(architecture, 1.7, 0.3, engine=engine) for engine in ("fused", "torch"))
+    assert relative(fused.gram(x), reference.gram(x)) < 1e-12
+    assert relative(fused.gram(x, x), reference.gram(x)) < 1e-7  # equal images by their covariance, not variance
+    assert_pulls_agree(fused, reference, x, g + g.T)
+    layered = [np.full(architecture.convolutions, value) for value in (1.7, 0.3)]
+    per_layer = [CNNGP(architecture, *layered, engine=engine) for engine in ("fused", "torch")]
+    assert_pulls_agree(*per_layer, x, g + g.T)
+    sums = per_layer[0].pullback(x)[1](g + g.T).reshape(2, -1).sum(axis=1)
+    np.testing.assert_allclose(sums, fused.pullback(x)[1](g + g.T), rtol=1e-7, atol=1e-7 * np.abs(g).sum())
+
+
+def assert_pulls_agree(fused, reference, x, g):
+    size = np.abs(g).sum() + 1
+    for (found, found_x), (expected, expected_x) in [(k.pullback(x)[1](g, inputs=True) for k in (fused, reference))]:
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7 * size)
+        np.testing.assert_allclose(found_x, expected_x, rtol=1e-6, atol=1e-7 * size)
+        np.testing.assert_allclose(fused.pullback(x)[1](g), found, rtol=1e-7, atol=1e-7 * size)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_float32_to_two_parts_in_a_million(name):
+    x = np.random.default_rng(0).random((40, 1, 28, 28))
+    x[1], x[2] = x[0], x[3] + 1e-3 * x[4]
+    x[:, :, :5] = 0.0  # borders, as digits have them
+    kernel = CNNGP(ARCHITECTURES[name]((28, 28), 49.0), 2.79, 7.86)
+    assert relative(kernel.gram(x.astype(np.float32)), kernel.gram(x)) < 2e-6
+
+
+def test_bits_do_not_depend_on_threads():
+    x = np.random.default_rng(0).normal(size=(150, 1, 6, 6))
+    g = np.ones((150, 150))
+    architecture = ARCHITECTURES["convnet"]((6, 6))
+    shared, layered = CNNGP(architecture, 1.6, 0.2), CNNGP(architecture, [1.6] * 8, [0.2] * 8)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append((shared.pullback(x)[1](g), *layered.pullback(x)[1](g, inputs=True), shared.gram(x)))
+    finally:
+        torch.set_num_threads(before)
+    for each in found[1:]:
+        for a, b in zip(each, found[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_engine_follows_the_device(monkeypatch):
+    kernel = CNNGP(ARCHITECTURES["simple"]((6, 6)))
+    assert kernel.backend_on(torch.device("cpu")) == "fused"
+    assert kernel.backend_on(torch.device("cuda")) == "torch"
+    fused = CNNGP(ARCHITECTURES["simple"]((6, 6)), engine="fused")
+    with pytest.raises(ValueError, match="engine=fused runs on a CPU, and the points are on meta"):
+        fused.gram(torch.ones(2, 1, 6, 6, device="meta"))
+    monkeypatch.setattr("kfx.kernels.cnngp.find_spec", lambda name: None)
+    assert kernel.backend_on(torch.device("cpu")) == "torch"
+
+
+def test_compiling_is_kept_between_processes():
+    from kfx.kernels import cnngp_maps
+
+    CNNGP(ARCHITECTURES["simple"]((6, 6))).prepare(torch.float64, torch.device("cpu"))
+    script = """
+import torch
+from kfx.kernels import cnngp_fused, cnngp_maps
+cnngp_fused.compile_for(torch.float64)
+print(sum(sum(f.stats.cache_hits.values()) for f in (cnngp_maps.gram, cnngp_maps.gram_along, cnngp_maps.pull)))
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "3"
+    assert cnngp_maps.gram.stats.cache_path
 
 
 def test_images_of_one_pixel_are_a_dense_network():
@@ -129,8 +235,12 @@ def test_against_wide_finite_networks():
 def by_convolutions_of_ones(layers, x, weight_variance, bias_variance):
     """The recursion on whole covariance maps with torch's own conv2d, and the arccosine as printed in papers."""
     x = torch.as_tensor(x)
-    n = len(x)
-    c = (x[:, None] * x[None, :]).mean(dim=2)
+    c = through_convolutions_of_ones(layers, (x[:, None] * x[None, :]).mean(dim=2), weight_variance, bias_variance)
+    return c[..., 0, 0].numpy()
+
+
+def through_convolutions_of_ones(layers, c, weight_variance, bias_variance):
+    n = len(c)
     for layer in layers:
         if isinstance(layer, ReLU):
             v = c[torch.arange(n), torch.arange(n)]
@@ -139,13 +249,26 @@ def by_convolutions_of_ones(layers, x, weight_variance, bias_variance):
             angle = torch.arccos(cosine)
             c = r * (torch.sin(angle) + (torch.pi - angle) * cosine) / (2 * torch.pi)
             continue
+        if isinstance(layer, Residual):
+            c = c + through_convolutions_of_ones(layer.body, c, weight_variance, bias_variance)
+            continue
         k = layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size,) * 2
         ones = torch.ones(1, 1, *k, dtype=torch.float64) / (k[0] * k[1])
         spread = torch.nn.functional.conv2d(
             c.flatten(0, 1)[:, None], ones, None, layer.stride, layer.padding, layer.dilation
         )
         c = bias_variance + weight_variance * layer.weight_multiplier * spread[:, 0].unflatten(0, (n, n))
-    return c[..., 0, 0].numpy()
+    return c
+
+
+@every_engine
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+def test_resnet_as_published(engine):
+    x = np.random.default_rng(0).normal(size=(5, 1, 9, 12))
+    architecture = ARCHITECTURES["resnet"]((9, 12), 16.0)
+    assert architecture.convolutions == 10
+    expected = by_convolutions_of_ones(architecture.layers, x, 7.27, 4.69)
+    assert relative(CNNGP(architecture, 7.27, 4.69, engine=engine).gram(x), expected) < 1e-7
 
 
 @given(
@@ -195,7 +318,8 @@ def test_bands_against_a_convolution_of_ones():
             padding=layer.padding,
             dilation=layer.dilation,
         )
-        torch.testing.assert_close(layer.band(0, 9) @ c @ layer.band(1, 8).mT, expected)
+        rows, columns = torch.as_tensor(layer.band(0, 9)), torch.as_tensor(layer.band(1, 8))
+        torch.testing.assert_close(rows @ c @ columns.mT, expected)
         assert layer.output_size((9, 8)) == tuple(expected.shape[2:])
 
 
@@ -205,10 +329,10 @@ def test_bands_against_a_convolution_of_ones():
 def test_tiles_cover_a_triangle_once():
     for n, side in ((7, 3), (6, 3), (5, 8), (1, 1)):
         seen = np.zeros((n, n), int)
-        for rows, columns in cnngp.tiles(n, None, side):
+        for rows, columns in cnngp_torch.tiles(n, None, side):
             seen[rows, columns] += 1
         assert np.all(seen[np.triu_indices(n)] == 1)
-        assert all(rows.start <= columns.start for rows, columns in cnngp.tiles(n, None, side))
+        assert all(rows.start <= columns.start for rows, columns in cnngp_torch.tiles(n, None, side))
 
 
 def test_the_size_of_a_tile_changes_round_off_alone():
@@ -218,7 +342,7 @@ def test_the_size_of_a_tile_changes_round_off_alone():
     architecture = ARCHITECTURES["convnet"]((6, 6))
     reference = None
     for megabytes in (0.001, 0.1, 100.0):
-        kernel = CNNGP(architecture, 1.6, 0.2, tile_megabytes=megabytes)
+        kernel = CNNGP(architecture, 1.6, 0.2, engine="torch", tile_megabytes=megabytes)
         gram, pull = kernel.pullback(x)
         found = (gram, *pull(g, inputs=True))
         reference = reference or found
@@ -236,11 +360,11 @@ def test_a_tile_is_halved_when_memory_runs_out():
         return side
 
     with watch() as notices:
-        assert cnngp._halving(compute, 20) == 5
+        assert cnngp_torch._halving(compute, 20) == 5
     assert sides == [20, 10, 5]
     assert notices.events == [Event.TILE_HALVED]
     with pytest.raises(torch.OutOfMemoryError):
-        cnngp._halving(lambda side: compute(6), 1)
+        cnngp_torch._halving(lambda side: compute(6), 1)
 
 
 _PEAK = """
@@ -250,7 +374,7 @@ from kfx.kernels import CNNGP
 from kfx.kernels.architectures import ARCHITECTURES
 torch.set_num_threads(1)
 n, gradient = int(sys.argv[1]), sys.argv[2] == "gradient"
-kernel = CNNGP(ARCHITECTURES["convnet"]((16, 16)), 1.6, 0.2, tile_megabytes=16)
+kernel = CNNGP(ARCHITECTURES["convnet"]((16, 16)), 1.6, 0.2, engine=sys.argv[3], tile_megabytes=16)
 x = torch.randn(n, 1, 16, 16)
 kernel.pullback(x[:40])[1](torch.eye(40))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -263,10 +387,13 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
+@every_engine
 @pytest.mark.parametrize("what", ["value", "gradient"])
 @pytest.mark.parametrize("n", [250, 500])
-def test_memory_does_not_grow_with_the_batch(what, n):
+def test_memory_does_not_grow_with_the_batch(what, n, engine):
     """Beyond the N × N matrices (1 MB each here) and the images, growth over a warmed-up small batch is a tile's."""
-    run = subprocess.run([sys.executable, "-c", _PEAK, str(n), what], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(n), what, engine], capture_output=True, text=True, check=True
+    )
     # With every map of every layer kept it would be 1700 MB.
     assert float(run.stdout) < 48

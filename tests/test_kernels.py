@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.gaussian_process import kernels as sklearn_kernels
 
-from kfx.kernels import CNNGP, NNGP, RBF, Conv2d, RationalQuadratic, ReLU, Sequential
+from kfx.kernels import CNNGP, NNGP, RBF, Conv2d, Erf, RationalQuadratic, ReLU, Residual, Sequential
 from kfx.kernels.architectures import ARCHITECTURES
 
 TABLE = (12, 5)
@@ -18,6 +18,12 @@ STRIDED = Sequential(
     Conv2d((3, 2), stride=(2, 1), padding=1, dilation=(1, 2), weight_multiplier=2.5),
     ReLU(),
     Conv2d((3, 5)),
+)
+RESIDUAL = Sequential(
+    Residual(Conv2d(3, padding="same"), Erf(), Conv2d(2, stride=2), shortcut=Conv2d(1, stride=(2, 3), dilation=1)),
+    ReLU(),
+    Residual(Conv2d(3, padding="same"), ReLU()),
+    Conv2d((3, 2)),
 )
 
 KERNELS = {
@@ -36,12 +42,23 @@ KERNELS = {
             ("images", (2, "relu", 1.6, 0.2), None, (7, 2, 3, 4)),
         )
     },
-    "cnngp_simple": (CNNGP(ARCHITECTURES["simple"]((6, 5)), 1.6, 0.2), IMAGES),
-    "cnngp_convnet": (CNNGP(ARCHITECTURES["convnet"]((6, 5), 49.0), 1.6, 0.2), IMAGES),
-    "cnngp_strided": (CNNGP(STRIDED, 1.6, 0.2), IMAGES),
-    "cnngp_small_tiles": (CNNGP(STRIDED, 1.6, 0.2, tile_megabytes=0.05), IMAGES),
-    "cnngp_weight_scaling": (CNNGP(STRIDED, 0.3, 0.2, variance_scaling="weight"), IMAGES),
-    "cnngp_layers": (CNNGP(STRIDED, [1.6, 0.7, 1.1], [0.2, 0.1, 0.3]), IMAGES),
+    **{
+        f"cnngp_{engine}_{name}": (CNNGP(architecture, weights, biases, engine=engine, **options), shape)
+        for engine in ("fused", "torch")
+        for name, architecture, weights, biases, options, shape in (
+            ("simple", ARCHITECTURES["simple"]((6, 5)), 1.6, 0.2, {}, IMAGES),
+            ("convnet", ARCHITECTURES["convnet"]((6, 5), 49.0), 1.6, 0.2, {}, IMAGES),
+            ("resnet", ARCHITECTURES["resnet"]((6, 5), 4.0), 1.6, 0.2, {}, IMAGES),
+            ("strided", STRIDED, 1.6, 0.2, {}, IMAGES),
+            ("residual", RESIDUAL, 1.6, 0.2, {}, IMAGES),
+            ("one_trainable", STRIDED, 1.6, 0.2, {"trainable": ["bias_variance"]}, IMAGES),
+            ("weight_scaling", STRIDED, 0.3, 0.2, {"variance_scaling": "weight"}, IMAGES),
+            ("layers", STRIDED, [1.6, 0.7, 1.1], [0.2, 0.1, 0.3], {}, IMAGES),
+            ("residual_layers", RESIDUAL, [1.6, 0.7, 1.1, 0.9, 1.3], [0.2, 0.1, 0.3, 0.2, 0.1], {}, IMAGES),
+            ("many", STRIDED, 1.6, 0.2, {}, (37, 1, 6, 5)),
+        )
+    },
+    "cnngp_torch_small_tiles": (CNNGP(STRIDED, 1.6, 0.2, engine="torch", tile_megabytes=0.05), IMAGES),
 }
 
 every_kernel = pytest.mark.parametrize(("kernel", "shape"), KERNELS.values(), ids=KERNELS.keys())

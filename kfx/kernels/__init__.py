@@ -10,12 +10,16 @@ from kfx.kernels.stationary import RBF, RationalQuadratic
 
 if TYPE_CHECKING:
     from kfx.kernels.cnngp import CNNGP
-    from kfx.kernels.layers import Conv2d, ReLU, Sequential
+    from kfx.kernels.layers import Conv2d, Erf, ReLU, Residual, Sequential
     from kfx.kernels.nngp import NNGP
 
-__all__ = ["CNNGP", "NNGP", "RBF", "Conv2d", "Kernel", "RationalQuadratic", "ReLU", "Sequential"]
+__all__ = ["CNNGP", "NNGP", "RBF", "Conv2d", "Erf", "Kernel", "RationalQuadratic", "ReLU", "Residual", "Sequential"]
 
-_HOMES = {"NNGP": "nngp", "CNNGP": "cnngp", "Conv2d": "layers", "ReLU": "layers", "Sequential": "layers"}
+_HOMES = {
+    "NNGP": "nngp",
+    "CNNGP": "cnngp",
+    **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "layers"),
+}
 
 
 def __getattr__(name: str) -> Any:

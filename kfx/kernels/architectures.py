@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfx.kernels.layers import Conv2d, ReLU, Sequential, Size
+from kfx.kernels.layers import Conv2d, ReLU, Residual, Sequential, Size
 
 
 def simple(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
@@ -20,9 +20,19 @@ def convnet_cifar(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequent
     return _stack(7, 8, image, hidden_weight_multiplier)
 
 
+def resnet(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
+    """The residual network of Garriga-Alonso et al. 2019, as cnn-gp publishes it: 8 × (u + ReLU(Conv 4 same)), Conv 4
+    same, ReLU, whole-map Conv."""
+    convolution = Conv2d(4, padding="same", weight_multiplier=hidden_weight_multiplier)
+    # The sum comes after the ReLU, where units are not Gaussian and not of mean zero: a kernel, but no network's limit.
+    # The published numbers are of this kernel.
+    blocks = [Residual(convolution, ReLU()) for _ in range(8)]
+    return Sequential(*blocks, convolution, ReLU(), Conv2d(image, padding=0))
+
+
 def _stack(hidden: int, kernel_size: int, image: Size, multiplier: float) -> Sequential:
     block = (Conv2d(kernel_size, padding="same", weight_multiplier=multiplier), ReLU())
     return Sequential(*block * hidden, Conv2d(image, padding=0))
 
 
-ARCHITECTURES = {"simple": simple, "convnet": convnet, "convnet_cifar": convnet_cifar}
+ARCHITECTURES = {"simple": simple, "convnet": convnet, "convnet_cifar": convnet_cifar, "resnet": resnet}

@@ -36,8 +36,6 @@ class Kernel(abc.ABC):
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
     default_trainable: ClassVar[tuple[str, ...] | None] = None
-    backend: str = "torch"
-    """What computes it; recorded with each run."""
 
     def __init__(
         self,
@@ -51,6 +49,13 @@ class Kernel(abc.ABC):
         for name in (*chosen, *self._bounds):
             self._require(name)
         self.trainable = tuple(name for name in self._values if name in chosen)
+
+    def backend_on(self, device: torch.device) -> str:
+        """What computes it there; recorded with each run."""
+        return "torch"
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:  # noqa: B027
+        """Do beforehand what the first Gram matrix would otherwise do once, as compiling. Most have nothing to do."""
 
     # ---- parameters
 

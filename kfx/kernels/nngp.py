@@ -73,6 +73,9 @@ class NNGP(Kernel):
         self.backend = backend or default_backend()
         self._jax = _backend(self.backend)
 
+    def backend_on(self, device: torch.device) -> str:
+        return self.backend
+
     def _arguments(self, *arrays: torch.Tensor | None) -> list[Any]:
         dtype = next(a for a in arrays if a is not None).dtype
         kind = str(dtype).removeprefix("torch.")

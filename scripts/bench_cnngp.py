@@ -1,0 +1,200 @@
+"""Time and memory of CNNGP Gram matrices and exact gradients: the fused engine, the torch one, neural-tangents.
+
+python scripts/bench_cnngp.py [--full] [--threads 2] [--cnn-gp PATH]
+
+The limit is 36 vector operations for each element of each layer's maps, at the rate at which this machine was measured
+to issue float32 fused multiply-adds in the same run, over the pairs of one triangle. Medians; all ways in one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+
+from kfx.kernels import CNNGP
+from kfx.kernels.architectures import ARCHITECTURES
+from kfx.kernels.layers import Activation
+
+OPERATIONS = 36
+IMAGES = {"simple": (1, 28, 28), "convnet": (1, 28, 28), "convnet_cifar": (3, 32, 32), "resnet": (1, 28, 28)}
+MEMORY = """
+import resource, sys, torch
+from kfx.kernels import CNNGP
+from kfx.kernels.architectures import ARCHITECTURES
+torch.set_num_threads(int(sys.argv[2]))
+n, size = int(sys.argv[1]), 0
+for variances in (0.3, [0.3] * 8):
+    kernel = CNNGP(ARCHITECTURES["convnet"]((28, 28), 49.0), variances, variances)
+    kernel.pullback(torch.rand(64, 1, 28, 28))[1](torch.eye(64), inputs=True)
+    x, g = torch.rand(n, 1, 28, 28), torch.eye(n)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gram, pull = kernel.pullback(x)
+    pull(g)
+    matrices = (5 if variances == 0.3 else 3) * 4 * n * n  # the Gram, its tangents or the cotangent's symmetric sum
+    size = max(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before * 1024 - matrices)
+print(size / 2**20)
+"""
+
+
+@njit(fastmath=True, nogil=True)
+def multiply_add(state, factor, shift, rounds):
+    """Twelve independent chains of sixteen lanes."""
+    for _ in range(rounds):
+        for k in range(12 * 16):
+            state[k] = state[k] * factor + shift
+
+
+def issue_rate(dtype: Any, threads: int) -> float:
+    """Fused multiply-adds of single elements a second, on so many cores at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    rounds = 1_000_000
+    states = [np.ones(12 * 16, dtype) for _ in range(threads)]
+
+    def work(state: np.ndarray) -> None:
+        multiply_add(state, dtype(0.999), dtype(1e-3), rounds)
+
+    for state in states:
+        multiply_add(state, dtype(0.999), dtype(1e-3), 1)
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = median(lambda: list(pool.map(work, states)), 5)
+    return threads * 12 * 16 * rounds / seconds
+
+
+def median(work: Callable[[], Any], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def layer_elements(architecture: Any, image: tuple[int, int]) -> int:
+    """Elements of the maps that enter an activation, which is what the limit counts."""
+    return sum(np.prod(i.size) for i in architecture.program(image) if isinstance(i.layer, Activation))
+
+
+def neural_tangents(architecture: Any, weight: float, bias: float) -> Callable[[np.ndarray], Any]:
+    import jax
+
+    from kfx.kernels.nngp_neural_tangents import stax
+
+    layers = []
+    for layer in architecture.layers:
+        if isinstance(layer, Activation):
+            layers.append(stax.Relu())
+        else:
+            size = layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size,) * 2
+            w = np.sqrt(weight * layer.weight_multiplier)
+            layers.append(
+                stax.Conv(1, size, (1, 1), "SAME" if layer.padding == "same" else "VALID", W_std=w, b_std=np.sqrt(bias))
+            )
+    kernel = jax.jit(lambda x: stax.serial(*layers, stax.Flatten())[2](x, None, "nngp"))
+    return lambda x: kernel(x).block_until_ready()
+
+
+def cnn_gp(path: str, weight: float, bias: float) -> Callable[[torch.Tensor], Any]:
+    """ConvNet-GP of a clone of cambridge-mlg/cnn-gp."""
+    sys.path.insert(0, path)
+    from cnn_gp import Conv2d, ReLU, Sequential
+
+    hidden = [
+        layer
+        for _ in range(7)
+        for layer in (Conv2d(kernel_size=7, padding="same", var_weight=weight * 49, var_bias=bias), ReLU())
+    ]
+    model = Sequential(*hidden, Conv2d(kernel_size=28, padding=0, var_weight=weight, var_bias=bias))
+
+    def gram(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(x)
+
+    return gram
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="every architecture and N up to 1200; minutes, not seconds")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cnn-gp", metavar="PATH", help="a clone of cambridge-mlg/cnn-gp to time as well")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    weight, bias = 2.79, 7.86
+    sizes = [100, 300, 600, 1200] if arguments.full else [100, 300]
+    names = list(IMAGES) if arguments.full else ["simple", "convnet"]
+    rates = {dtype: issue_rate(dtype, arguments.threads) for dtype in (np.float32, np.float64)}
+    print(
+        f"{arguments.threads} threads; fused multiply-adds: float32 {rates[np.float32] / 1e9:.0f}, "
+        f"float64 {rates[np.float64] / 1e9:.0f} thousand million a second. µs: per entry of K(X, X)\n"
+    )
+    head = f"{'architecture':<14} {'dtype':<8} {'N':>5} {'µs':>8} {'of limit':>9} {'value+gradient of 2':>20}"
+    print(f"{head} {'of all layers':>14} {'and inputs':>11} {'torch µs':>9} {'ratio':>6} {'error':>8}")
+    convnet_us = 0.0
+    rng = np.random.default_rng(0)
+    for name in names:
+        channels, *image = IMAGES[name]
+        architecture = ARCHITECTURES[name](tuple(image), 49.0)
+        shared = CNNGP(architecture, weight, bias)
+        layers = [[value] * architecture.convolutions for value in (weight, bias)]
+        layered, reference = CNNGP(architecture, *layers), CNNGP(architecture, weight, bias, engine="torch")
+        points = rng.random((max(sizes), channels, *image))
+        for dtype in (np.float32, np.float64):
+            shared.prepare(getattr(torch, dtype.__name__), torch.device("cpu"))
+            x100 = points[:100].astype(dtype)
+            torch_us = median(lambda: reference.gram(x100), 1) / 1e4 * 1e6  # noqa: B023
+            exact = reference.gram(points[:100])
+            scale = np.sqrt(np.outer(np.diagonal(exact), np.diagonal(exact)))
+            error = np.max(np.abs(shared.gram(x100) - exact) / scale)
+            for n in sizes:
+                x = torch.as_tensor(points[:n].astype(dtype))
+                g = torch.eye(n, dtype=x.dtype) + 1 / n
+                value = median(lambda: shared.gram(x), arguments.repeats)  # noqa: B023
+                ways = (
+                    median(lambda: shared.pullback(x)[1](g), arguments.repeats),  # noqa: B023
+                    median(lambda: layered.pullback(x)[1](g), arguments.repeats),  # noqa: B023
+                    median(lambda: layered.pullback(x)[1](g, inputs=True), arguments.repeats),  # noqa: B023
+                )
+                limit = OPERATIONS * layer_elements(architecture, tuple(image)) * n * (n + 1) / 2 / rates[dtype]
+                us = value / n**2 * 1e6
+                if (name, dtype) == ("convnet", np.float32) and n <= 600:
+                    convnet_us = us
+                print(
+                    f"{name:<14} {dtype.__name__:<8} {n:>5} {us:>8.2f} {limit / value:>9.0%} {ways[0] / value:>19.2f}x "
+                    f"{ways[1] / value:>13.2f}x {ways[2] / value:>10.2f}x {torch_us:>9.1f} {torch_us / us:>6.0f} "
+                    f"{error:>8.1e}",
+                    flush=True,
+                )
+    print()
+    architecture = ARCHITECTURES["convnet"]((28, 28), 49.0)
+    images = rng.random((100, 28, 28, 1)).astype(np.float32)
+    others = {"neural-tangents, jitted": (neural_tangents(architecture, weight, bias), images)}
+    if arguments.cnn_gp:
+        others["cnn-gp"] = (cnn_gp(arguments.cnn_gp, weight, bias), torch.as_tensor(images.transpose(0, 3, 1, 2)))
+    for name, (gram, x) in others.items():
+        gram(x)
+        us = median(lambda: gram(x), arguments.repeats) / len(x) ** 2 * 1e6  # noqa: B023
+        print(
+            f"convnet float32, {name} at N = 100: {us:.0f} µs an entry, {us / convnet_us:.0f} times the fused engine's"
+        )
+    for n in (600, 1200) if arguments.full else (600,):
+        command = [sys.executable, "-c", MEMORY, str(n), str(arguments.threads)]
+        grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        print(f"convnet float32, N = {n}: value and gradient took {grown:.0f} MB beside the N × N matrices")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of this process: {peak:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
