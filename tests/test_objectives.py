@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sklearn_kernels
 
 from kfx.kernels import NNGP, RBF, RationalQuadratic
 from kfx.linear_algebra import cholesky
 from kfx.notices import watch
-from kfx.objectives import rho
+from kfx.objectives import interpolation_error, loo, nll, rho, rho_polarized, rho_prediction
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import SCALES, Regularization
 
@@ -64,19 +70,96 @@ def test_rho_is_blind_to_the_scale_of_the_kernel_without_regularization():
     assert rho(7 * gram, y, 6, 0.0)[0] == pytest.approx(rho(gram, y, 6, 0.0)[0], rel=1e-10)
 
 
+def polarized_by_hand(gram, y, n_c, a):
+    full, sample = np.linalg.solve(a, y), np.zeros_like(y)
+    sample[:n_c] = np.linalg.solve(a[:n_c, :n_c], y[:n_c])
+    inner = [np.trace(u.T @ gram @ v) for u, v in ((full, full), (sample, sample), (full, sample))]
+    return (inner[0] + inner[1] - 2 * inner[2]) / inner[0]
+
+
+def predicted_by_hand(gram, y, n_c, a):
+    return gram[:, :n_c] @ np.linalg.inv(a[:n_c, :n_c]) @ y[:n_c]
+
+
+def left_out_by_hand(gram, y, n_c, a):
+    errors = []
+    for i in range(len(y)):
+        others = np.delete(np.arange(len(y)), i)
+        errors.append(y[i] - gram[i, others] @ np.linalg.solve(a[np.ix_(others, others)], y[others]))
+    return np.mean(np.square(errors))
+
+
+def likelihood_by_hand(gram, y, n_c, a):
+    return -sum(multivariate_normal(np.zeros(len(y)), a).logpdf(column) for column in y.T)
+
+
+def profiled_by_hand(gram, y, n_c, a):
+    return minimize_scalar(lambda t: likelihood_by_hand(gram, y, n_c, np.exp(t) * a), bounds=(-9, 9)).fun
+
+
+OBJECTIVES = {
+    "rho": (rho, lambda k, y, n, a: rho_from_its_definition(k, y, n, a[0, 0] - k[0, 0])),
+    "rho_polarized": (rho_polarized, polarized_by_hand),
+    "rho_prediction": (
+        rho_prediction,
+        lambda *p: np.sum((p[1] - predicted_by_hand(*p)) ** 2) / np.sum(p[1] ** 2),
+    ),
+    "consistent": (
+        partial(rho_prediction, form="consistent"),
+        lambda *p: 1 - np.sum(predicted_by_hand(*p) ** 2) / np.sum(p[1] ** 2),
+    ),
+    "printed": (
+        partial(rho_prediction, form="printed"),
+        lambda *p: 1 - np.sum(predicted_by_hand(*p) ** 2) / np.trace(p[1].T @ np.linalg.inv(p[3]) @ p[1]),
+    ),
+    "interpolation_error": (interpolation_error, lambda *p: np.sum((p[1] - predicted_by_hand(*p)) ** 2)),
+    "nll": (nll, likelihood_by_hand),
+    "nll_profiled": (partial(nll, scale="profiled"), profiled_by_hand),
+    "loo": (loo, left_out_by_hand),
+}
+every_objective = pytest.mark.parametrize(("objective", "by_hand"), OBJECTIVES.values(), ids=OBJECTIVES.keys())
+
+
+@every_objective
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_objective_against_its_definition(objective, by_hand, outputs, scale):
+    gram, y = problem(outputs=outputs)
+    regularization = Regularization(0.02, scale)
+    a = gram + regularization.of(torch.as_tensor(gram)) * np.eye(len(gram))
+    assert objective(gram, y, 6, regularization, cotangent=False)[0] == pytest.approx(by_hand(gram, y, 6, a), rel=1e-8)
+
+
+def test_polarized_is_rho_without_regularization():
+    gram, y = problem()
+    assert rho_polarized(gram, y, 6, 0.0)[0] == pytest.approx(rho(gram, y, 6, 0.0)[0], rel=1e-8)
+
+
+def test_nll_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 2)), rng.normal(size=(20, 2))
+    regression = GaussianProcessRegressor(sklearn_kernels.RBF(1.3), alpha=0.1, optimizer=None).fit(x, y)
+    expected, slope = regression.log_marginal_likelihood(np.log([1.3]), eval_gradient=True)
+    gram, pull = RBF(1.3).pullback(x)
+    value, cotangent = nll(gram, y, 10, 0.1)
+    assert value == pytest.approx(-expected, rel=1e-10)
+    assert pull(cotangent)[0] * 1.3 == pytest.approx(-slope[0], rel=1e-8)
+
+
+@every_objective
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("value", [1e-4, 0.3])
-def test_cotangent_against_central_differences(scale, value):
+def test_cotangent_against_central_differences(objective, by_hand, scale, value):
     gram, y = problem()
     regularization = Regularization(value, scale)
-    _, cotangent = rho(gram, y, 6, regularization)
+    _, cotangent = objective(gram, y, 6, regularization)
     np.testing.assert_allclose(cotangent, cotangent.T, atol=1e-14 * np.abs(cotangent).max())
     direction = np.random.default_rng(3).normal(size=gram.shape)
     direction += direction.T
     h = 1e-5
 
     def along(t):
-        return rho(gram + t * direction, y, 6, regularization, cotangent=False)[0]
+        return objective(gram + t * direction, y, 6, regularization, cotangent=False)[0]
 
     expected = (8 * (along(h) - along(-h)) - (along(2 * h) - along(-2 * h))) / (12 * h)
     assert np.sum(cotangent * direction) == pytest.approx(expected, rel=1e-6)

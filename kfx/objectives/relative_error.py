@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from kfx.arrays import Array, as_tensor, in_kind
-from kfx.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.arrays import Array, in_kind
+from kfx.linear_algebra import solve_lower, solve_upper
+from kfx.objectives.problem import pose
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization, as_regularization
+from kfx.regularization import Regularization
 
 
 def rho(
@@ -31,16 +30,9 @@ def rho(
     Returns ρ and G, (N_f, N_f), symmetric, dρ = Σ_ij G_ij dΘ_ij; G is None with `cotangent=False`.
     Raises NumericalError where A cannot be factored or Y is zero.
     """
-    theta, targets = as_tensor(gram), as_tensor(y, dtype=torch.float64).to(as_tensor(gram).device)
-    n = len(theta)
-    if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
-        raise ValueError(
-            f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
-            f"{tuple(theta.shape)}, targets of {tuple(targets.shape)}, sample_size={sample_size}"
-        )
-    regularization = as_regularization(regularization)
-    factor = cholesky(theta, regularization.of(theta))
-    w = solve_lower(factor, targets.reshape(n, -1))
+    problem = pose(gram, y, sample_size, regularization)
+    factor = problem.factor
+    w = solve_lower(factor, problem.y)
     energy = w.square().sum(dim=1)
     sample_energy, lost = float(energy[:sample_size].sum()), float(energy[sample_size:].sum())
     total = sample_energy + lost  # so that round-off cannot lift ρ above 1
@@ -53,4 +45,4 @@ def rho(
     z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
     result = (y_hat @ y_hat.mT).mul_(-sample_energy / total**2)
     result[:sample_size, :sample_size].addmm_(z_hat, z_hat.mT, alpha=1 / total)
-    return value, in_kind(regularization.pull(result), gram)
+    return value, in_kind(problem.regularization.pull(result), gram)

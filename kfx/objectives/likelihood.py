@@ -1,0 +1,44 @@
+"""The negative log marginal likelihood of a Gaussian process."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from kfx.arrays import Array
+from kfx.objectives.problem import pose
+from kfx.outcomes import Event, NumericalError
+from kfx.regularization import Regularization
+
+SCALES = ("one", "profiled")
+
+
+def nll(
+    gram: Array,
+    y: Array,
+    sample_size: int,
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+    scale: str = "one",
+) -> tuple[float, Any]:
+    """−log p(Y) = ½ tr YᵀA⁻¹Y / s + (outputs/2)(log det A + N log 2πs), A = Θ + λI: the outputs are independent.
+
+    scale: `one`, s = 1; `profiled`, the s that minimises it, tr YᵀA⁻¹Y / (N outputs), so that the kernel's scale
+    does not matter. The noise is λ. The sample is ignored. Arguments, results and errors as for `rho`.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    problem = pose(gram, y, sample_size, regularization)
+    n, outputs = problem.y.shape
+    energy = float((problem.y * problem.y_hat).sum())
+    if scale == "profiled" and not energy > 0:
+        raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so their scale is")
+    s = energy / (n * outputs) if scale == "profiled" else 1.0
+    log_determinant = 2 * float(problem.factor.diagonal().log().sum())
+    value = 0.5 * energy / s + 0.5 * outputs * (log_determinant + n * math.log(2 * math.pi * s))
+    if not cotangent:
+        return value, None
+    inverse = torch.cholesky_inverse(problem.factor)  # its every entry is a derivative of log det A
+    return value, problem.cotangent(0.5 * outputs * inverse - (0.5 / s) * (problem.y_hat @ problem.y_hat.mT))

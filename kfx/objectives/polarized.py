@@ -1,0 +1,44 @@
+"""ρ without the assumption that the batch interpolates exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kfx.arrays import Array
+from kfx.objectives.problem import pose
+from kfx.outcomes import Event, NumericalError
+from kfx.regularization import Regularization
+
+
+def rho_polarized(
+    gram: Array,
+    y: Array,
+    sample_size: int,
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+) -> tuple[float, Any]:
+    """(‖v_f‖² + ‖v_s‖² − 2⟨v_f, v_s⟩) / ‖v_f‖², with v_f = Σ ŷ_i K(x_i, ·) and v_s = Σ ẑ_i K(x_i, ·).
+
+    Ŷ = A⁻¹Y and Ẑ = (A_c⁻¹Y_c, 0) are regularized, the inner products are Θ's own: with D = Ŷ − Ẑ it is
+    tr DᵀΘD / tr ŶᵀΘŶ ≥ 0, and may pass 1. Without λ it is ρ (Darcy 2020, ch. 2, his later form).
+    Arguments, results and errors as for `rho`.
+    """
+    problem = pose(gram, y, sample_size, regularization)
+    n, theta, y_hat = sample_size, problem.theta, problem.y_hat
+    z_hat = torch.zeros_like(y_hat)
+    z_hat[:n] = problem.solve_sample(problem.y[:n])
+    difference = y_hat - z_hat
+    lost, kept = theta @ difference, theta @ y_hat
+    numerator, denominator = float((difference * lost).sum()), float((y_hat * kept).sum())
+    if not denominator > 0:
+        raise NumericalError(Event.DIVERGED, "the batch's interpolant is zero, so rho_polarized is 0/0")
+    value = numerator / denominator
+    if not cotangent:
+        return value, None
+    # dŶ = −A⁻¹ dA Ŷ and dẐ = −A_c⁻¹ dA_c Ẑ; Θ stands by itself in both inner products.
+    to_theta = difference @ difference.mT - value * (y_hat @ y_hat.mT)
+    to_a = problem.solve(lost - value * kept).mul_(-2) @ y_hat.mT
+    to_a[:n, :n] += problem.solve_sample(lost[:n]).mul_(2) @ z_hat[:n].mT
+    return value, problem.cotangent(to_a.div_(denominator), to_theta.div_(denominator))

@@ -1,0 +1,65 @@
+"""ρ by what the sample predicts at the batch's points, instead of by RKHS norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfx.arrays import Array
+from kfx.objectives.problem import SamplePrediction, pose
+from kfx.outcomes import Event, NumericalError
+from kfx.regularization import Regularization
+
+FORMS = ("relative_error", "consistent", "printed")
+
+
+def rho_prediction(
+    gram: Array,
+    y: Array,
+    sample_size: int,
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+    form: str = "relative_error",
+) -> tuple[float, Any]:
+    """Khalid 2022, Algorithm 4, and what it may have meant; S are the sample's predictions at the batch's points.
+
+    form: `relative_error`  ‖Y − S‖² / ‖Y‖² ≥ 0.
+          `consistent`      1 − ‖S‖² / ‖Y‖². Unbounded below: a prediction that overshoots is rewarded.
+          `printed`         1 − ‖S‖² / (YᵀA⁻¹Y): a Euclidean norm over a kernel norm, so that it changes with the
+                            kernel's scale; unbounded below.
+    Arguments, results and errors as for `rho`.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    problem = pose(gram, y, sample_size, regularization)
+    size = float(((problem.y_hat if form == "printed" else problem.y) * problem.y).sum())
+    prediction = SamplePrediction(problem)
+    if not size > 0:
+        raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho_prediction is 0/0")
+    error = prediction.value - problem.y if form == "relative_error" else prediction.value
+    sign, ratio = (1.0 if form == "relative_error" else -1.0), float(error.square().sum()) / size
+    value = ratio if form == "relative_error" else 1 - ratio
+    if not cotangent:
+        return value, None
+    to_a, to_theta = prediction.pull(error * (2 * sign / size))
+    if form == "printed":
+        to_a -= ratio / size * (problem.y_hat @ problem.y_hat.mT)
+    return value, problem.cotangent(to_a, to_theta)
+
+
+def interpolation_error(
+    gram: Array,
+    y: Array,
+    sample_size: int,
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+) -> tuple[float, Any]:
+    """e₂ = Σ ‖Y_i − S_i‖² over the batch's points, S the sample's predictions there.
+
+    A sum, as Owhadi & Yoo 2019, eq. 7.4, has it. Darcy 2020 divides by N_f; Khalid 2022 takes its root: the same
+    minimum on a batch, other step lengths. Arguments, results and errors as for `rho`.
+    """
+    problem = pose(gram, y, sample_size, regularization)
+    prediction = SamplePrediction(problem)
+    error = prediction.value - problem.y
+    value = float(error.square().sum())
+    return value, problem.cotangent(*prediction.pull(2 * error)) if cotangent else None

@@ -1,0 +1,96 @@
+"""What every objective starts from: a checked problem, its regularized matrix factored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kfx.arrays import Array, as_tensor, in_kind
+from kfx.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.regularization import Regularization, as_regularization
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Θ, (N, N), its first `sample_size` points the sample; Y, (N, outputs), float64; λ.
+
+    Names as in DESIGN's formulas: A = Θ + λI, A_c the sample's block with the *batch's* λ.
+    """
+
+    gram: torch.Tensor
+    y: torch.Tensor
+    sample_size: int
+    regularization: Regularization
+    given: Array
+
+    @cached_property
+    def theta(self) -> torch.Tensor:
+        """Θ in float64."""
+        return self.gram.to(torch.float64)
+
+    @cached_property
+    def factor(self) -> torch.Tensor:
+        """L, A = LLᵀ; its leading block factors A_c. NumericalError where there is none."""
+        return cholesky(self.gram, self.regularization.of(self.gram))
+
+    @cached_property
+    def sample_factor(self) -> torch.Tensor:
+        """A_c's: the leading block of the batch's where that is there already."""
+        n = self.sample_size
+        if "factor" in self.__dict__:
+            return self.factor[:n, :n]
+        return cholesky(self.gram[:n, :n], self.regularization.of(self.gram))
+
+    @cached_property
+    def y_hat(self) -> torch.Tensor:
+        """A⁻¹Y."""
+        return self.solve(self.y)
+
+    def solve(self, right: torch.Tensor) -> torch.Tensor:
+        """A⁻¹ right."""
+        return solve_upper(self.factor, solve_lower(self.factor, right))
+
+    def solve_sample(self, right: torch.Tensor) -> torch.Tensor:
+        """A_c⁻¹ right."""
+        return solve_upper(self.sample_factor, solve_lower(self.sample_factor, right))
+
+    def cotangent(self, to_a: torch.Tensor, to_theta: torch.Tensor | None = None) -> Any:
+        """The cotangent of Θ, symmetric, from that of A and that of Θ where it stands by itself."""
+        total = self.regularization.pull((to_a + to_a.mT).div_(2))
+        if to_theta is not None:
+            total = total + (to_theta + to_theta.mT) / 2
+        return in_kind(total, self.given)
+
+
+def pose(gram: Array, y: Array, sample_size: int, regularization: float | Regularization) -> Problem:
+    """The problem, or ValueError with what was expected. A plain number is an absolute λ."""
+    theta = as_tensor(gram)
+    targets = as_tensor(y, dtype=torch.float64).to(theta.device)
+    n = len(theta)
+    if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
+        raise ValueError(
+            f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
+            f"{tuple(theta.shape)}, targets of {tuple(targets.shape)}, sample_size={sample_size}"
+        )
+    return Problem(theta, targets.reshape(n, -1), sample_size, as_regularization(regularization), gram)
+
+
+class SamplePrediction:
+    """S = Θ[:, :N_c] A_c⁻¹ Y_c, (N_f, outputs): what the sample alone predicts at every point of the batch."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        n = problem.sample_size
+        self.z = problem.solve_sample(problem.y[:n])
+        self.value = problem.theta[:, :n] @ self.z
+
+    def pull(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """From the cotangent g of S to those of A, of which only the sample's block is not 0, and of Θ."""
+        n = self.problem.sample_size
+        to_theta, to_a = torch.zeros_like(self.problem.theta), torch.zeros_like(self.problem.theta)
+        to_theta[:, :n] = g @ self.z.mT
+        to_a[:n, :n] = -self.problem.solve_sample(self.problem.theta[:, :n].mT @ g) @ self.z.mT
+        return to_a, to_theta
