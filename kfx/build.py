@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -92,12 +93,26 @@ def kernel(node: Any, image: tuple[int, int] | None) -> Any:
         "nngp": lambda: kernels.NNGP(
             node.depth, node.activation, node.weight_variance, node.bias_variance, backend=node.backend, **options
         ),
+        "matern": lambda: kernels.Matern(node.sigma, node.nu, **options),
+        "laplace": lambda: kernels.Laplace(node.sigma, **options),
+        "linear": lambda: kernels.Linear(node.bias_variance, **options),
+        "polynomial": lambda: kernels.Polynomial(node.degree, node.gamma, node.bias_variance, **options),
+        "sum": lambda: kernels.Sum(_parts(node, image), **options),
+        "product": lambda: kernels.Product(_parts(node, image), **options),
+        "rbf_network": lambda: kernels.Sum(_parts(node, image), **options),
         "cnngp": lambda: _cnngp(node, image, options),
     }
     try:
         return builders[node.name]()
     except ValueError as error:
         raise ConfigError(f"kernel={node.name}: {error}") from error
+
+
+def _parts(node: schema.CombinationNode, image: tuple[int, int] | None) -> list[Any]:
+    from kfx.kernels import Scaled
+
+    built = [(coefficient, kernel(part, image)) for coefficient, part in node.parts]
+    return [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
 
 
 def _cnngp(node: schema.CNNGPNode, image: tuple[int, int] | None, options: dict[str, Any]) -> Any:
@@ -121,6 +136,8 @@ def _cnngp(node: schema.CNNGPNode, image: tuple[int, int] | None, options: dict[
 
 def uses_jax(node: Any) -> bool:
     """Whether a kernel is computed by JAX."""
+    if isinstance(node, schema.CombinationNode):
+        return any(uses_jax(part) for _, part in node.parts)
     return isinstance(node, schema.NNGPNode)
 
 
@@ -134,11 +151,11 @@ def check_start(config: schema.Config) -> None:
         _check_search(config.optimizer, start)
     if isinstance(config.optimizer, (schema.Unmoved, schema.Bayesian)) or config.kernel.initial == "random":
         return
-    for name, value, (low, high) in zip(start.names, start.flat, start.bounds, strict=True):
+    for name, key, value, (low, high) in zip(start.names, start.keys, start.flat, start.bounds, strict=True):
         if not low <= value <= high:
             raise ConfigError(
                 f"kernel.{name}={value:g}: optimizer {config.optimizer.name} moves it within [{low:g}, {high:g}]; "
-                f"start inside, or set kernel.bounds.{name.split('.')[0]}=[low,high]"
+                f"start inside, or set kernel.bounds.{key}=[low,high]"
             )
 
 
@@ -147,7 +164,7 @@ def _check_initial_range(node: Any, start: Any) -> None:
         raise ConfigError(f"kernel.initial_range={node.initial_range}: used with kernel.initial=random alone; set that")
     bounds = dict(zip(start.names, start.bounds, strict=True))
     for name, (low, high) in node.initial_range.items():
-        within = [bound for full, bound in bounds.items() if name in (full, full.split(".")[0])]
+        within = [bounds[full] for full, key in zip(start.names, start.keys, strict=True) if name in (full, key)]
         if not within:
             raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(bounds)}")
         if low < within[0][0] or high > within[0][1]:
@@ -161,11 +178,9 @@ def _check_search(node: schema.Bayesian, start: Any) -> None:
     from kfx.optimizers.bayesian import search_box
 
     box = search_box(start.bounds, None if node.bounds is None else (node.bounds[0], node.bounds[1]))
-    for name, (low, high) in zip(start.names, box, strict=True):
+    for key, (low, high) in zip(start.keys, box, strict=True):
         if low >= high:
-            raise ConfigError(
-                f"optimizer.bounds={node.bounds}: none of it lies within kernel.bounds.{name.split('.')[0]}; widen one"
-            )
+            raise ConfigError(f"optimizer.bounds={node.bounds}: none of it lies within kernel.bounds.{key}; widen one")
 
 
 def starting_kernel(node: Any, image: tuple[int, int] | None, rng: np.random.Generator) -> Any:
@@ -178,7 +193,7 @@ def random_kernel(built: Any, ranges: dict[str, list[float]], rng: np.random.Gen
     """The same kernel with its trainable parameters drawn within `ranges`, or their bounds where it is silent."""
     from kfx.optimizers.space import random_within
 
-    keys = [name if name in ranges else name.split(".")[0] for name in built.names]
+    keys = [name if name in ranges else key for name, key in zip(built.names, built.keys, strict=True)]
     box = np.array([ranges.get(key, bound) for key, bound in zip(keys, built.bounds, strict=True)])
     return built.with_flat(random_within(box, rng))
 
@@ -205,7 +220,9 @@ def sampler(node: Any) -> Any:
 def objective(node: Any) -> Callable[..., tuple[float, Any]]:
     from kfx import objectives
 
-    return {"rho": objectives.rho}[node.name]
+    chosen = getattr(objectives, node.name)  # an option is named as its function
+    settings = {item.name: getattr(node, item.name) for item in fields(node) if item.name != "name"}
+    return partial(chosen, **settings) if settings else chosen
 
 
 def optimizer(config: schema.Config) -> Any:

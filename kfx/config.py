@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kfx.outcomes import ConfigError, DataError
-from kfx.schema import OPTIONS, SINGLE, Config, FieldError, Node
+from kfx.schema import NETWORK_PARTS, OPTIONS, SINGLE, CombinationNode, Config, FieldError, Node
 
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device", "experiment")
 
@@ -175,6 +176,8 @@ def check(raw: DictConfig) -> Config:
         parts[group] = _chosen(group, group, raw.get(group))
     if "kernel" in _fields(type(parts["dataset"])):  # a data set drawn from a kernel of its own
         parts["dataset"].kernel = _chosen("dataset.kernel", "kernel", raw.dataset.kernel)
+        _choose_parts("dataset.kernel", parts["dataset"].kernel, raw.dataset.kernel)
+    _choose_parts("kernel", parts["kernel"], raw.kernel)
     for key, schema in SINGLE.items():
         if raw.get(key) is not None:
             parts[key] = _build(key, schema, raw[key])
@@ -244,6 +247,26 @@ def _chosen(path: str, group: str, node: Any) -> Any:
     if name not in OPTIONS[group]:
         raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")
     return _build(path, OPTIONS[group][name], node)
+
+
+def _choose_parts(path: str, kernel: Any, raw: DictConfig) -> None:
+    """Make nodes of a combination's parts, at any depth: (coefficient or None, node)."""
+    if not isinstance(kernel, CombinationNode):
+        return
+    allowed = NETWORK_PARTS if kernel.name == "rbf_network" else tuple(OPTIONS["kernel"])
+    chosen = []
+    for i, part in enumerate(raw.parts):
+        here = f"{path}.parts[{i}]"
+        if not isinstance(part, DictConfig) or part.get("name") not in allowed:
+            raise ConfigError(f"{here}={part}: expected a name, one of {', '.join(allowed)}, and its parameters")
+        coefficient = part.get("coefficient", 1.0 if kernel.name == "rbf_network" else None)
+        if coefficient is not None and not (isinstance(coefficient, (int, float)) and 0 < coefficient < math.inf):
+            raise ConfigError(f"{here}.coefficient={coefficient}: expected a number > 0")
+        without = OmegaConf.masked_copy(part, [str(key) for key in part if key != "coefficient"])
+        node = _chosen(here, "kernel", without)
+        _choose_parts(here, node, without)
+        chosen.append((coefficient, node))
+    kernel.parts = chosen
 
 
 def _build(path: str, schema: type[Node], node: Any) -> Any:

@@ -175,6 +175,36 @@ class RationalQuadraticNode(KernelNode):
 
 
 @dataclass
+class MaternNode(KernelNode):
+    sigma: float = _positive(1.0)
+    nu: float = _ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5))
+
+
+@dataclass
+class LaplaceNode(KernelNode):
+    sigma: float = _positive(1.0)
+
+
+@dataclass
+class LinearNode(KernelNode):
+    bias_variance: float = _not_negative(1.0)
+
+
+@dataclass
+class PolynomialNode(KernelNode):
+    degree: int = _count(3)
+    gamma: float = _positive(1.0)
+    bias_variance: float = _not_negative(1.0)
+
+
+@dataclass
+class CombinationNode(KernelNode):
+    """parts: kernels by name and parameters, each with a `coefficient` c, for c² K, where one is wanted."""
+
+    parts: Any = _ranged(None, "a list of kernels: name and parameters", lambda v: isinstance(v, list) and len(v) > 0)
+
+
+@dataclass
 class NNGPNode(KernelNode):
     depth: int = _count(3, 0)
     activation: str = _one_of("relu", "relu", "erf")
@@ -203,8 +233,18 @@ class CNNGPNode(KernelNode):
 
 
 @dataclass
-class RhoNode(Node):
-    name: str = "rho"
+class ObjectiveNode(Node):
+    name: str = ""
+
+
+@dataclass
+class RhoPrediction(ObjectiveNode):
+    form: str = _one_of("relative_error", "relative_error", "consistent", "printed")
+
+
+@dataclass
+class NLL(ObjectiveNode):
+    scale: str = _one_of("one", "one", "profiled")
 
 
 @dataclass
@@ -398,8 +438,27 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "fashion_mnist": Images,
         "cifar10": Cifar10,
     },
-    "kernel": {"rbf": RBFNode, "rational_quadratic": RationalQuadraticNode, "nngp": NNGPNode, "cnngp": CNNGPNode},
-    "objective": {"rho": RhoNode},
+    "kernel": {
+        "rbf": RBFNode,
+        "rational_quadratic": RationalQuadraticNode,
+        "matern": MaternNode,
+        "laplace": LaplaceNode,
+        "linear": LinearNode,
+        "polynomial": PolynomialNode,
+        "sum": CombinationNode,
+        "product": CombinationNode,
+        "rbf_network": CombinationNode,
+        "nngp": NNGPNode,
+        "cnngp": CNNGPNode,
+    },
+    "objective": {
+        "rho": ObjectiveNode,
+        "rho_polarized": ObjectiveNode,
+        "rho_prediction": RhoPrediction,
+        "interpolation_error": ObjectiveNode,
+        "nll": NLL,
+        "loo": ObjectiveNode,
+    },
     "sampler": {"fixed": FixedNode},
     "optimizer": {
         "none": Unmoved,
@@ -412,6 +471,7 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
     "evaluation": {"default": EvaluationNode},
     "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},
 }
+NETWORK_PARTS = ("rbf", "rational_quadratic")
 SINGLE: dict[str, type[Node]] = {
     "regularization": RegularizationNode,
     "checkpoint": CheckpointNode,

@@ -6,8 +6,24 @@ import numpy as np
 import pytest
 import torch
 from sklearn.gaussian_process import kernels as sklearn_kernels
+from sklearn.metrics import pairwise
 
-from kfx.kernels import CNNGP, NNGP, RBF, Conv2d, Erf, RationalQuadratic, ReLU, Residual, Sequential
+from kfx.kernels import (
+    CNNGP,
+    NNGP,
+    RBF,
+    Conv2d,
+    Erf,
+    Laplace,
+    Linear,
+    Matern,
+    Polynomial,
+    RationalQuadratic,
+    ReLU,
+    Residual,
+    Scaled,
+    Sequential,
+)
 from kfx.kernels.architectures import ARCHITECTURES
 
 TABLE = (12, 5)
@@ -29,6 +45,16 @@ RESIDUAL = Sequential(
 KERNELS = {
     "rbf": (RBF(1.3), TABLE),
     "rbf_long": (RBF(40.0), TABLE),
+    "matern_1/2": (Matern(1.3, 0.5), TABLE),
+    "matern_3/2": (Matern(1.3, 1.5), TABLE),
+    "matern_5/2": (Matern(1.3, 2.5), TABLE),
+    "laplace": (Laplace(1.3), TABLE),
+    "linear": (Linear(0.7), TABLE),
+    "polynomial": (Polynomial(3, 0.4, 0.7), TABLE),
+    "sum": (RBF(1.3) + 0.5 * Matern(0.8, 2.5) + Linear(0.3), TABLE),
+    "product": (RBF(1.3) * Matern(0.8, 2.5) * Linear(0.3), TABLE),
+    "network": (Scaled(RBF(1.3), 0.6) + Scaled(RationalQuadratic(0.7, 1.2), 1.4), TABLE),
+    "sum_of_images": (RBF(2.0) * 3 + CNNGP(STRIDED, 1.6, 0.2), IMAGES),
     "rational_quadratic": (RationalQuadratic(0.7, 1.2, 0.8, trainable=["alpha", "beta", "gamma"]), TABLE),
     **{
         f"{backend}_{name}": (NNGP(*arguments, backend=backend, trainable=trainable), shape)
@@ -201,6 +227,39 @@ def test_rational_quadratic_against_scikit_learn():
     np.testing.assert_allclose(RationalQuadratic(alpha, beta).gram(x), expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_matern_against_scikit_learn(nu):
+    x, y = points((9, 3)), points((6, 3), 1)
+    np.testing.assert_allclose(Matern(1.7, nu).gram(x, y), sklearn_kernels.Matern(1.7, nu=nu)(x, y), rtol=1e-13)
+
+
+def test_the_others_against_scikit_learn():
+    x, y = points((9, 3)), points((6, 3), 1)
+    expected = pairwise.laplacian_kernel(x, y, gamma=1 / 1.7)
+    np.testing.assert_allclose(Laplace(1.7).gram(x, y), expected, rtol=1e-13)
+    np.testing.assert_allclose(Linear(1.7).gram(x, y), sklearn_kernels.DotProduct(np.sqrt(1.7))(x, y), rtol=1e-13)
+    expected = pairwise.polynomial_kernel(x, y, degree=4, gamma=0.3, coef0=1.7)
+    np.testing.assert_allclose(Polynomial(4, 0.3, 1.7).gram(x, y), expected, rtol=1e-12)
+
+
+def test_algebra_against_scikit_learn():
+    x, y = points((9, 3)), points((6, 3), 1)
+    s = sklearn_kernels
+    found = (2 * RBF(1.7) + RBF(0.5) * Matern(1.1, 2.5) + Linear(0.3)) * RBF(4.0)
+    expected = (2 * s.RBF(1.7) + s.RBF(0.5) * s.Matern(1.1, nu=2.5) + s.DotProduct(np.sqrt(0.3))) * s.RBF(4.0)
+    np.testing.assert_allclose(found.gram(x, y), expected(x, y), rtol=1e-12)
+
+
+def test_parameters_of_a_combination():
+    kernel = 2 * RBF(1.7, bounds={"sigma": (0.1, 10)}) + RationalQuadratic(0.5, 2.0) + Linear(0.3)
+    assert kernel.names == ["0.coefficient", "0.0.sigma", "1.alpha", "1.beta", "2.bias_variance"]
+    assert kernel.parameters["1.gamma"] == 1.0
+    np.testing.assert_array_equal(kernel.bounds[1], [0.1, 10])
+    moved = kernel.with_flat([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert [part.parameters for part in moved.parts[1:]] == [{"alpha": 3, "beta": 4, "gamma": 1}, {"bias_variance": 5}]
+    assert kernel.with_parameters(**{"1.gamma": 3.0}).parts[1].parameters["gamma"] == 3.0
+
+
 def test_gamma_of_rational_quadratic_stays_unless_asked():
     assert RationalQuadratic().names == ["alpha", "beta"]
     assert RationalQuadratic(gamma=2.0).parameters["gamma"] == 2.0
@@ -212,6 +271,9 @@ def test_gamma_of_rational_quadratic_stays_unless_asked():
         (lambda: RBF(-1.0), "sigma takes a finite number > 0, got -1.0"),
         (lambda: RBF(float("nan")), "sigma takes a finite number > 0"),
         (lambda: RBF(1.0, trainable=["lengthscale"]), "RBF has no parameter 'lengthscale'; it has sigma"),
+        (lambda: RBF() * -1.0, "takes one > 0, got -1.0"),
+        (lambda: Matern(nu=2.0), "nu must be 0.5, 1.5 or 2.5, got 2.0"),
+        (lambda: Polynomial(degree=0), "degree takes a whole number >= 1"),
         (lambda: RBF().with_flat([1.0, 2.0]), "expected 1 parameters"),
         (lambda: RBF().with_parameters(gamma=1.0), "no parameter 'gamma'"),
         (lambda: RBF().gram(np.zeros(4)), r"points must be \(n, features\)"),

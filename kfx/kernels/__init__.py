@@ -6,14 +6,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.stationary import RBF, RationalQuadratic
+from kfx.kernels.combination import Product, Scaled, Sum
+from kfx.kernels.dot_product import Linear, Polynomial
+from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
 
 if TYPE_CHECKING:
     from kfx.kernels.cnngp import CNNGP
     from kfx.kernels.layers import Conv2d, Erf, ReLU, Residual, Sequential
     from kfx.kernels.nngp import NNGP
 
-__all__ = ["CNNGP", "NNGP", "RBF", "Conv2d", "Erf", "Kernel", "RationalQuadratic", "ReLU", "Residual", "Sequential"]
+__all__ = [
+    "CNNGP",
+    "NNGP",
+    "RBF",
+    "Conv2d",
+    "Erf",
+    "Kernel",
+    "Laplace",
+    "Linear",
+    "Matern",
+    "Polynomial",
+    "Product",
+    "RationalQuadratic",
+    "ReLU",
+    "Residual",
+    "Scaled",
+    "Sequential",
+    "Sum",
+]
 
 _HOMES = {
     "NNGP": "nngp",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -57,6 +58,30 @@ class Kernel(abc.ABC):
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:  # noqa: B027
         """Do beforehand what the first Gram matrix would otherwise do once, as compiling. Most have nothing to do."""
 
+    # ---- algebra: what is trainable in the parts is trainable in the whole
+
+    def __add__(self, other: Kernel) -> Kernel:
+        from kfx.kernels.combination import Sum
+
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        return Sum([part for side in (self, other) for part in (side.parts if isinstance(side, Sum) else [side])])
+
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        from kfx.kernels.combination import Product, Scaled
+
+        if isinstance(other, (int, float)):
+            if not other > 0:
+                raise ValueError(f"a kernel times a number takes one > 0, got {other!r}")
+            return Scaled(self, math.sqrt(other))
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        return Product(
+            [part for side in (self, other) for part in (side.parts if isinstance(side, Product) else [side])]
+        )
+
+    __rmul__ = __mul__
+
     # ---- parameters
 
     @property
@@ -68,6 +93,11 @@ class Kernel(abc.ABC):
     def names(self) -> list[str]:
         """The entries of `flat`: `sigma`, or `weight_variance.0`, … for an array."""
         return [name for key in self.trainable for name in _entries(key, self._values[key])]
+
+    @property
+    def keys(self) -> list[str]:
+        """The parameter that each entry of `flat` belongs to: `sigma`, or `weight_variance` for each of its entries."""
+        return [key for key in self.trainable for _ in _entries(key, self._values[key])]
 
     @property
     def flat(self) -> np.ndarray:

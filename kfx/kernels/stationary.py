@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
@@ -22,14 +23,18 @@ class Stationary(Kernel):
     def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """∂κ/∂(r²), and ∂κ/∂θ for each parameter θ, where κ(r²) = gram is known."""
 
+    @staticmethod
+    def _squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return squared_distances(x, y)
+
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return self._profile(squared_distances(x, y))
+        return self._profile(self._squared_distances(x, y))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return self._profile(x.new_zeros(1)).expand(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        r2 = squared_distances(x, None)
+        r2 = self._squared_distances(x, None)
         gram = self._profile(r2)
         return gram, _StationaryPull(self, x, r2, gram)
 
@@ -118,3 +123,96 @@ class RationalQuadratic(Stationary):
         base = self._base(r2)
         to_base = gram / base * -alpha
         return to_base * gamma, {"alpha": -gram * base.log(), "beta": to_base * (2 * beta), "gamma": to_base * r2}
+
+
+class Matern(Stationary):
+    """Matérn with smoothness ν, as in scikit-learn; `sigma` is its length, a = √(2ν) r / σ:
+
+    ν = 1/2: exp(−a).    ν = 3/2: (1 + a) exp(−a).    ν = 5/2: (1 + a + a²/3) exp(−a).
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"sigma": (1e-4, 1e4)}
+
+    def __init__(
+        self,
+        sigma: float = 1.0,
+        nu: float = 1.5,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        if nu not in (0.5, 1.5, 2.5):
+            raise ValueError(f"Matern: nu must be 0.5, 1.5 or 2.5, got {nu!r}")
+        super().__init__({"sigma": sigma}, trainable, bounds)
+        self.nu = nu
+
+    @staticmethod
+    def _squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        # By differences: r itself matters here, and the square root would halve the digits of a matrix product's r².
+        a = x.reshape(len(x), -1)
+        b = a if y is None else y.reshape(len(y), -1)
+        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
+
+    def _scaled(self, r2: torch.Tensor) -> torch.Tensor:
+        return r2.sqrt() * (math.sqrt(2 * self.nu) / self._scalar("sigma"))
+
+    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+        a = self._scaled(r2)
+        polynomial: torch.Tensor | float = {0.5: lambda: 1.0, 1.5: lambda: 1 + a, 2.5: lambda: 1 + a + a.square() / 3}[self.nu]()
+        return torch.exp(-a).mul_(polynomial)
+
+    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        a, sigma = self._scaled(r2), self._scalar("sigma")
+        factor = {
+            0.5: lambda: torch.where(a > 0, 1 / a, 0.0),  # a cusp at r = 0, where nothing is to be moved
+            1.5: lambda: torch.ones_like(a),
+            2.5: lambda: (1 + a) / 3,
+        }[self.nu]()
+        to_r2 = factor.mul_(torch.exp(-a)).mul_(-self.nu / sigma / sigma)
+        return to_r2, {"sigma": to_r2 * r2 * (-2 / sigma)}
+
+
+class Laplace(Kernel):
+    """exp(−‖x − x'‖₁ / σ), the sum of absolute differences, as scikit-learn's `laplacian_kernel`; with one feature
+    Matérn's ν = 1/2."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"sigma": (1e-4, 1e4)}
+
+    def __init__(
+        self,
+        sigma: float = 1.0,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        super().__init__({"sigma": sigma}, trainable, bounds)
+
+    def _distances(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        a = x.reshape(len(x), -1)
+        return torch.cdist(a, a if y is None else y.reshape(len(y), -1), p=1.0)
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return torch.exp(self._distances(x, y) / -self._scalar("sigma"))
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones(len(x))
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        distances = self._distances(x, None)
+        gram = torch.exp(distances / -self._scalar("sigma"))
+        return gram, _LaplacePull(self, x, distances, gram)
+
+
+class _LaplacePull(Pull):
+    def __init__(self, kernel: Laplace, x: torch.Tensor, distances: torch.Tensor, gram: torch.Tensor) -> None:
+        self.kernel, self.x, self.distances, self.gram = kernel, x, distances, gram
+
+    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+        sigma = self.kernel._scalar("sigma")
+        weights = cotangent * self.gram / -sigma
+        by_name = {"sigma": float((weights * self.distances).sum()) / -sigma}
+        if not inputs:
+            return by_name, None
+        points = self.x.reshape(len(self.x), -1).to(weights)
+        columns = [2 * (weights * (column[:, None] - column[None, :]).sign()).sum(dim=1) for column in points.mT]
+        return by_name, torch.stack(columns, dim=1).reshape(self.x.shape)

@@ -1,0 +1,101 @@
+"""Kernels of the inner product x·x' alone. Images count as vectors of their pixels."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import torch
+
+from kfx.kernels.base import Bounds, Kernel, Pull
+
+
+class DotProduct(Kernel):
+    """K(x, x') = κ(x·x'). A subclass gives κ and its derivatives."""
+
+    @abc.abstractmethod
+    def _profile(self, product: torch.Tensor) -> torch.Tensor:
+        """κ(x·x')."""
+
+    @abc.abstractmethod
+    def _slopes(self, product: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """∂κ/∂(x·x'), and ∂κ/∂θ for each parameter θ."""
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        a = x.reshape(len(x), -1)
+        return self._profile(a @ (a if y is None else y.reshape(len(y), -1)).mT)
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self._profile(x.reshape(len(x), -1).square().sum(dim=1))
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        points = x.reshape(len(x), -1)
+        product = points @ points.mT
+        return self._profile(product), _DotProductPull(self, x, product)
+
+
+class _DotProductPull(Pull):
+    def __init__(self, kernel: DotProduct, x: torch.Tensor, product: torch.Tensor) -> None:
+        self.kernel, self.x, self.product = kernel, x, product
+
+    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+        slope, to_parameters = self.kernel._slopes(self.product)
+        by_name = {name: float((cotangent * each).sum()) for name, each in to_parameters.items()}
+        if not inputs:
+            return by_name, None
+        weights = cotangent * slope
+        points = self.x.reshape(len(self.x), -1).to(weights)
+        return by_name, (2 * weights @ points).reshape(self.x.shape)
+
+
+class Linear(DotProduct):
+    """x·x' + σ_b², `bias_variance` ≥ 0 (scikit-learn's DotProduct)."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"bias_variance": (1e-4, 1e4)}
+
+    def __init__(
+        self,
+        bias_variance: float = 1.0,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        super().__init__({"bias_variance": bias_variance}, trainable, bounds)
+
+    def _profile(self, product: torch.Tensor) -> torch.Tensor:
+        return product + self._scalar("bias_variance")
+
+    def _slopes(self, product: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        ones = torch.ones_like(product)
+        return ones, {"bias_variance": ones}
+
+
+class Polynomial(DotProduct):
+    """(γ x·x' + σ_b²)^degree, γ > 0, `bias_variance` ≥ 0, a whole degree ≥ 1 (scikit-learn's polynomial_kernel)."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"gamma": (1e-6, 1e4), "bias_variance": (1e-4, 1e4)}
+
+    def __init__(
+        self,
+        degree: int = 3,
+        gamma: float = 1.0,
+        bias_variance: float = 1.0,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        if degree != int(degree) or degree < 1:
+            raise ValueError(f"Polynomial: degree takes a whole number >= 1, got {degree!r}")
+        super().__init__({"gamma": gamma, "bias_variance": bias_variance}, trainable, bounds)
+        self.degree = int(degree)
+
+    def _base(self, product: torch.Tensor) -> torch.Tensor:
+        return product * self._scalar("gamma") + self._scalar("bias_variance")
+
+    def _profile(self, product: torch.Tensor) -> torch.Tensor:
+        return self._base(product).pow(self.degree)
+
+    def _slopes(self, product: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        to_base = self._base(product).pow(self.degree - 1).mul_(self.degree)
+        return to_base * self._scalar("gamma"), {"gamma": to_base * product, "bias_variance": to_base}
