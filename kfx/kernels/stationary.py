@@ -158,8 +158,10 @@ class Matern(Stationary):
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
         a = self._scaled(r2)
-        polynomial: torch.Tensor | float = {0.5: lambda: 1.0, 1.5: lambda: 1 + a, 2.5: lambda: 1 + a + a.square() / 3}[self.nu]()
-        return torch.exp(-a).mul_(polynomial)
+        value = torch.exp(-a)
+        if self.nu > 0.5:
+            value *= 1 + a if self.nu == 1.5 else 1 + a + a.square() / 3
+        return value
 
     def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         a, sigma = self._scaled(r2), self._scalar("sigma")
