@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -10,12 +11,21 @@ from typing import Any
 import numpy as np
 
 from kfx import schema
-from kfx.data.dataset import Dataset, preprocess
+from kfx.data.dataset import Dataset, folds, preprocess
 from kfx.outcomes import ConfigError, DataError
 from kfx.regularization import Regularization
 from kfx.streams import Streams
 
-_POOL = {"digits": 1797, "diabetes": 442, "mnist": 60_000, "fashion_mnist": 60_000}
+_POOL = {
+    "digits": 1797,
+    "diabetes": 442,
+    "boston": 506,
+    "wine_red": 1599,
+    "wine_white": 4898,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+}
+_CLASSES = ("swiss_roll", "digits", "mnist", "fashion_mnist", "cifar10")
 _CIFAR_BATCH = 10_000
 _IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28), "cifar10": (32, 32)}
 
@@ -35,9 +45,14 @@ def training_size(node: Any) -> int:
     return wanted
 
 
+def fold_size(evaluation: schema.EvaluationNode, n: int) -> int:
+    """How many of n training points a kernel is trained on: fewer by the largest fold in cross-validation."""
+    return n - math.ceil(n / evaluation.folds) if isinstance(evaluation, schema.KFold) else n
+
+
 def has_classes(node: Any) -> bool:
     """Whether the data set is a classification."""
-    return node.name not in ("three_bumps", "gp_sample", "diabetes")
+    return node.name in _CLASSES
 
 
 def data_files(node: Any) -> list[tuple[str, str]]:
@@ -57,9 +72,23 @@ def data_checksums(node: Any) -> dict[str, str]:
     return checksums([locate(dataset, name) for dataset, name in data_files(node)])
 
 
+def parts(config: schema.Config, streams: Streams) -> list[Dataset]:
+    """What kernels are trained and judged on: the data set, or its folds, each preprocessed by itself."""
+    node, evaluation = config.dataset, config.evaluation
+    whole = _loaded(node, streams)
+    split = [whole]
+    if isinstance(evaluation, schema.KFold):
+        split = folds(whole, evaluation.folds, evaluation.shuffle, streams["data"])
+    return [preprocess(part, node.preprocess) for part in split]
+
+
 def dataset(node: Any, streams: Streams) -> Dataset:
     """Load and preprocess. The stream `data` picks subsets and random points."""
-    from kfx.data import embedded, images, synthetic
+    return preprocess(_loaded(node, streams), node.preprocess)
+
+
+def _loaded(node: Any, streams: Streams) -> Dataset:
+    from kfx.data import embedded, images, synthetic, tabular
 
     rng = streams["data"]
     loaders: dict[str, Callable[[], Dataset]] = {
@@ -68,13 +97,18 @@ def dataset(node: Any, streams: Streams) -> Dataset:
         "gp_sample": lambda: synthetic.gp_sample(
             node.n_train, node.n_test, node.dimensions, node.width, node.noise, kernel(node.kernel, None).gram, rng
         ),
+        "noisy_sine": lambda: synthetic.noisy_sine(node.n_train, node.n_test, node.noise, rng),
+        "line": lambda: synthetic.line(node.n_train, node.n_test, node.noise, rng),
+        "boston": lambda: tabular.boston(node.n_train, node.n_test, rng),
+        "wine_red": lambda: tabular.wine("red", node.n_train, node.n_test, rng),
+        "wine_white": lambda: tabular.wine("white", node.n_train, node.n_test, rng),
         "digits": lambda: embedded.digits(node.n_train, node.n_test, rng),
         "diabetes": lambda: embedded.diabetes(node.n_train, node.n_test, rng),
         "mnist": lambda: images.idx_dataset("mnist", node.n_train, node.n_test, rng),
         "fashion_mnist": lambda: images.idx_dataset("fashion_mnist", node.n_train, node.n_test, rng),
         "cifar10": lambda: images.cifar10(node.n_train, node.n_test, node.batches, rng),
     }
-    return preprocess(loaders[node.name](), node.preprocess)
+    return loaders[node.name]()
 
 
 def image_size(node: Any) -> tuple[int, int] | None:
@@ -144,12 +178,17 @@ def uses_jax(node: Any) -> bool:
 def check_start(config: schema.Config) -> None:
     """ConfigError if an optimizer that moves parameters starts outside their bounds."""
     start = kernel(config.kernel, image_size(config.dataset))
+    if config.kernel.initial in _LENGTHS and "sigma" not in start.parameters:
+        raise ConfigError(
+            f"kernel.initial={config.kernel.initial}: sets sigma, which kernel={config.kernel.name} does not have; "
+            "use rbf, matern or laplace"
+        )
     _check_initial_range(config.kernel, start)
     if isinstance(config.dataset, schema.GPSample):
         kernel(config.dataset.kernel, None)
     if isinstance(config.optimizer, schema.Bayesian):
         _check_search(config.optimizer, start)
-    if isinstance(config.optimizer, (schema.Unmoved, schema.Bayesian)) or config.kernel.initial == "random":
+    if isinstance(config.optimizer, (schema.Unmoved, schema.Bayesian)) or config.kernel.initial != "explicit":
         return
     for name, key, value, (low, high) in zip(start.names, start.keys, start.flat, start.bounds, strict=True):
         if not low <= value <= high:
@@ -183,10 +222,29 @@ def _check_search(node: schema.Bayesian, start: Any) -> None:
             raise ConfigError(f"optimizer.bounds={node.bounds}: none of it lies within kernel.bounds.{key}; widen one")
 
 
-def starting_kernel(node: Any, image: tuple[int, int] | None, rng: np.random.Generator) -> Any:
-    """The kernel that a run starts from: as configured, or with `initial: random` drawn."""
-    built = kernel(node, image)
-    return random_kernel(built, node.initial_range, rng) if node.initial == "random" else built
+def starting_kernels(config: schema.Config, parts: Sequence[Dataset], streams: Streams) -> list[Any]:
+    """The kernel that each part starts from: as configured, drawn, or with a length taken from its training points."""
+    node = config.kernel
+    built = kernel(node, image_size(config.dataset))
+    if node.initial == "random":
+        built = random_kernel(built, node.initial_range, streams["initial_parameters"])
+    if node.initial not in _LENGTHS:
+        return [built] * len(parts)
+    return [built.with_parameters(sigma=_LENGTHS[node.initial](part.x_train)) for part in parts]
+
+
+def _natural(x: np.ndarray) -> float:
+    """σ² = Var ‖x‖ (Darcy 2020, ch. 5, the "natural variance")."""
+    return float(np.std(np.linalg.norm(x.reshape(len(x), -1), axis=1)))
+
+
+def _mean_squared_distance(x: np.ndarray) -> float:
+    """2σ² = mean of ‖x − x'‖² over all pairs, a point with itself among them (Owhadi & Yoo 2019, γ⁻¹ = MSD)."""
+    flat = x.reshape(len(x), -1)
+    return math.sqrt(float(np.mean(np.sum((flat - flat.mean(axis=0)) ** 2, axis=1))))
+
+
+_LENGTHS = {"natural": _natural, "mean_squared_distance": _mean_squared_distance}
 
 
 def random_kernel(built: Any, ranges: dict[str, list[float]], rng: np.random.Generator) -> Any:
@@ -209,6 +267,38 @@ def evaluation_regularizations(config: schema.Config) -> list[Regularization]:
     return [
         Regularization(float(v), own.scale or usual.scale) for v in (values if isinstance(values, list) else [values])
     ]
+
+
+def scoring(config: schema.Config) -> Any:
+    """How predictions are made and judged."""
+    from kfx.evaluation import Scoring
+
+    node = config.evaluation
+    return Scoring(
+        evaluation_regularizations(config),
+        solver=node.solver,
+        rcond=node.rcond,
+        variance=node.posterior_variance,
+        clip=None if node.clip is None else (node.clip[0], node.clip[1]),
+        train_error=node.train_error,
+    )
+
+
+def evaluation_jobs(
+    config: schema.Config, parts: Sequence[Dataset], streams: Streams
+) -> list[tuple[int, int, np.ndarray]]:
+    """(repeat, part, order of its training points) of each evaluation: every fold once, or random orders of the one
+    part."""
+    from kfx.evaluation import interpolation_order
+
+    node = config.evaluation
+    if isinstance(node, schema.KFold):
+        whole = node.n_interpolation is None
+        rng = streams["evaluation"]
+        sizes = [len(part.x_train) for part in parts]
+        return [(k, k, np.arange(n) if whole else rng.permutation(n)) for k, n in enumerate(sizes)]
+    orders = [interpolation_order(parts[0], node.balanced, streams["evaluation"]) for _ in range(node.repeats)]
+    return [(repeat, 0, order) for repeat, order in enumerate(orders)]
 
 
 def sampler(node: Any) -> Any:

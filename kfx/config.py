@@ -19,7 +19,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kfx.outcomes import ConfigError, DataError
-from kfx.schema import NETWORK_PARTS, OPTIONS, SINGLE, CombinationNode, Config, FieldError, Node
+from kfx.schema import (
+    NETWORK_PARTS,
+    OPTIONS,
+    SINGLE,
+    CombinationNode,
+    Config,
+    FieldError,
+    KFold,
+    Node,
+    Table,
+    TestPoints,
+)
 
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device", "experiment")
 
@@ -301,10 +312,10 @@ def _accepts(schema: type[Node], key: str) -> str:
 
 
 def _check_combinations(config: Config) -> None:
-    from kfx.build import has_classes, training_size
+    from kfx.build import fold_size, has_classes, training_size
 
     try:
-        size = training_size(config.dataset)
+        size = fold_size(config.evaluation, training_size(config.dataset))
     except DataError as error:
         raise ConfigError(str(error)) from error
     batch = config.sampler.batch_size
@@ -316,5 +327,12 @@ def _check_combinations(config: Config) -> None:
     for n in config.evaluation.n_interpolation or ():
         if n > size:
             raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
-    if config.evaluation.balanced and not has_classes(config.dataset):
+    if isinstance(config.evaluation, KFold) and not isinstance(config.dataset, Table):
+        tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node is Table)
+        raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
+    if config.dataset.n_test == 0 and not isinstance(config.evaluation, KFold):
+        raise ConfigError(
+            "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"
+        )
+    if isinstance(config.evaluation, TestPoints) and config.evaluation.balanced and not has_classes(config.dataset):
         raise ConfigError(f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,94 +35,121 @@ def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator)
     return order[np.argsort(rank, kind="stable")]
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How predictions are made and judged.
+
+    regularizations: each is evaluated. clip: lowest and highest that a prediction may be. train_error: also on the
+    training points.
+    """
+
+    regularizations: Sequence[Regularization]
+    solver: str = "cholesky"
+    rcond: float | None = None
+    variance: bool = False
+    clip: tuple[float, float] | None = None
+    train_error: bool = False
+
+
 def evaluate(
     name: str,
     kernel: Kernel,
     data: Dataset,
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    *,
+    repeat: int,
+    order: np.ndarray,
     sizes: Sequence[int],
-    orders: Sequence[np.ndarray],
-    regularizations: Sequence[Regularization],
-    solver: str = "cholesky",
-    rcond: float | None = None,
-    variance: bool = False,
-    done: Container[int] = (),
-) -> Iterator[tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]]:
-    """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel, repeat by repeat.
+    scoring: Scoring,
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
+    """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel and one repeat.
 
     A system that cannot be solved gives NaN and a line among the failures.
 
-    tensors: x_train, y_train, x_test. sizes: N_I, each a head of each of `orders` (one a repeat), so that one
-    Gram matrix serves them all. done: repeats to leave out. Predictions are keyed
-    `kernel/n/repeat/λ/mean` (and `/variance`).
+    tensors: x_train, y_train, x_test. sizes: N_I, each a head of `order`, so that one Gram matrix serves them all.
+    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`).
     """
     x_train, y_train, x_test = tensors
     largest = max(sizes)
-    for repeat, order in enumerate(orders):
-        if repeat in done:
-            continue
-        head = torch.as_tensor(order[:largest], device=x_train.device)
-        points, targets = x_train[head], y_train[head]
-        gram = kernel.gram(points)
-        cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
-        rows: list[dict[str, Any]] = []
-        arrays: dict[str, np.ndarray] = {}
-        failures: list[str] = []
-        for size in sizes:
-            for regularization in regularizations:
-                used = gram[:size, :size]
-                effective = regularization.of(used)
-                key = f"{name}/{size}/{repeat}/{regularization.value!r}"
-                measured: dict[str, float] = dict.fromkeys(metric_names(data, variance), math.nan)
-                with watch() as notices:
-                    try:
-                        alpha = coefficients(used, targets[:size].to(torch.float64), effective, solver, rcond)
-                        prediction = (cross[:, :size].to(torch.float64) @ alpha).cpu().numpy()
-                        arrays[f"{key}/mean"] = prediction
-                        measured |= metrics(prediction, data)
-                        if variance:
-                            spread = posterior_variance(used, cross[:, :size], kernel.diagonal(x_test), effective)
-                            arrays[f"{key}/variance"] = spread.cpu().numpy()
-                            measured["mean_posterior_variance"] = float(spread.mean())
-                    except NumericalError as error:  # one bad kernel must not cost the others their evaluation
-                        failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
-                measured |= {"effective_regularization": effective, "jitter": notices.jitter}
-                rows += [
-                    {
-                        "kernel": name,
-                        "n_interpolation": size,
-                        "repeat": repeat,
-                        "regularization": regularization.value,
-                        "metric": metric,
-                        "value": value,
-                    }
-                    for metric, value in measured.items()
-                ]
-        yield rows, arrays, failures
+    head = torch.as_tensor(order[:largest], device=x_train.device)
+    points, targets = x_train[head], y_train[head]
+    gram = kernel.gram(points)
+    cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
+    failures: list[str] = []
+    for size in sizes:
+        for regularization in scoring.regularizations:
+            used = gram[:size, :size]
+            effective = regularization.of(used)
+            key = f"{name}/{size}/{repeat}/{regularization.value!r}"
+            measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
+            with watch() as notices:
+                try:
+                    alpha = coefficients(
+                        used, targets[:size].to(torch.float64), effective, scoring.solver, scoring.rcond
+                    )
+                    prediction = _predicted(cross[:, :size], alpha, scoring.clip)
+                    arrays[f"{key}/mean"] = prediction
+                    measured |= metrics(prediction, data)
+                    if scoring.train_error:
+                        fitted = [
+                            _predicted(kernel.gram(block, points[:size]), alpha, scoring.clip)
+                            for block in x_train.split(_TEST_BLOCK)
+                        ]
+                        measured |= _errors(np.concatenate(fitted), data.y_train, "train_")
+                    if scoring.variance:
+                        spread = posterior_variance(used, cross[:, :size], kernel.diagonal(x_test), effective)
+                        arrays[f"{key}/variance"] = spread.cpu().numpy()
+                        measured["mean_posterior_variance"] = float(spread.mean())
+                except NumericalError as error:  # one bad kernel must not cost the others their evaluation
+                    failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
+            measured |= {"effective_regularization": effective, "jitter": notices.jitter}
+            rows += [
+                {
+                    "kernel": name,
+                    "n_interpolation": size,
+                    "repeat": repeat,
+                    "regularization": regularization.value,
+                    "metric": metric,
+                    "value": value,
+                }
+                for metric, value in measured.items()
+            ]
+    return rows, arrays, failures
+
+
+def _predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
+    prediction = (cross.to(torch.float64) @ alpha).cpu().numpy()
+    return prediction if clip is None else prediction.clip(*clip)
 
 
 def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
     """MSE and MAE over test points and outputs, and the accuracy in [0, 1] where there are classes."""
-    error = prediction - data.y_test
-    result = {"mse": float(np.mean(error**2)), "mae": float(np.mean(np.abs(error)))}
+    result = _errors(prediction, data.y_test)
     if data.labels_test is not None:
         return {"accuracy": float(np.mean(predicted_labels(prediction) == data.labels_test)), **result}
     return result
 
 
-def metric_names(data: Dataset, variance: bool) -> list[str]:
+def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str, float]:
+    error = prediction - y
+    return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
+
+
+def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     """What `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
-    spread = ["mean_posterior_variance"] if variance else []
-    return [*accuracy, "mse", "mae", *spread, "effective_regularization", "jitter"]
+    train = ["train_mse", "train_mae"] if scoring.train_error else []
+    spread = ["mean_posterior_variance"] if scoring.variance else []
+    return [*accuracy, "mse", "mae", *train, *spread, "effective_regularization", "jitter"]
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and standard deviation over repeats, for `metrics.json`."""
+def summary(rows: Sequence[dict[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+    """Mean and standard deviation over repeats, for `metrics.json`. `whole`: what to call the number of interpolation
+    points when each fold takes all of its own, which may differ by one."""
     groups: dict[tuple, list[float]] = {}
     for row in rows:
-        key = (row["kernel"], row["n_interpolation"], row["regularization"], row["metric"])
+        key = (row["kernel"], whole or row["n_interpolation"], row["regularization"], row["metric"])
         groups.setdefault(key, []).append(row["value"])
     names = ("kernel", "n_interpolation", "regularization", "metric")
     return [

@@ -23,7 +23,7 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     set_switches(config.device.allow_tf32)
     streams = Streams(config.seed)
     data = build.dataset(config.dataset, streams)
-    kernel = build.starting_kernel(config.kernel, build.image_size(config.dataset), streams["initial_parameters"])
+    kernel = build.starting_kernels(config, [data], streams)[0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"gram.npy": x_train} | ({"gram_test.npy": x_test} if test else {})

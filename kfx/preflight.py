@@ -50,6 +50,7 @@ def check(jobs: Sequence[Config]) -> None:
 def check_sizes(job: Config, n_train: int) -> None:
     """DataError if a batch or an interpolation needs more training points than the files hold."""
     wanted = max([job.sampler.batch_size or 0, *(job.evaluation.n_interpolation or [])])
+    n_train = build.fold_size(job.evaluation, n_train)
     if wanted > n_train:
         raise DataError(
             f"dataset {job.dataset.name}: its files hold {n_train} training points; sampler.batch_size or "

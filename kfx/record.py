@@ -242,6 +242,12 @@ class Record:
             raise CheckpointError(f"no checkpoint can be read ({'; '.join(complaints)}); start anew with kfx run")
         self.note("resumed", f"at iteration {self._restored['iteration']}" if self._restored else "from the start")
 
+    # ---- several fits in one record
+
+    def parts(self, count: int, iterations: int) -> Parts:
+        """What to give `count` fits, of so many iterations each, to write to."""
+        return Parts(self, count, iterations)
+
     # ---- evaluation
 
     def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
@@ -281,8 +287,11 @@ class Record:
 
     # ---- how it ended
 
-    def final_parameters(self, kernel: Kernel) -> None:
-        self.metrics["parameters"]["final"] = kernel.parameters
+    def final_parameters(self, kernels: Sequence[Kernel]) -> None:
+        """Of the fitted kernel; of several folds', `final` is the last one's and `folds` are all."""
+        self.metrics["parameters"]["final"] = kernels[-1].parameters
+        if len(kernels) > 1:
+            self.metrics["parameters"]["folds"] = [kernel.parameters for kernel in kernels]
         self._write_metrics()
 
     def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
@@ -322,6 +331,61 @@ class Record:
         if self._rho:
             self.metrics["rho"] = {"initial": self._rho[0], "final": self._rho[-1], "best": min(self._rho)}
         write_json(self.directory / "metrics.json", self.metrics)
+
+
+class Parts:
+    """One record for several fits, one after another: their iterations are counted on, and a checkpoint tells which
+    of them it belongs to and how those before it ended."""
+
+    def __init__(self, record: Record, count: int, iterations: int) -> None:
+        self.record, self.count, self.iterations = record, count, iterations
+        self.diagnostics = ("fold",) if count > 1 else ()
+        restored = record._restored["optimizer"] if record._restored is not None else {}
+        self.fitted: list[np.ndarray] = list(restored.get("fitted", []))
+        self._evaluations = int(restored.get("evaluations", 0))
+        self._resumed = int(restored.get("part", 0)) if restored else -1
+
+    def fit(self, kernel: Kernel, optimizer: Any, data: Any, streams: Streams) -> Kernel:
+        """`optimizer.fit` of the next part; of one that ended before the checkpoint, its result."""
+        part = _Part(self, len(self.fitted), streams)
+        fitted = optimizer.fit(kernel, data, streams, part)
+        self._evaluations = part.evaluations
+        self.fitted.append(fitted.flat)
+        return fitted
+
+    def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
+        """The fitted kernels of the parts before the checkpoint's."""
+        return [kernel.with_flat(flat) for kernel, flat in zip(starts, self.fitted, strict=False)]
+
+
+class _Part:
+    """What an optimizer sees of a record while it fits one of several parts."""
+
+    def __init__(self, parts: Parts, number: int, streams: Streams) -> None:
+        self.parts, self.number = parts, number
+        self.first = number * parts.iterations
+        self.before = self.evaluations = parts._evaluations
+
+    def row(self, iteration: int, evaluation: Evaluation, kernel_evaluations: int, **options: Any) -> None:
+        self.evaluations = self.before + kernel_evaluations
+        if self.parts.count > 1:
+            options["diagnostics"] = {**(options.get("diagnostics") or {}), "fold": self.number}
+        self.parts.record.row(self.first + iteration, evaluation, self.evaluations, **options)
+
+    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+        if self.number != self.parts._resumed:
+            return None
+        restored = self.parts.record.restore(streams)
+        return None if restored is None else (restored[0] - self.first, restored[1]["own"])
+
+    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+        whole = {
+            "own": state,
+            "part": self.number,
+            "fitted": list(self.parts.fitted),
+            "evaluations": self.before,
+        }
+        self.parts.record.checkpoint(self.first + iteration, streams, whole)
 
 
 # ---- reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import signal
 import threading
@@ -16,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
-from kfx.evaluation import evaluate, interpolation_order, metric_names, summary
+from kfx.data.dataset import Dataset
+from kfx.evaluation import evaluate, metric_names, summary
 from kfx.identity import identity
-from kfx.kernels.base import Kernel
 from kfx.outcomes import Event, KfxError, NumericalError, Status
 from kfx.preflight import check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
@@ -39,6 +40,9 @@ def resume(directory: Path) -> int:
     raw = OmegaConf.load(directory / "config.yaml")
     assert isinstance(raw, DictConfig)
     return _write(raw, directory, None, resume=True)
+
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Terminated(BaseException):
@@ -118,65 +122,69 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
 
     # the data and the kernel
     streams = Streams(cfg.seed)
-    data = build.dataset(cfg.dataset, streams)
-    kernel = build.starting_kernel(cfg.kernel, build.image_size(cfg.dataset), streams["initial_parameters"])
-    x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
-    y_train = torch.as_tensor(data.y_train, device=device)
+    parts = build.parts(cfg, streams)
+    starts = build.starting_kernels(cfg, parts, streams)
+    kernel = starts[0]
+    tensors = [_tensors(part, dtype, device) for part in parts]
     record.metrics["kernel_backend"] = kernel.backend_on(device)
-    check_sizes(cfg, len(x_train))
+    check_sizes(cfg, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
     with Waiting("compiling the kernel, once on this machine"):
         kernel.prepare(dtype, device)
     loaded = time.perf_counter()
 
     # fit
     optimizer = build.optimizer(cfg)
-    record.open_trace(kernel, optimizer.diagnostics)
+    fits = record.parts(len(parts), optimizer.iterations)
+    record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
     label = f"{cfg.dataset.name} {cfg.kernel.name} {cfg.optimizer.name}"
-    with Progress(label, optimizer.iterations) as bar:
+    fitted = fits.ended(starts)
+    with Progress(label, optimizer.iterations * len(parts)) as bar:
         record.watch = bar
-        fitted = optimizer.fit(kernel, (x_train, y_train), streams, record)
+        for number in range(len(fitted), len(parts)):
+            fitted.append(fits.fit(starts[number], optimizer, tensors[number][:2], streams))
     record.save()
     record.final_parameters(fitted)
     trained = time.perf_counter()
 
     # evaluate
-    evaluation = cfg.evaluation
-    orders = [interpolation_order(data, evaluation.balanced, streams["evaluation"]) for _ in range(evaluation.repeats)]
-    sizes = evaluation.n_interpolation or [len(x_train)]
-    regularizations = build.evaluation_regularizations(cfg)
-    kernels: dict[str, Kernel] = {"initial": kernel, "trained": fitted}
-    for i in range(evaluation.random_kernels):
-        kernels[f"random-{i}"] = build.random_kernel(kernel, cfg.kernel.initial_range, streams["random_kernels"])
-    each = len(sizes) * len(regularizations) * len(metric_names(data, evaluation.posterior_variance))
+    scoring = build.scoring(cfg)
+    jobs = build.evaluation_jobs(cfg, parts, streams)
+    sizes = cfg.evaluation.n_interpolation
+    kernels = {"initial": starts, "trained": fitted}
+    for i in range(cfg.evaluation.random_kernels):
+        drawn = build.random_kernel(kernel, cfg.kernel.initial_range, streams["random_kernels"])
+        kernels[f"random-{i}"] = [drawn] * len(parts)
+    each = len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring))
     rows = record.evaluated(each)
-    is_curve = data.x_train.shape[1:] == (1,)  # its picture needs the points and the predictions
+    is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # its picture needs points and predictions
     if is_curve:
-        record.predictions({name: getattr(data, name) for name in ("x_train", "y_train", "x_test", "y_test")})
-    with Steps("evaluation", len(kernels) * len(orders)) as steps:
-        for name, candidate in kernels.items():
+        record.predictions({name: getattr(parts[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
+    with Steps("evaluation", len(kernels) * len(jobs)) as steps:
+        for name, candidates in kernels.items():
             done = {row["repeat"] for row in rows if row["kernel"] == name}
-            if candidate is kernel and name != "initial":  # nothing moved: the same rows under another name
+            if name != "initial" and all(map(operator.is_, candidates, starts)):  # nothing moved: the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 record.evaluation(same)
                 rows += same
-                for _ in orders:
+                for _ in jobs:
                     steps.advance()
                 continue
-            for measured, arrays, failures in evaluate(
-                name,
-                candidate,
-                data,
-                (x_train, y_train, x_test),
-                sizes=sizes,
-                orders=orders,
-                regularizations=regularizations,
-                solver=evaluation.solver,
-                rcond=evaluation.rcond,
-                variance=evaluation.posterior_variance,
-                done=done,
-            ):
-                if evaluation.save_predictions or is_curve:
+            for repeat, number, order in jobs:
+                if repeat in done:
+                    steps.advance()
+                    continue
+                measured, arrays, failures = evaluate(
+                    name,
+                    candidates[number],
+                    parts[number],
+                    tensors[number],
+                    repeat,
+                    order,
+                    sizes or [len(parts[number].x_train)],
+                    scoring,
+                )
+                if cfg.evaluation.save_predictions or is_curve:
                     record.predictions(arrays)
                 record.evaluation(measured)
                 rows += measured
@@ -187,8 +195,10 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
                     raise record.stop
                 steps.advance()
     if cfg.kernel_check:
+        (x_train, _, x_test), (_, _, order) = tensors[-1], jobs[-1]
+        used = sizes or [len(x_train)]
         checks = kernel_check.compare(
-            fitted, data, x_train, x_test, orders[0], sizes, build.regularization(cfg.regularization)
+            fitted[-1], parts[-1], x_train, x_test, order, used, build.regularization(cfg.regularization)
         )
         record.table("kernel_check.csv", kernel_check.COLUMNS, checks)
     evaluated = time.perf_counter()
@@ -200,7 +210,18 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
         "evaluation_seconds": evaluated - trained,
     }
     with _undisturbed():  # a signal now would make an interrupted run of a completed one
-        record.finish(Status.COMPLETED, evaluation=summary(rows), timing=timing)
+        record.finish(Status.COMPLETED, evaluation=summary(rows, _whole(cfg, parts)), timing=timing)
+
+
+def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors:
+    """x_train, y_train, x_test: points in the run's dtype, targets in float64."""
+    x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (part.x_train, part.x_test))
+    return x_train, torch.as_tensor(part.y_train, device=device), x_test
+
+
+def _whole(cfg: Config, parts: Sequence[Dataset]) -> int | None:
+    """What to call the number of interpolation points when every fold takes all of its own."""
+    return None if cfg.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
 
 
 def set_threads(threads: int | None) -> None:

@@ -113,9 +113,16 @@ class GPSample(DatasetNode):
 
 
 @dataclass
+class NoisyCurve(DatasetNode):
+    n_train: int = _count(100, 2)
+    n_test: int = _count(200)
+    noise: float = _not_negative(0.1)
+
+
+@dataclass
 class Table(DatasetNode):
     n_train: int | None = _count_or_all(None, 2, "all that are not test points")
-    n_test: int = _count(100)
+    n_test: int = _count(100, 0)
 
 
 @dataclass
@@ -151,7 +158,7 @@ def _is_range(pair: Any) -> bool:
 @dataclass
 class KernelNode(Node):
     name: str = ""
-    initial: str = _one_of("explicit", "explicit", "random")
+    initial: str = _one_of("explicit", "explicit", "random", "natural", "mean_squared_distance")
     initial_range: dict = _ranged(
         {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
     )
@@ -350,20 +357,24 @@ class EvaluationRegularization(Node):
 
 @dataclass
 class EvaluationNode(Node):
-    name: str = "default"
+    name: str = ""
     n_interpolation: list[int] | None = _ranged(
         None,
         "a list of different whole numbers >= 1, or null for all training points",
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
     )
-    repeats: int = _count(1)
-    balanced: bool = _flag(False)
     random_kernels: int = _count(0, 0)
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = _one_of("cholesky", *SOLVERS)
     rcond: float | None = _ranged(
         None, "a number > 0 and < 1 (with solver=lstsq), or null", lambda v: v is None or 0 < v < 1
     )
+    clip: list[float] | None = _ranged(
+        None,
+        "[lowest, highest] that a prediction may be, or null",
+        lambda v: v is None or (len(v) == 2 and v[0] < v[1]),
+    )
+    train_error: bool = _flag(False)
     posterior_variance: bool = _flag(False)
     save_predictions: bool = _flag(False)
 
@@ -373,6 +384,18 @@ class EvaluationNode(Node):
             raise FieldError("rcond", self.rcond, f"null with solver={self.solver}; only lstsq cuts eigenvalues off")
         if self.posterior_variance and self.solver != "cholesky":
             raise FieldError("posterior_variance", True, f"false with solver={self.solver}; it needs cholesky")
+
+
+@dataclass
+class TestPoints(EvaluationNode):
+    repeats: int = _count(1)
+    balanced: bool = _flag(False)
+
+
+@dataclass
+class KFold(EvaluationNode):
+    folds: int = _count(5, 2)
+    shuffle: bool = _flag(False)
 
 
 @dataclass
@@ -415,7 +438,7 @@ class Config:
     objective: Any
     sampler: Any
     optimizer: Any
-    evaluation: EvaluationNode
+    evaluation: Any
     device: DeviceNode
     regularization: RegularizationNode
     checkpoint: CheckpointNode
@@ -432,8 +455,13 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "three_bumps": ThreeBumps,
         "swiss_roll": SwissRoll,
         "gp_sample": GPSample,
+        "noisy_sine": NoisyCurve,
+        "line": NoisyCurve,
         "digits": Table,
         "diabetes": Table,
+        "boston": Table,
+        "wine_red": Table,
+        "wine_white": Table,
         "mnist": Images,
         "fashion_mnist": Images,
         "cifar10": Cifar10,
@@ -468,7 +496,7 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "finite_difference": FiniteDifference,
         "bayesian": Bayesian,
     },
-    "evaluation": {"default": EvaluationNode},
+    "evaluation": {"default": TestPoints, "k_fold": KFold},
     "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},
 }
 NETWORK_PARTS = ("rbf", "rational_quadratic")

@@ -28,20 +28,26 @@ from kfx.kernels.layers import Activation
 OPERATIONS = 36
 IMAGES = {"simple": (1, 28, 28), "convnet": (1, 28, 28), "convnet_cifar": (3, 32, 32), "resnet": (1, 28, 28)}
 MEMORY = """
-import resource, sys, torch
+import sys, torch
 from kfx.kernels import CNNGP
 from kfx.kernels.architectures import ARCHITECTURES
 torch.set_num_threads(int(sys.argv[2]))
+
+def status(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) * 1024
+
 n, size = int(sys.argv[1]), 0
 for variances in (0.3, [0.3] * 8):
     kernel = CNNGP(ARCHITECTURES["convnet"]((28, 28), 49.0), variances, variances)
     kernel.pullback(torch.rand(64, 1, 28, 28))[1](torch.eye(64), inputs=True)
     x, g = torch.rand(n, 1, 28, 28), torch.eye(n)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/clear_refs", "w") as reset:  # the peak so far is that of loading the compiled loops
+        reset.write("5")
+    before = status("VmRSS")
     gram, pull = kernel.pullback(x)
     pull(g)
     matrices = (5 if variances == 0.3 else 3) * 4 * n * n  # the Gram, its tangents or the cotangent's symmetric sum
-    size = max(size, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before * 1024 - matrices)
+    size = max(size, status("VmHWM") - before - matrices)
 print(size / 2**20)
 """
 

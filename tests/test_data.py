@@ -55,6 +55,47 @@ def test_three_bumps():
     assert np.abs(random.x_train).max() <= np.pi
 
 
+def test_noisy_curves():
+    for name, f, high in (("noisy_sine", np.sin, 3 * np.pi), ("line", lambda x: x, 1.0)):
+        data = built(f"dataset={name}", "dataset.n_train=500", "dataset.noise=0.2")
+        assert data.x_train.min() >= 0
+        assert data.x_train.max() <= high
+        assert np.std(data.y_train - f(data.x_train)) == pytest.approx(0.2, rel=0.1)
+        np.testing.assert_array_equal(data.y_test, f(data.x_test))
+
+
+def write_table(path, rows, columns, delimiter, header=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = np.random.default_rng(0).normal(size=(rows, columns))
+    np.savetxt(path, table, delimiter=delimiter, header=header, comments="")
+    return table
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the published file")
+def test_tables_keep_the_order_of_their_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
+    for name, file, shape, delimiter, header in (
+        ("boston", "housing.data", (506, 14), " ", ""),
+        ("wine_red", "winequality-red.csv", (1599, 12), ";", "a;b"),
+        ("wine_white", "winequality-white.csv", (4898, 12), ";", "a;b"),
+    ):
+        table = write_table(tmp_path / "tabular" / file, *shape, delimiter, header)
+        data = built(f"dataset={name}", "dataset.n_test=0", "evaluation=k_fold")
+        np.testing.assert_allclose(data.x_train, table[:, :-1])
+        np.testing.assert_allclose(data.y_train, table[:, -1:])
+        assert len(built(f"dataset={name}", "dataset.n_test=30").x_test) == 30
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the published file")
+@pytest.mark.parametrize("content", ["", "1 2 3\n", "a b\n", "nan " * 14 + "\n"])
+def test_a_broken_table_is_one_error(tmp_path, monkeypatch, content):
+    monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
+    (tmp_path / "tabular").mkdir()
+    (tmp_path / "tabular/housing.data").write_text(content * (506 if "nan" in content else 1))
+    with pytest.raises(DataError, match="expected 506 rows of 14 numbers"):
+        built("dataset=boston")
+
+
 def test_swiss_roll_arms_mirror_each_other():
     data = built("dataset=swiss_roll", "dataset.n_train=40")
     first, second = data.x_train[:20], data.x_train[20:]

@@ -8,9 +8,12 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import KFold
 
+from kfx import load_run
 from kfx.data import Dataset
-from kfx.evaluation import evaluate, interpolation_order, metrics, summary
+from kfx.data.dataset import folds
+from kfx.evaluation import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.kernels import RBF
 from kfx.regression import SOLVERS, coefficients, posterior_variance
 from kfx.regularization import Regularization
@@ -85,15 +88,13 @@ def test_one_gram_serves_every_size():
     orders = [interpolation_order(data, False, np.random.default_rng(r)) for r in range(2)]
     regularization = Regularization(1e-3, "centered")
     rows = []
-    for measured, arrays, failures in evaluate(
-        "initial", RBF(1.0), data, tensors, sizes=[10, 30], orders=orders, regularizations=[regularization]
-    ):
+    for repeat, order in enumerate(orders):
+        measured, arrays, failures = evaluate(
+            "initial", RBF(1.0), data, tensors, repeat, order, [10, 30], Scoring([regularization])
+        )
         rows += measured
         assert failures == []
-        assert arrays["initial/10/0/0.001/mean" if rows[-1]["repeat"] == 0 else "initial/10/1/0.001/mean"].shape == (
-            60,
-            3,
-        )
+        assert arrays[f"initial/10/{repeat}/0.001/mean"].shape == (60, 3)
     x, y = data.x_train[orders[1][:10]], data.y_train[orders[1][:10]]
     gram = RBF(1.0).gram(x)
     effective = 1e-3 * (np.trace(gram) / 10 - gram.sum() / 100)
@@ -105,3 +106,97 @@ def test_one_gram_serves_every_size():
     assert table_[30, "mse"]["mean"] == pytest.approx(np.mean(values))
     assert table_[30, "mse"]["sd"] == pytest.approx(np.std(values, ddof=1))
     assert table_[30, "mse"]["repeats"] == 2
+
+
+# ---- cross-validation
+
+
+def test_folds_are_scikit_learns():
+    data = classified()
+    x = data.x_train
+    for shuffle in (False, True):
+        parts = folds(data, 4, shuffle, np.random.default_rng(3))
+        seed = int(np.random.default_rng(3).integers(2**31)) if shuffle else None
+        expected = KFold(4, shuffle=shuffle, random_state=seed).split(x)
+        for part, (train, test) in zip(parts, expected, strict=True):
+            np.testing.assert_array_equal(part.x_train, x[train])
+            np.testing.assert_array_equal(part.x_test, x[test])
+            np.testing.assert_array_equal(part.labels_test, data.labels_train[test])
+
+
+CROSS_VALIDATED = ["dataset.n_test=0", "evaluation=k_fold", "optimizer=none", "optimizer.iterations=1"]
+ABSOLUTE = ["regularization.scale=absolute", "figures=false", "device.precision_check=off", "hydra.run.dir=r"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        # Darcy 2020, Table 5.1, row 1; then by the mean squared distance, where he prints 30.892 (11.78); then row 4.
+        (
+            ["dataset=boston", "kernel.initial=natural", "regularization.value=1e-3"],
+            {"mse": 34.363, "train_mse": 7.564, "mae": 4.009, "train_mae": 1.881},
+        ),
+        (
+            ["dataset=boston", "kernel.initial=mean_squared_distance", "regularization.value=1e-3"],
+            {"mse": 30.908, "train_mse": 11.789},
+        ),
+        (
+            ["dataset=boston", "kernel=rational_quadratic", "kernel.alpha=0.5", "regularization.value=1e-7"],
+            {"mse": 126.024, "train_mse": 0.0},
+        ),
+        # Table 5.3, row 1, of which he prints 2936.088 (2519.247)
+        (
+            ["dataset=diabetes", "kernel.sigma=10", "regularization.value=1e-7"],
+            {"mse": 2936.094, "train_mse": 2519.250, "mae": 43.367, "train_mae": 40.228},
+        ),
+        # Tables 5.5 and 5.7, row 1
+        (
+            ["dataset=wine_red", "kernel.sigma=500", "regularization.value=1e-4", "evaluation.clip=[1,10]"],
+            {"mse": 0.4415, "train_mse": 0.4242},
+        ),
+        (
+            ["dataset=wine_white", "kernel.sigma=500", "regularization.value=1e-4", "evaluation.clip=[1,10]"],
+            {"mse": 0.5706, "train_mse": 0.5400},
+        ),
+        # The rows "KF Gaussian" of both, which plain ridge gives: the gain is that of λ
+        (
+            ["dataset=wine_red", "kernel.sigma=500", "regularization.value=1e-6", "evaluation.clip=[1,10]"],
+            {"mse": 0.4201, "train_mse": 0.3916},
+        ),
+        (
+            ["dataset=wine_white", "kernel.sigma=500", "regularization.value=1e-6", "evaluation.clip=[1,10]"],
+            {"mse": 0.5631, "train_mse": 0.5229},
+        ),
+    ],
+)
+def test_published_baselines(kfx, real_data, words, expected):
+    code, _, _ = kfx("run", *words, *CROSS_VALIDATED, *ABSOLUTE)
+    assert code == 0
+    found = {row["metric"]: row for row in load_run("r").metrics["evaluation"] if row["kernel"] == "initial"}
+    assert {row["repeats"] for row in found.values()} == {5}
+    for metric, value in expected.items():
+        assert found[metric]["mean"] == pytest.approx(value, abs=6e-5 if value < 1 else 6e-4)
+
+
+def test_each_fold_has_its_kernel(kfx):
+    words = ["dataset=diabetes", "dataset.n_test=0", "evaluation=k_fold", "optimizer=adam", "optimizer.iterations=4"]
+    code, _, _ = kfx("run", *words, *ABSOLUTE, "sampler.batch_size=30", "evaluation.save_predictions=true")
+    assert code == 0
+    run = load_run("r")
+    assert run.trace["iteration"].tolist() == list(range(20))
+    assert run.trace["diagnostic.fold"].tolist() == [k for k in range(5) for _ in range(4)]
+    assert run.trace["kernel_evaluations"].tolist() == list(range(1, 21))
+    assert len({tuple(each.values()) for each in run.metrics["parameters"]["folds"]}) == 5
+    assert sorted(run.evaluation["repeat"].unique()) == [0, 1, 2, 3, 4]
+    mean = next(row for row in run.metrics["evaluation"] if (row["kernel"], row["metric"]) == ("trained", "mse"))
+    assert (mean["n_interpolation"], mean["repeats"]) == (354, 5)
+
+
+def test_clipped_predictions_and_errors_in_training():
+    data = Dataset("t", np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.zeros((1, 1)), np.array([[5.0]]))
+    tensors = tuple(torch.as_tensor(a) for a in (data.x_train, data.y_train, data.x_test))
+    scoring = Scoring([Regularization(1.0, "absolute")], clip=(0.0, 1.0), train_error=True)
+    rows, _, _ = evaluate("initial", RBF(1.0), data, tensors, 0, np.arange(2), [2], scoring)
+    found = {row["metric"]: row["value"] for row in rows}  # every prediction is 4/3
+    assert (found["mse"], found["mae"]) == (16.0, 4.0)
+    assert (found["train_mse"], found["train_mae"]) == (2.0, 1.0)

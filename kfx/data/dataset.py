@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from sklearn.model_selection import KFold
 
 from kfx.outcomes import DataError
 
@@ -53,16 +54,32 @@ def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.
 def split(
     x: np.ndarray, y: np.ndarray, n_train: int | None, n_test: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Two disjoint random parts of one table: x_train, y_train, x_test, y_test."""
+    """Two disjoint random parts of one table: x_train, y_train, x_test, y_test. Without test points, all of it stays
+    in the order of its file."""
     if n_test + (n_train or 1) > len(x):
         raise DataError(
             f"dataset.n_train={n_train}, dataset.n_test={n_test}: the data set has {len(x)} points in all; "
             f"ask for fewer"
         )
     order = rng.permutation(len(x))
+    if n_test == 0 and n_train is None:
+        order = np.arange(len(x))
     test, train = order[:n_test], order[n_test:]
     train = train if n_train is None else train[:n_train]
     return x[train], y[train], x[test], y[test]
+
+
+def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) -> list[Dataset]:
+    """The training points in `count` folds, each the test points once: in their order, or shuffled."""
+    seed = int(rng.integers(2**31)) if shuffle else None
+    parts = KFold(count, shuffle=shuffle, random_state=seed).split(data.x_train)
+
+    def part(train: np.ndarray, test: np.ndarray) -> Dataset:
+        x, y, labels = data.x_train, data.y_train, data.labels_train
+        own = (None, None) if labels is None else (labels[train], labels[test])
+        return Dataset(data.name, x[train], y[train], x[test], y[test], *own)
+
+    return [part(train, test) for train, test in parts]
 
 
 def preprocess(data: Dataset, steps: Sequence[str]) -> Dataset:

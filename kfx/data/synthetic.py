@@ -24,6 +24,24 @@ def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator
     return Dataset("three_bumps", x_train[:, None], f(x_train)[:, None], x_test[:, None], f(x_test)[:, None])
 
 
+def noisy_sine(n_train: int, n_test: int, noise: float, rng: np.random.Generator) -> Dataset:
+    """y = sin x + ε on [0, 3π], ε of standard deviation `noise` on the training targets alone (Darcy 2020, §2.5).
+
+    Training points are uniform at random, test points a grid without noise.
+    """
+    x_train = np.sort(rng.uniform(0, 3 * np.pi, n_train))
+    x_test = np.linspace(0, 3 * np.pi, n_test)
+    y_train = np.sin(x_train) + noise * rng.standard_normal(n_train)
+    return Dataset("noisy_sine", x_train[:, None], y_train[:, None], x_test[:, None], np.sin(x_test)[:, None])
+
+
+def line(n_train: int, n_test: int, noise: float, rng: np.random.Generator) -> Dataset:
+    """y = x + ε on [0, 1], as `noisy_sine`: what a kernel must not bend."""
+    x_train, x_test = np.sort(rng.uniform(0, 1, n_train)), np.linspace(0, 1, n_test)
+    y_train = x_train + noise * rng.standard_normal(n_train)
+    return Dataset("line", x_train[:, None], y_train[:, None], x_test[:, None], x_test[:, None])
+
+
 def swiss_roll(n_train: int, n_test: int, variant: str, t_range: tuple[float, float]) -> Dataset:
     """Two spirals, x = ±(t sin t, t cos t) with labels ±1; n points in all, half on each arm.
 

@@ -34,12 +34,15 @@ OPTIMIZERS = {
     "nesterov": [],
     "adam": ["optimizer.final=best"],
     "finite_difference": [],
+    "adam in folds": ["dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3"],
     "bayesian": ["optimizer.iterations=14", "optimizer.initial_points=8", "optimizer.noise=gaussian"],
 }
 
 
 def words_for(optimizer):
-    return ["run", *WORDS, f"optimizer={optimizer}", *OPTIMIZERS[optimizer], "hydra.run.dir=r"]
+    in_folds = "folds" in optimizer
+    common = [word for word in WORDS if not (in_folds and word.startswith(("dataset.n_test", "evaluation.repeats")))]
+    return ["run", *common, f"optimizer={optimizer.split()[0]}", *OPTIMIZERS[optimizer], "hydra.run.dir=r"]
 
 
 def tear(path, rng):
