@@ -314,6 +314,9 @@ def _accepts(schema: type[Node], key: str) -> str:
 def _check_combinations(config: Config) -> None:
     from kfx.build import fold_size, has_classes, training_size
 
+    if isinstance(config.evaluation, KFold) and not isinstance(config.dataset, Table):
+        tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node is Table)
+        raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
     try:
         size = fold_size(config.evaluation, training_size(config.dataset))
     except DataError as error:
@@ -327,9 +330,6 @@ def _check_combinations(config: Config) -> None:
     for n in config.evaluation.n_interpolation or ():
         if n > size:
             raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
-    if isinstance(config.evaluation, KFold) and not isinstance(config.dataset, Table):
-        tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node is Table)
-        raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
     if config.dataset.n_test == 0 and not isinstance(config.evaluation, KFold):
         raise ConfigError(
             "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"

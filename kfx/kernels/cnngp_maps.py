@@ -4,7 +4,7 @@ Maps lie in cache as (height · width, 16): every vector register holds one posi
 running sum of such vectors, and no map is written to main memory. The same loops carry the variance maps of sixteen
 images. All compiled code is in this file, since a cached compilation looks at the date of its own file alone.
 
-A new activation is four functions of one unit, in the part so headed, and a branch in each of the four walks below.
+A new activation is three functions of one unit, in the part so headed, and a branch in each of the walks below.
 """
 
 from __future__ import annotations
