@@ -301,10 +301,14 @@ def evaluation_jobs(
     return [(repeat, 0, order) for repeat, order in enumerate(orders)]
 
 
-def sampler(node: Any) -> Any:
-    from kfx.sampling import FixedSampler
+def sampler(node: Any, iterations: int) -> Any:
+    from kfx import sampling
 
-    return FixedSampler(node.batch_size, node.sample_proportion)
+    if isinstance(node, schema.LinearSampling):
+        return sampling.LinearSampler(node.batch_size, node.start, node.end, iterations)
+    if isinstance(node, schema.DynamicSampling):
+        return sampling.DynamicSampler(node.batch_size, node.window, node.floor)
+    return sampling.FixedSampler(node.batch_size, node.sample_proportion)
 
 
 def objective(node: Any) -> Callable[..., tuple[float, Any]]:
@@ -325,7 +329,7 @@ def optimizer(config: schema.Config) -> Any:
     if isinstance(node, schema.FiniteDifference):
         makes = partial(finite_difference.DifferencedLoss, node.step, node.scheme)
     loss = partial(makes, objective(config.objective), regularization(config.regularization))
-    batches = sampler(config.sampler)
+    batches = sampler(config.sampler, node.iterations)
     if isinstance(node, schema.Unmoved):
         return unmoved.Unmoved(loss, batches, node.iterations)
     if isinstance(node, schema.Bayesian):

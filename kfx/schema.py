@@ -261,6 +261,22 @@ class FixedNode(Node):
     sample_proportion: float = _between(0.5, 0, 1)
 
 
+@dataclass
+class LinearSampling(Node):
+    name: str = "linear"
+    batch_size: int | None = _count_or_all(100, 2, "all training points")
+    start: float = _between(0.1, 0, 1)
+    end: float = _between(0.5, 0, 1)
+
+
+@dataclass
+class DynamicSampling(Node):
+    name: str = "dynamic"
+    batch_size: int | None = _count_or_all(100, 2, "all training points")
+    window: int = _count(10)
+    floor: float = _between(0.05, 0, 0.5)
+
+
 # ---- optimizer
 
 
@@ -487,7 +503,7 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "nll": NLL,
         "loo": ObjectiveNode,
     },
-    "sampler": {"fixed": FixedNode},
+    "sampler": {"fixed": FixedNode, "linear": LinearSampling, "dynamic": DynamicSampling},
     "optimizer": {
         "none": Unmoved,
         "sgd": SGD,

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from kfx import load_run
 from kfx.kernels import RBF
-from kfx.objectives import rho
+from kfx.objectives import loo, rho
 from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.loss import Loss
 from kfx.optimizers.space import Space, random_within
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
-from kfx.sampling import FixedSampler, sample_size
+from kfx.sampling import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
 from kfx.streams import Streams
 
 
@@ -178,3 +179,53 @@ def test_streams_do_not_know_each_other():
     both["data"].random(1000)
     np.testing.assert_array_equal(alone["batches"].random(5), both["batches"].random(5))
     assert not np.array_equal(Streams(0)["data"].random(5), Streams(0)["batches"].random(5))
+
+
+def test_a_linear_schedule_goes_from_end_to_end():
+    sampler = LinearSampler(40, 0.1, 0.5, iterations=5)
+    rng = np.random.default_rng(0)
+    assert [sampler.draw(60, rng, i).sample_size for i in range(5)] == [4, 8, 12, 16, 20]
+    assert LinearSampler(40, 0.3, 0.5, iterations=1).proportion(0) == 0.3
+
+
+def test_a_dynamic_schedule_follows_the_last_rhos():
+    sampler = DynamicSampler(100, window=2, floor=0.1)
+    rng = np.random.default_rng(0)
+    assert sampler.draw(100, rng).sample_size == sampler.draw(100, rng).half_size == 50
+    sampler.observe(0.2)
+    assert sampler.proportion(1) == pytest.approx(0.4)
+    sampler.observe(float("nan"))
+    sampler.observe(0.6)
+    assert sampler.proportion(2) == pytest.approx(0.5 * (1 - 0.4))
+    for value in (0.9, 1.0):
+        sampler.observe(value)
+    assert sampler.proportion(3) == 0.1
+    other = DynamicSampler(100, window=2, floor=0.1)
+    other.restore(sampler.state())
+    assert other.proportion(4) == 0.1
+    other.restore([])
+    assert other.proportion(0) == 0.5
+
+
+@pytest.mark.parametrize("objective", [rho, loo], ids=["rho", "loo"])
+def test_the_half_sample_is_measured_on_the_same_batch(objective):
+    x, y = bumps()
+    loss = Loss(objective, Regularization(1e-6, "centered"), RBF(0.7), x, y)
+    sampler = DynamicSampler(30, window=3, floor=0.05)
+    sampler.observe(0.5)
+    batch = sampler.draw(40, np.random.default_rng(0))
+    assert (batch.sample_size, batch.half_size) == (8, 15)
+    found = loss(np.array([0.7]), batch)
+    again = [Batch(batch.indices, size) for size in (8, 15)]
+    plain = Loss(rho, Regularization(1e-6, "centered"), RBF(0.7), x, y)
+    assert [found.rho, found.rho_half] == pytest.approx([plain(np.array([0.7]), each).rho for each in again], rel=1e-12)
+    assert np.isfinite(found.gradient).all()
+
+
+def test_a_dynamic_run_shows_its_sample(kfx):
+    words = ["sampler=dynamic", "sampler.batch_size=40", "sampler.window=3", "optimizer=adam", "optimizer.iterations=8"]
+    small = ["dataset.n_train=120", "dataset.n_test=60", "figures=false", "device.precision_check=off"]
+    assert kfx("run", *words, *small, "hydra.run.dir=r")[0] == 0
+    sizes = load_run("r").trace["diagnostic.sample_size"]
+    assert sizes[0] == 20
+    assert sizes[1:].max() < 20

@@ -70,8 +70,8 @@ def test_a_failure_beside_the_point_is_a_failure():
 class Scripted:
     """A loss that answers from a function of the vector and the number of the call."""
 
-    def __init__(self, answer):
-        self.answer, self.kernel_evaluations = answer, 0
+    def __init__(self, answer, is_ratio=True):
+        self.answer, self.kernel_evaluations, self.is_ratio = answer, 0, is_ratio
 
     def __call__(self, vector, batch, gradient=True):
         self.kernel_evaluations += 1
@@ -92,7 +92,7 @@ class Rows(list):
         self.append({"value": evaluation.objective, "told": told, "events": events, **diagnostics})
 
 
-def search(answer, kernel=None, **changes):
+def search(answer, kernel=None, is_ratio=True, **changes):
     settings = {
         "iterations": 12,
         "initial_points": 4,
@@ -103,7 +103,7 @@ def search(answer, kernel=None, **changes):
     }
     rows = Rows()
     optimizer = BayesianOptimization(
-        lambda kernel, x, y: Scripted(answer), FixedSampler(10, 0.5), **{**settings, **changes}
+        lambda kernel, x, y: Scripted(answer, is_ratio), FixedSampler(10, 0.5), **{**settings, **changes}
     )
     fitted = optimizer.fit(kernel or RationalQuadratic(), table(), Streams(0), rows)
     return fitted, rows
@@ -126,6 +126,12 @@ def test_a_negative_rho_is_told_as_1_and_recorded_as_measured():
     assert bad["value"] == -3.0
     assert min(row["incumbent"] for row in rows) >= 0.5
     assert fitted.flat[0] < 200
+
+
+def test_a_likelihood_is_told_as_it_is_and_a_failure_as_the_worst_so_far():
+    answers = {1: -300.0, 2: 700.0, 3: np.nan}
+    _, rows = search(lambda vector, call: answers.get(call, 50.0), is_ratio=False)
+    assert [row["told"] for row in rows][:4] == [-300.0, 700.0, 700.0, 50.0]
 
 
 def test_a_failed_factorisation_is_told_as_1():

@@ -6,4 +6,7 @@ from kfx.objectives.polarized import rho_polarized
 from kfx.objectives.prediction import interpolation_error, rho_prediction
 from kfx.objectives.relative_error import rho
 
-__all__ = ["interpolation_error", "loo", "nll", "rho", "rho_polarized", "rho_prediction"]
+RATIOS = (rho, rho_polarized, rho_prediction)
+"""Those that compare two norms: 0 is perfect, 1 nothing kept."""
+
+__all__ = ["RATIOS", "interpolation_error", "loo", "nll", "rho", "rho_polarized", "rho_prediction"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kfx.arrays import Array, in_kind
@@ -30,19 +31,34 @@ def rho(
     Returns ρ and G, (N_f, N_f), symmetric, dρ = Σ_ij G_ij dΘ_ij; G is None with `cotangent=False`.
     Raises NumericalError where A cannot be factored or Y is zero.
     """
+    (value,), result = nested_rho(gram, y, (sample_size,), regularization, cotangent)
+    return value, result
+
+
+def nested_rho(
+    gram: Array,
+    y: Array,
+    sample_sizes: Sequence[int],
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+) -> tuple[list[float], Any]:
+    """ρ of several samples, each a head of the batch, from one factor; the cotangent is that of the first."""
+    sample_size = sample_sizes[0]
     problem = pose(gram, y, sample_size, regularization)
     factor = problem.factor
     w = solve_lower(factor, problem.y)
     energy = w.square().sum(dim=1)
-    sample_energy, lost = float(energy[:sample_size].sum()), float(energy[sample_size:].sum())
-    total = sample_energy + lost  # so that round-off cannot lift ρ above 1
-    if not total > 0:
-        raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho is 0/0")
-    value = lost / total
+    values: list[float] = []
+    for size in reversed(sample_sizes):
+        sample_energy, lost = float(energy[:size].sum()), float(energy[size:].sum())
+        total = sample_energy + lost  # so that round-off cannot lift ρ above 1
+        if not total > 0:
+            raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho is 0/0")
+        values.insert(0, lost / total)
     if not cotangent:
-        return value, None
+        return values, None
     y_hat = solve_upper(factor, w)
     z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
     result = (y_hat @ y_hat.mT).mul_(-sample_energy / total**2)
     result[:sample_size, :sample_size].addmm_(z_hat, z_hat.mT, alpha=1 / total)
-    return value, in_kind(problem.regularization.pull(result), gram)
+    return values, in_kind(problem.regularization.pull(result), gram)

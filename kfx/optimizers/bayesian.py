@@ -17,7 +17,7 @@ from kfx.outcomes import Event, NumericalError
 from kfx.sampling import FixedSampler
 from kfx.streams import Streams
 
-_TOLD_FOR_BAD = 1.0  # the worst ρ there is
+_WORST_RHO = 1.0
 
 
 class BayesianOptimization:
@@ -28,13 +28,12 @@ class BayesianOptimization:
     noise: variance that the surrogate assumes for the objective, or "gaussian" to have it estimated. Every point
         sees another batch, so there is some; the thesis assumed none.
     recheck_threshold: two rules keep an unstable kernel from passing for a good one. A ρ below 0, or none at all,
-        is told as 1. A new minimum is evaluated on another batch, and told as 1 if ρ rises by more than this.
+        is told as 1. A new minimum is evaluated on another batch, and told as 1 if ρ rises by more than this. For an
+        objective that is no ratio, as a likelihood, a failure is told as the worst value so far; the rest is left out.
 
     The trace keeps what was measured; `told`, what the surrogate heard; `diagnostic.recheck`, ρ on the other batch;
     `diagnostic.incumbent`, the smallest value told so far. The kernel that comes back is the incumbent's.
     """
-
-    diagnostics = ("recheck", "incumbent")
 
     def __init__(
         self,
@@ -49,6 +48,7 @@ class BayesianOptimization:
         recheck_threshold: float,
     ) -> None:
         self.loss, self.sampler, self.iterations = loss, sampler, iterations
+        self.diagnostics = ("recheck", "incumbent", *sampler.diagnostics)
         self.initial_points, self.bounds, self.space = initial_points, bounds, space
         self.noise, self.recheck_threshold = noise, recheck_threshold
 
@@ -60,8 +60,10 @@ class BayesianOptimization:
         incumbent, best, first = math.inf, None, 0
         history: list[tuple[list[float], float]] = []
         cause = NumericalError(Event.DIVERGED, "no point was evaluated")
+        self.sampler.restore([])
         if restored := record.restore(streams):
             first, state = restored
+            self.sampler.restore(state["sampler"])
             incumbent, best = state["incumbent"], state["best"]
             loss.kernel_evaluations, history = state["kernel_evaluations"], [(x, y) for x, y in state["history"]]
             for point, told in history:  # asking, too, moves the search on
@@ -69,24 +71,30 @@ class BayesianOptimization:
                 _quietly(search.tell, point, told)
 
         def checkpoint(iteration: int) -> None:
-            state = {"incumbent": incumbent, "best": best, "history": list(history)}
+            state = {"incumbent": incumbent, "best": best, "history": list(history), "sampler": self.sampler.state()}
             record.checkpoint(iteration, streams, {**state, "kernel_evaluations": loss.kernel_evaluations})
+
+        def bad() -> float:
+            """1 for a ρ; for an objective without a worst value the worst that was told."""
+            return _WORST_RHO if loss.is_ratio else max((y for _, y in history), default=_WORST_RHO)
 
         for iteration in range(first, self.iterations):
             checkpoint(iteration)
             vector = np.array(_quietly(search.ask), dtype=np.float64)
-            evaluation = loss(vector, self.sampler.draw(len(data[0]), batches), gradient=False)
+            batch = self.sampler.draw(len(data[0]), batches, iteration)
+            evaluation = loss(vector, batch, gradient=False)
+            self.sampler.observe(evaluation.rho_half)
             told, recheck = evaluation.objective, math.nan
             events: tuple[Event, ...] = ()
             if evaluation.failed:
-                told, cause = _TOLD_FOR_BAD, NumericalError(evaluation.events[-1], evaluation.detail)
-            elif told < 0:
-                told = _TOLD_FOR_BAD
-            elif told < incumbent and iteration > 0:
-                again = loss(vector, self.sampler.draw(len(data[0]), batches), gradient=False)
+                told, cause = bad(), NumericalError(evaluation.events[-1], evaluation.detail)
+            elif loss.is_ratio and told < 0:
+                told = bad()
+            elif loss.is_ratio and told < incumbent and iteration > 0:
+                again = loss(vector, self.sampler.draw(len(data[0]), batches, iteration), gradient=False)
                 recheck = again.objective
                 if again.failed or recheck - told > self.recheck_threshold:
-                    told, events = _TOLD_FOR_BAD, (Event.MINIMUM_REJECTED,)
+                    told, events = bad(), (Event.MINIMUM_REJECTED,)
             if told < incumbent:
                 incumbent, best = told, (vector if told == evaluation.objective else best)
             _quietly(search.tell, vector.tolist(), told)
@@ -97,7 +105,7 @@ class BayesianOptimization:
                 loss.kernel_evaluations,
                 told=told,
                 events=events,
-                diagnostics={"recheck": recheck, "incumbent": incumbent},
+                diagnostics={"recheck": recheck, "incumbent": incumbent, **self.sampler.shown(batch)},
             )
         checkpoint(self.iterations)
         if best is None:

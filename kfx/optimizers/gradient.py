@@ -114,8 +114,6 @@ class GradientDescent:
     with the smallest mean objective.
     """
 
-    diagnostics: tuple[str, ...] = ()
-
     def __init__(
         self,
         loss: Callable[..., Loss],
@@ -129,6 +127,7 @@ class GradientDescent:
         max_reinitializations: int,
     ) -> None:
         self.loss, self.sampler, self.rule, self.iterations = loss, sampler, rule, iterations
+        self.diagnostics = sampler.diagnostics
         self.space, self.final, self.final_window = space, final, final_window
         self.max_reinitializations = max_reinitializations
 
@@ -140,17 +139,20 @@ class GradientDescent:
         best_mean, best = float("inf"), kernel.flat
         reinitializations, first = 0, 0
         self.rule.reset()
+        self.sampler.restore([])
         if restored := record.restore(streams):
             first, state = restored
             position, best_mean, best = state["position"], state["best_mean"], state["best"]
             reinitializations, loss.kernel_evaluations = state["reinitializations"], state["kernel_evaluations"]
             window.extend(state["window"])
             self.rule.restore(state["rule"])
+            self.sampler.restore(state["sampler"])
 
         def checkpoint(iteration: int) -> None:
             state = {
                 "position": position,
                 "rule": self.rule.state(),
+                "sampler": self.sampler.state(),
                 "window": list(window),
                 "best_mean": best_mean,
                 "best": best,
@@ -161,21 +163,23 @@ class GradientDescent:
 
         for iteration in range(first, self.iterations):
             checkpoint(iteration)
-            batch = self.sampler.draw(len(data[0]), streams["batches"])
+            batch = self.sampler.draw(len(data[0]), streams["batches"], iteration)
+            shown = self.sampler.shown(batch)
             vector = space.to_parameters(space.project(self.rule.point(position)))
             evaluation = loss(vector, batch)
             if evaluation.gradient is None:
                 reinitializations += 1
                 give_up = reinitializations > self.max_reinitializations
                 then = () if give_up else (Event.REINITIALIZED,)
-                record.row(iteration, evaluation, loss.kernel_evaluations, events=then)
+                record.row(iteration, evaluation, loss.kernel_evaluations, events=then, diagnostics=shown)
                 if give_up:
                     evaluation.require()
                 position = space.to_coordinates(random_within(kernel.bounds, streams["optimizer"]))
                 self.rule.reset()
                 window.clear()
                 continue
-            record.row(iteration, evaluation, loss.kernel_evaluations)
+            record.row(iteration, evaluation, loss.kernel_evaluations, diagnostics=shown)
+            self.sampler.observe(evaluation.rho_half)
             window.append(evaluation.objective)
             mean = sum(window) / len(window)
             if len(window) == self.final_window and mean < best_mean:

@@ -12,7 +12,8 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.notices import watch
-from kfx.objectives import rho
+from kfx.objectives import RATIOS, rho
+from kfx.objectives.relative_error import nested_rho
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
 from kfx.sampling import Batch
@@ -24,7 +25,8 @@ class Evaluation:
 
     vector: where; objective, rho: NaN where they could not be had; gradient: to `vector`, or None;
     regularization: the effective λ; jitter: what the factorisation added to the diagonal;
-    events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well.
+    events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well;
+    rho_half: ρ with the batch's second sample, NaN without one.
     """
 
     vector: np.ndarray
@@ -35,6 +37,7 @@ class Evaluation:
     jitter: float
     events: tuple[Event, ...] = ()
     detail: str = ""
+    rho_half: float = math.nan
 
     @property
     def failed(self) -> bool:
@@ -61,11 +64,12 @@ class Loss:
         self.objective, self.regularization = objective, regularization
         self.kernel, self.x, self.y = kernel, x, y
         self.kernel_evaluations = 0
+        self.is_ratio = getattr(objective, "func", objective) in RATIOS
 
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
         kernel = self.kernel.with_flat(vector)
-        effective = value = relative_error = math.nan
+        effective = value = relative_error = half = math.nan
         jitter = 0.0
         events: list[Event] = []
         try:
@@ -78,10 +82,14 @@ class Loss:
                 self.kernel_evaluations += 1
                 gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
                 effective = self.regularization.of(gram)
-                value, cotangent = self.objective(gram, y, batch.sample_size, self.regularization, gradient)
-                relative_error = value
-                if self.objective is not rho:
-                    relative_error = rho(gram, y, batch.sample_size, self.regularization, False)[0]
+                sizes = [size for size in (batch.sample_size, batch.half_size) if size is not None]
+                if self.objective is rho:
+                    rhos, cotangent = nested_rho(gram, y, sizes, self.regularization, gradient)
+                    value = rhos[0]
+                else:
+                    value, cotangent = self.objective(gram, y, batch.sample_size, self.regularization, gradient)
+                    rhos, _ = nested_rho(gram, y, sizes, self.regularization, False)
+                relative_error, half = rhos[0], rhos[-1] if batch.half_size is not None else math.nan
                 slope = pull(cotangent) if pull is not None else None
             jitter = notices.jitter
             if not math.isfinite(value) or (slope is not None and not np.all(np.isfinite(slope))):
@@ -92,4 +100,4 @@ class Loss:
             return Evaluation(vector, value, relative_error, None, effective, jitter, failed, detail)
         if not 0 <= relative_error <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
-        return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events))
+        return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events), rho_half=half)

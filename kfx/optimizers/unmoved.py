@@ -16,21 +16,29 @@ from kfx.streams import Streams
 class Unmoved:
     """Evaluates the objective on the same batches as every other optimizer, and moves nothing."""
 
-    diagnostics: tuple[str, ...] = ()
-
     def __init__(self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
         self.loss, self.sampler, self.iterations = loss, sampler, iterations
+        self.diagnostics = sampler.diagnostics
 
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss = self.loss(kernel, *data)
         first = 0
+        self.sampler.restore([])
         if restored := record.restore(streams):
-            first, loss.kernel_evaluations = restored[0], restored[1]["kernel_evaluations"]
+            first, state = restored
+            loss.kernel_evaluations = state["kernel_evaluations"]
+            self.sampler.restore(state["sampler"])
+
+        def checkpoint(iteration: int) -> None:
+            state = {"kernel_evaluations": loss.kernel_evaluations, "sampler": self.sampler.state()}
+            record.checkpoint(iteration, streams, state)
+
         for iteration in range(first, self.iterations):
-            record.checkpoint(iteration, streams, {"kernel_evaluations": loss.kernel_evaluations})
-            batch = self.sampler.draw(len(data[0]), streams["batches"])
+            checkpoint(iteration)
+            batch = self.sampler.draw(len(data[0]), streams["batches"], iteration)
             evaluation = loss(kernel.flat, batch, gradient=False)
-            record.row(iteration, evaluation, loss.kernel_evaluations)
+            record.row(iteration, evaluation, loss.kernel_evaluations, diagnostics=self.sampler.shown(batch))
+            self.sampler.observe(evaluation.rho_half)
             evaluation.require()
-        record.checkpoint(self.iterations, streams, {"kernel_evaluations": loss.kernel_evaluations})
+        checkpoint(self.iterations)
         return kernel

@@ -34,6 +34,7 @@ OPTIMIZERS = {
     "nesterov": [],
     "adam": ["optimizer.final=best"],
     "finite_difference": [],
+    "adam dynamic": ["sampler=dynamic"],
     "adam in folds": ["dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3"],
     "bayesian": ["optimizer.iterations=14", "optimizer.initial_points=8", "optimizer.noise=gaussian"],
 }
