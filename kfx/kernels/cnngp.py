@@ -14,6 +14,7 @@ from kfx.kernels.cnngp_torch import TorchEngine
 from kfx.kernels.layers import Conv2d, Instruction, Sequential
 
 ENGINES = ("auto", "fused", "torch")
+_COMPILED = (torch.float32, torch.float64)
 
 
 class CNNGP(Kernel):
@@ -73,6 +74,9 @@ class CNNGP(Kernel):
 
             compile_for(dtype)
 
+    def _is_fused(self, x: torch.Tensor) -> bool:
+        return self.backend_on(x.device) == "fused" and (x.dtype in _COMPILED or self.engine == "fused")
+
     # ---- between parameters and what an engine takes: the factor and the shift of each instruction
 
     def _factors(self, program: tuple[Instruction, ...]) -> list[float]:
@@ -89,9 +93,12 @@ class CNNGP(Kernel):
         each = [iter(np.broadcast_to(v, self.architecture.convolutions)) for v in self._values.values()]
         weights, biases = ([float(next(own)) if factor else 0.0 for factor in factors] for own in each)
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-        if self.backend_on(x.device) == "fused":
-            if x.device.type != "cpu":
-                raise ValueError(f"engine=fused runs on a CPU, and the points are on {x.device}; use torch or auto")
+        if self._is_fused(x):
+            if x.device.type != "cpu" or x.dtype not in _COMPILED:
+                raise ValueError(
+                    f"engine=fused takes float32 or float64 on a CPU, and the points are {x.dtype} on {x.device}; "
+                    "use torch or auto"
+                )
             from kfx.kernels.cnngp_fused import FusedEngine
 
             return FusedEngine(program, weights, biases)
@@ -117,7 +124,7 @@ class CNNGP(Kernel):
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         engine = self._engine(x)
         is_shared = all(np.size(value) == 1 for value in self._values.values())
-        if not (is_shared and self.backend_on(x.device) == "fused"):
+        if not (is_shared and self._is_fused(x)):
             return engine.gram(x, None), _CNNGPPull(self, engine, x, None)
         factors = np.array(self._factors(engine.program))
         zeros = np.zeros_like(factors)
