@@ -174,11 +174,11 @@ def test_the_engine_follows_the_device(monkeypatch):
     assert kernel.backend_on(torch.device("cpu")) == "fused"
     assert kernel.backend_on(torch.device("cuda")) == "torch"
     fused = CNNGP(ARCHITECTURES["simple"]((6, 6)), engine="fused")
-    with pytest.raises(ValueError, match="float32 or float64 on a CPU, and the points are torch.float32 on meta"):
+    with pytest.raises(ValueError, match=r"float32 or float64 on a CPU, and the points are torch\.float32 on meta"):
         fused.gram(torch.ones(2, 1, 6, 6, device="meta"))
     half = torch.ones(2, 1, 6, 6, dtype=torch.float16)
     assert kernel.gram(half).dtype == torch.float16
-    with pytest.raises(ValueError, match="the points are torch.float16"):
+    with pytest.raises(ValueError, match=r"the points are torch\.float16"):
         fused.gram(half)
     monkeypatch.setattr("kfx.kernels.cnngp.find_spec", lambda name: None)
     assert kernel.backend_on(torch.device("cpu")) == "torch"
