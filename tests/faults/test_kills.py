@@ -35,14 +35,19 @@ OPTIMIZERS = {
     "adam": ["optimizer.final=best"],
     "finite_difference": [],
     "adam dynamic": ["sampler=dynamic"],
-    "adam in folds": ["dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3"],
+    "adam in folds": [
+        "dataset.n_test=0",
+        "evaluation=k_fold",
+        "evaluation.folds=3",
+        "evaluation.n_interpolation=[40,90]",
+    ],
     "bayesian": ["optimizer.iterations=14", "optimizer.initial_points=8", "optimizer.noise=gaussian"],
 }
 
 
 def words_for(optimizer):
     in_folds = "folds" in optimizer
-    common = [word for word in WORDS if not (in_folds and word.startswith(("dataset.n_test", "evaluation.repeats")))]
+    common = [word for word in WORDS if not (in_folds and word.startswith(("dataset.n_test", "evaluation.")))]
     return ["run", *common, f"optimizer={optimizer.split()[0]}", *OPTIMIZERS[optimizer], "hydra.run.dir=r"]
 
 
