@@ -381,7 +381,8 @@ torch.set_num_threads(1)
 n, gradient = int(sys.argv[1]), sys.argv[2] == "gradient"
 kernel = CNNGP(ARCHITECTURES["convnet"]((16, 16)), 1.6, 0.2, engine=sys.argv[3], tile_megabytes=16)
 x = torch.randn(n, 1, 16, 16)
-kernel.pullback(x[:40])[1](torch.eye(40))
+kernel.prepare(x.dtype, x.device)
+kernel.pullback(x[:40])[1](torch.eye(40), inputs=True)
 
 
 def status(name):
