@@ -92,7 +92,7 @@ every_engine = pytest.mark.parametrize("engine", ["fused", "torch"])
 @every_engine
 @not_independent
 @given(network=networks(), channels=st.integers(1, 3), seed=st.integers(0, 100))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_random_architectures_against_neural_tangents(engine, network, channels, seed):
     layers, image = network
     x = np.random.default_rng(seed).normal(size=(4, channels, *image))
