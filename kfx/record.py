@@ -376,7 +376,10 @@ class _Part:
         if self.number != self.parts._resumed:
             return None
         restored = self.parts.record.restore(streams)
-        return None if restored is None else (restored[0] - self.first, restored[1]["own"])
+        if restored is None:
+            return None
+        self.evaluations = restored[1]["so_far"]  # a part that had ended writes no row to count on from
+        return restored[0] - self.first, restored[1]["own"]
 
     def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
         whole = {
@@ -384,6 +387,7 @@ class _Part:
             "part": self.number,
             "fitted": list(self.parts.fitted),
             "evaluations": self.before,
+            "so_far": self.evaluations,
         }
         self.parts.record.checkpoint(self.first + iteration, streams, whole)
 
