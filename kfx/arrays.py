@@ -20,6 +20,12 @@ def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     return x.detach().to(dtype) if dtype is not None else x.detach()
 
 
+def by_one_thread(x: torch.Tensor) -> bool:
+    """Whether one CPU thread works on it: NumPy and SciPy then compute in its place some things in half of torch's
+    time. On several threads their pool and torch's would hold each other up."""
+    return x.is_cpu and torch.get_num_threads() == 1
+
+
 def in_kind(result: torch.Tensor, asked_with: Any) -> Any:
     """`result` as a tensor if the caller brought one, else as a NumPy array."""
     return result if isinstance(asked_with, torch.Tensor) else result.cpu().numpy()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import scipy.linalg
 import torch
 
+from kfx.arrays import by_one_thread
 from kfx.notices import note_jitter
 from kfx.outcomes import Event, NumericalError
 
@@ -18,11 +21,14 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     times as much, three times in all; then `NumericalError` (not_positive_definite).
     """
     matrix = gram.to(torch.float64, copy=True)
-    diagonal = matrix.diagonal()
-    diagonal += regularization
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    if int(info) == 0 and bool(torch.isfinite(factor[-1, -1])):
+    matrix.diagonal().add_(regularization)
+    factor, found = _factored(matrix)
+    if found and math.isfinite(float(factor[-1, -1])):
         return factor
+    if factor.data_ptr() == matrix.data_ptr():  # it was overwritten
+        matrix = gram.to(torch.float64, copy=True)
+        matrix.diagonal().add_(regularization)
+    diagonal = matrix.diagonal()
     if not bool(torch.isfinite(matrix).all()):
         raise NumericalError(Event.DIVERGED, "the Gram matrix has entries that are not finite")
     step = torch.finfo(gram.dtype).eps * float(diagonal.abs().sum())
@@ -36,6 +42,15 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
             return factor
     diagonal -= added
     raise NumericalError(Event.NOT_POSITIVE_DEFINITE, _describe(matrix, gram.dtype, regularization, added))
+
+
+def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """L, which may take the place of `matrix`, and whether there is one."""
+    if by_one_thread(matrix):
+        _, info = scipy.linalg.lapack.dpotrf(matrix.numpy().T, lower=1, clean=1, overwrite_a=1)
+        return matrix.mT, info == 0
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return factor, int(info) == 0
 
 
 def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, jitter: float) -> str:

@@ -125,7 +125,8 @@ class Record:
         """Start `trace.csv` for this kernel's parameters, or go on where the checkpoint was taken."""
         self._kernel = kernel
         self._diagnostics = tuple(diagnostics)
-        names = list(flat_parameters(kernel.parameters))
+        self._values = flat_parameters(kernel.parameters)
+        names = list(self._values)
         self._parameter_names = names if len(names) <= _MOST_PARAMETER_COLUMNS else []
         header = [
             *TRACE_COLUMNS,
@@ -168,7 +169,7 @@ class Record:
             "jitter": evaluation.jitter,
             "event": ";".join([*evaluation.events, *events]),
         }
-        values = flat_parameters(self._kernel.with_flat(evaluation.vector).parameters)
+        values = self._values | dict(zip(self._kernel.names, evaluation.vector.tolist(), strict=True))
         extra = diagnostics or {}
         self._trace.write(
             [

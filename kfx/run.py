@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import operator
 import os
 import signal
@@ -41,6 +42,8 @@ def resume(directory: Path) -> int:
     assert isinstance(raw, DictConfig)
     return _write(raw, directory, None, resume=True)
 
+
+_MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -115,6 +118,7 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     device, dtype = precision.pick_device(cfg.device.name), getattr(torch, cfg.device.dtype)
     switches = precision.set_switches(cfg.device.allow_tf32)
     set_threads(cfg.device.threads)
+    keep_freed_memory()
     checksums = build.data_checksums(cfg.dataset)
     record.identify(identity(raw, checksums))
     record.json("environment.json", environment.describe(cfg.seed, device, switches, checksums))
@@ -229,6 +233,15 @@ def set_threads(threads: int | None) -> None:
     count = threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(count)
     threadpool_limits(count)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep arrays of up to 32 MB for the next iteration, which would otherwise fetch the same
+    pages from the system again: half of an iteration's time at N_f = 600. Only glibc can be told."""
+    with contextlib.suppress(TypeError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MALLOC_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_MALLOC_TRIM_THRESHOLD, 1 << 30)
 
 
 def check_precision(cfg: Config, record: Record, device: torch.device, switches: dict[str, Any]) -> None:

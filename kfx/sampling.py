@@ -51,7 +51,7 @@ class FixedSampler:
         if not 2 <= size <= n:
             raise ValueError(f"a batch of {size} points cannot be drawn from {n}")
         half = sample_size(size, 0.5) if self._wants_half else None
-        return Batch(rng.permutation(n)[:size], sample_size(size, self.proportion(iteration)), half)
+        return Batch(rng.choice(n, size, replace=False), sample_size(size, self.proportion(iteration)), half)
 
     def shown(self, batch: Batch) -> dict[str, float]:
         """What the diagnostics of this batch are."""

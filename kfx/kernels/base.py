@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
@@ -127,7 +126,8 @@ class Kernel(abc.ABC):
         return self._replaced({self._require(name): self._checked(name, value) for name, value in values.items()})
 
     def _replaced(self, values: Mapping[str, Value]) -> Self:
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other._values = {**self._values, **values}
         return other
 

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
+import numpy as np
 import torch
 
+from kfx.arrays import by_one_thread
 from kfx.kernels.base import Bounds, Kernel, Pull
 
 
@@ -20,8 +22,11 @@ class Stationary(Kernel):
         """κ(r²)."""
 
     @abc.abstractmethod
-    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """∂κ/∂(r²), and ∂κ/∂θ for each parameter θ, where κ(r²) = gram is known."""
+    def _pull(
+        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
+    ) -> tuple[dict[str, float], torch.Tensor | None]:
+        """From the cotangent of κ(r²) = gram, which is known, to the gradients to each parameter and, where they are
+        wanted, the cotangent of r²."""
 
     @staticmethod
     def _squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
@@ -31,7 +36,11 @@ class Stationary(Kernel):
         return self._profile(self._squared_distances(x, y))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return self._profile(x.new_zeros(1)).expand(len(x))
+        return x.new_full((1,), self._variance()).expand(len(x))
+
+    def _variance(self) -> float:
+        """κ(0)."""
+        return 1.0
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         r2 = self._squared_distances(x, None)
@@ -44,26 +53,38 @@ class _StationaryPull(Pull):
         self.kernel, self.x, self.r2, self.gram = kernel, x, r2, gram
 
     def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-        to_r2, to_parameters = self.kernel._slopes(self.r2, self.gram)
-        by_name = {name: float((cotangent * slope).sum()) for name, slope in to_parameters.items()}
-        if not inputs:
+        by_name, weights = self.kernel._pull(cotangent, self.r2, self.gram, inputs)
+        if weights is None:
             return by_name, None
         # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles.
-        weights = cotangent * to_r2
         points = self.x.reshape(len(self.x), -1).to(weights)
         gradient = 4 * (weights.sum(dim=1, keepdim=True) * points - weights @ points)
         return by_name, gradient.reshape(self.x.shape)
 
 
+def _inner(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Σ_ij a_ij b_ij."""
+    return float(torch.dot(a.reshape(-1), b.reshape(-1).to(a.dtype)))
+
+
+def _exp_(x: torch.Tensor) -> torch.Tensor:
+    """exp(x), in place."""
+    if not by_one_thread(x):
+        return x.exp_()
+    array = x.numpy()
+    np.exp(array, out=array)
+    return x
+
+
 def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
     """‖x_i − y_j‖², (len(x), len(y)), by one matrix product; exactly 0 on the diagonal of x against itself."""
     a = x.reshape(len(x), -1)
-    centre = a.mean(dim=0)  # distances do not change, cancellation shrinks
+    centre = a[:1]  # distances do not change, cancellation shrinks; a mean would cost more
     a = a - centre
     b = a if y is None else y.reshape(len(y), -1) - centre
     norms = a.square().sum(dim=1)
     others = norms if y is None else b.square().sum(dim=1)
-    r2 = torch.addmm(norms[:, None] + others[None, :], a, b.mT, alpha=-2.0).clamp_(min=0.0)
+    r2 = (norms[:, None] + others).addmm_(a, b.mT, alpha=-2.0).clamp_(min=0.0)
     if y is None:
         r2.fill_diagonal_(0.0)
     return r2
@@ -85,11 +106,13 @@ class RBF(Stationary):
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
         sigma = self._scalar("sigma")
-        return torch.exp(r2 * -0.5 / sigma / sigma)  # σ² alone may leave the range of floats
+        return _exp_(r2 * (-0.5 / sigma**2))
 
-    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        sigma = self._scalar("sigma")
-        return gram * -0.5 / sigma / sigma, {"sigma": gram * (r2 / sigma / sigma) / sigma}
+    def _pull(
+        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
+    ) -> tuple[dict[str, float], torch.Tensor | None]:
+        sigma, weights = self._scalar("sigma"), cotangent * gram
+        return {"sigma": _inner(weights, r2) / sigma**3}, weights * (-0.5 / sigma**2) if distances else None
 
 
 class RationalQuadratic(Stationary):
@@ -118,11 +141,21 @@ class RationalQuadratic(Stationary):
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
         return self._base(r2).pow(-self._scalar("alpha"))
 
-    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _variance(self) -> float:
+        return float(self._scalar("beta") ** (-2 * self._scalar("alpha")))
+
+    def _pull(
+        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
+    ) -> tuple[dict[str, float], torch.Tensor | None]:
         alpha, beta, gamma = (self._scalar(name) for name in ("alpha", "beta", "gamma"))
-        base = self._base(r2)
-        to_base = gram / base * -alpha
-        return to_base * gamma, {"alpha": -gram * base.log(), "beta": to_base * (2 * beta), "gamma": to_base * r2}
+        base, weights = self._base(r2), cotangent * gram
+        to_base = (weights / base).mul_(-alpha)
+        by_name = {
+            "alpha": -_inner(weights, base.log()),
+            "beta": 2 * beta * float(to_base.sum()),
+            "gamma": _inner(to_base, r2),
+        }
+        return by_name, to_base * gamma if distances else None
 
 
 class Matern(Stationary):
@@ -158,20 +191,22 @@ class Matern(Stationary):
 
     def _profile(self, r2: torch.Tensor) -> torch.Tensor:
         a = self._scaled(r2)
-        value = torch.exp(-a)
+        value = _exp_(-a)
         if self.nu > 0.5:
             value *= 1 + a if self.nu == 1.5 else 1 + a + a.square() / 3
         return value
 
-    def _slopes(self, r2: torch.Tensor, gram: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _pull(
+        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
+    ) -> tuple[dict[str, float], torch.Tensor | None]:
         a, sigma = self._scaled(r2), self._scalar("sigma")
         factor = {
             0.5: lambda: torch.where(a > 0, 1 / a, 0.0),  # a cusp at r = 0, where nothing is to be moved
             1.5: lambda: torch.ones_like(a),
             2.5: lambda: (1 + a) / 3,
         }[self.nu]()
-        to_r2 = factor.mul_(torch.exp(-a)).mul_(-self.nu / sigma / sigma)
-        return to_r2, {"sigma": to_r2 * r2 * (-2 / sigma)}
+        to_r2 = factor.mul_(torch.exp(-a)).mul_(-self.nu / sigma**2) * cotangent
+        return {"sigma": _inner(to_r2, r2) * (-2 / sigma)}, to_r2 if distances else None
 
 
 class Laplace(Kernel):
@@ -194,14 +229,14 @@ class Laplace(Kernel):
         return torch.cdist(a, a if y is None else y.reshape(len(y), -1), p=1.0)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return torch.exp(self._distances(x, y) / -self._scalar("sigma"))
+        return _exp_(self._distances(x, y) / -self._scalar("sigma"))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_ones(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         distances = self._distances(x, None)
-        gram = torch.exp(distances / -self._scalar("sigma"))
+        gram = _exp_(distances / -self._scalar("sigma"))
         return gram, _LaplacePull(self, x, distances, gram)
 
 

@@ -47,7 +47,7 @@ def nested_rho(
     problem = pose(gram, y, sample_size, regularization)
     factor = problem.factor
     w = solve_lower(factor, problem.y)
-    energy = w.square().sum(dim=1)
+    energy = w.square()
     values: list[float] = []
     for size in reversed(sample_sizes):
         sample_energy, lost = float(energy[:size].sum()), float(energy[size:].sum())
@@ -59,6 +59,6 @@ def nested_rho(
         return values, None
     y_hat = solve_upper(factor, w)
     z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
-    result = (y_hat @ y_hat.mT).mul_(-sample_energy / total**2)
+    result = (y_hat * (-sample_energy / total**2)) @ y_hat.mT
     result[:sample_size, :sample_size].addmm_(z_hat, z_hat.mT, alpha=1 / total)
     return values, in_kind(problem.regularization.pull(result), gram)

@@ -66,6 +66,7 @@ class Loss:
         self.kernel_evaluations = 0
         self.is_ratio = getattr(objective, "func", objective) in RATIOS
 
+    @torch.no_grad()
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
         kernel = self.kernel.with_flat(vector)
@@ -73,10 +74,10 @@ class Loss:
         jitter = 0.0
         events: list[Event] = []
         try:
-            if not np.all(np.isfinite(vector)):
+            if not _is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             indices = torch.as_tensor(batch.indices, device=self.x.device)
-            x, y = self.x[indices], self.y[indices]
+            x, y = self.x.index_select(0, indices), self.y.index_select(0, indices)
             with watch() as notices:
                 events = notices.events
                 self.kernel_evaluations += 1
@@ -92,7 +93,7 @@ class Loss:
                 relative_error, half = rhos[0], rhos[-1] if batch.half_size is not None else math.nan
                 slope = pull(cotangent) if pull is not None else None
             jitter = notices.jitter
-            if not math.isfinite(value) or (slope is not None and not np.all(np.isfinite(slope))):
+            if not math.isfinite(value) or (slope is not None and not _is_finite(slope)):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except NumericalError as error:
             failed = (*events, error.event)
@@ -101,3 +102,7 @@ class Loss:
         if not 0 <= relative_error <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
         return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events), rho_half=half)
+
+
+def _is_finite(vector: np.ndarray) -> bool:
+    return all(map(math.isfinite, vector.tolist()))

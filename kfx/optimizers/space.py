@@ -20,7 +20,7 @@ class Space:
 
     def to_parameters(self, coordinates: np.ndarray) -> np.ndarray:
         # the logarithm of a bound and back may overshoot it by a bit
-        return np.clip(np.exp(coordinates), *self.bounds.T) if self.is_log else coordinates
+        return _within(np.exp(coordinates), *self.bounds.T) if self.is_log else coordinates
 
     def gradient(self, vector: np.ndarray, slope: np.ndarray) -> np.ndarray:
         """From the gradient to the parameters to that to the coordinates."""
@@ -28,7 +28,11 @@ class Space:
 
     def project(self, coordinates: np.ndarray) -> np.ndarray:
         """The nearest point of the box. NaN stays NaN, for the caller to see."""
-        return np.clip(coordinates, self.low, self.high)
+        return _within(coordinates, self.low, self.high)
+
+
+def _within(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(x, low), high)  # what np.clip does at a tenth of its price for a short vector
 
 
 def random_within(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
