@@ -188,7 +188,12 @@ def check_start(config: schema.Config) -> None:
         kernel(config.dataset.kernel, None)
     if isinstance(config.optimizer, schema.Bayesian):
         _check_search(config.optimizer, start)
-    if isinstance(config.optimizer, (schema.Unmoved, schema.Bayesian)) or config.kernel.initial != "explicit":
+    if isinstance(config.optimizer, schema.Grid):
+        _check_grid(config.optimizer, start)
+    if isinstance(config.optimizer, schema.SklearnGPR):
+        _check_counterpart(config, start)
+    unbounded = (schema.Unmoved, schema.Bayesian, schema.Grid)
+    if isinstance(config.optimizer, unbounded) or config.kernel.initial != "explicit":
         return
     for name, key, value, (low, high) in zip(start.names, start.keys, start.flat, start.bounds, strict=True):
         if not low <= value <= high:
@@ -198,9 +203,38 @@ def check_start(config: schema.Config) -> None:
             )
 
 
+def _check_grid(node: schema.Grid, start: Any) -> None:
+    name = node.parameter or start.names[0]
+    if name not in start.names:
+        raise ConfigError(f"optimizer.parameter={name}: no trainable parameter; it takes {', '.join(start.names)}")
+    low, high = start.bounds[start.names.index(name)]
+    if node.bounds is not None and not low <= node.bounds[0] < node.bounds[1] <= high:
+        raise ConfigError(
+            f"optimizer.bounds={node.bounds}: expected within kernel.bounds of {name}, [{low:g}, {high:g}]"
+        )
+
+
+def _check_counterpart(config: schema.Config, start: Any) -> None:
+    from kfx.optimizers.sklearn_gpr import has_counterpart
+
+    if not has_counterpart(start):
+        raise ConfigError(
+            f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
+            "rational_quadratic, matern and rbf_network"
+        )
+    if config.regularization.selection != "fixed":
+        raise ConfigError(
+            f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise itself; "
+            "set fixed"
+        )
+
+
 def _check_initial_range(node: Any, start: Any) -> None:
-    if node.initial_range and node.initial != "random":
-        raise ConfigError(f"kernel.initial_range={node.initial_range}: used with kernel.initial=random alone; set that")
+    if node.initial_range and node.initial != "random" and node.starts == 1:
+        raise ConfigError(
+            f"kernel.initial_range={node.initial_range}: used with kernel.initial=random or kernel.starts above 1; "
+            "set one of them"
+        )
     bounds = dict(zip(start.names, start.bounds, strict=True))
     for name, (low, high) in node.initial_range.items():
         within = [bounds[full] for full, key in zip(start.names, start.keys, strict=True) if name in (full, key)]
@@ -224,13 +258,18 @@ def _check_search(node: schema.Bayesian, start: Any) -> None:
 
 def starting_kernels(config: schema.Config, parts: Sequence[Dataset], streams: Streams) -> list[Any]:
     """The kernel that each part starts from: as configured, drawn, or with a length taken from its training points."""
-    node = config.kernel
+    return [candidates[0] for candidates in starting_candidates(config, parts, streams)]
+
+
+def starting_candidates(config: schema.Config, parts: Sequence[Dataset], streams: Streams) -> list[list[Any]]:
+    """For each part the kernels to choose its start from: the one that the config describes, then random ones."""
+    node, rng = config.kernel, streams["initial_parameters"]
     built = kernel(node, image_size(config.dataset))
-    if node.initial == "random":
-        built = random_kernel(built, node.initial_range, streams["initial_parameters"])
+    first = random_kernel(built, node.initial_range, rng) if node.initial == "random" else built
+    others = [random_kernel(built, node.initial_range, rng) for _ in range(node.starts - 1)]
     if node.initial not in _LENGTHS:
-        return [built] * len(parts)
-    return [built.with_parameters(sigma=_LENGTHS[node.initial](part.x_train)) for part in parts]
+        return [[first, *others]] * len(parts)
+    return [[first.with_parameters(sigma=_LENGTHS[node.initial](part.x_train)), *others] for part in parts]
 
 
 def _natural(x: np.ndarray) -> float:
@@ -260,10 +299,16 @@ def regularization(node: schema.RegularizationNode) -> Regularization:
     return Regularization(node.value, node.scale)
 
 
+def candidates(config: schema.Config, scale: str | None = None) -> list[Regularization]:
+    """What validation chooses λ from."""
+    node = config.regularization
+    return [Regularization(float(value), scale or node.scale) for value in node.candidates]
+
+
 def evaluation_regularizations(config: schema.Config) -> list[Regularization]:
     """The λ of evaluation, one or several: the objective's where the config is silent."""
     own, usual = config.evaluation.regularization, config.regularization
-    values = usual.value if own.value is None else own.value
+    values = usual.value if own.value in (None, "validation") else own.value
     return [
         Regularization(float(v), own.scale or usual.scale) for v in (values if isinstance(values, list) else [values])
     ]
@@ -276,6 +321,7 @@ def scoring(config: schema.Config) -> Any:
     node = config.evaluation
     return Scoring(
         evaluation_regularizations(config),
+        own=node.regularization.value is None,
         solver=node.solver,
         rcond=node.rcond,
         variance=node.posterior_variance,
@@ -304,11 +350,12 @@ def evaluation_jobs(
 def sampler(node: Any, iterations: int) -> Any:
     from kfx import sampling
 
+    common: dict[str, Any] = {"choice": node.choice, "samples": node.samples}
     if isinstance(node, schema.LinearSampling):
-        return sampling.LinearSampler(node.batch_size, node.start, node.end, iterations)
+        return sampling.LinearSampler(node.batch_size, node.start, node.end, iterations, **common)
     if isinstance(node, schema.DynamicSampling):
-        return sampling.DynamicSampler(node.batch_size, node.window, node.floor)
-    return sampling.FixedSampler(node.batch_size, node.sample_proportion)
+        return sampling.DynamicSampler(node.batch_size, node.window, node.floor, **common)
+    return sampling.FixedSampler(node.batch_size, node.sample_proportion, **common)
 
 
 def objective(node: Any) -> Callable[..., tuple[float, Any]]:
@@ -319,19 +366,39 @@ def objective(node: Any) -> Callable[..., tuple[float, Any]]:
     return partial(chosen, **settings) if settings else chosen
 
 
-def optimizer(config: schema.Config) -> Any:
-    """The optimizer, bound to its objective, sampler and λ."""
-    from kfx.optimizers import bayesian, finite_difference, gradient, unmoved
+def loss_maker(config: schema.Config) -> Callable[..., Any]:
+    """From a kernel and data to the function that parametric optimizers see."""
+    from kfx.optimizers import finite_difference
     from kfx.optimizers.loss import Loss
 
     node = config.optimizer
     makes: Callable[..., Loss] = Loss
     if isinstance(node, schema.FiniteDifference):
         makes = partial(finite_difference.DifferencedLoss, node.step, node.scheme)
-    loss = partial(makes, objective(config.objective), regularization(config.regularization))
+    return partial(makes, objective(config.objective), regularization(config.regularization))
+
+
+def optimizer(config: schema.Config) -> Any:
+    """The optimizer, bound to its objective, sampler and λ."""
+    from kfx.optimizers import bayesian, gradient, grid, sklearn_gpr, unmoved
+
+    node, loss = config.optimizer, loss_maker(config)
     batches = sampler(config.sampler, node.iterations)
     if isinstance(node, schema.Unmoved):
         return unmoved.Unmoved(loss, batches, node.iterations)
+    if isinstance(node, schema.SklearnGPR):
+        return sklearn_gpr.SklearnGPR(loss, batches, node.iterations)
+    if isinstance(node, schema.Grid):
+        return grid.GridSearch(
+            loss,
+            batches,
+            iterations=node.iterations,
+            parameter=node.parameter,
+            bounds=None if node.bounds is None else (node.bounds[0], node.bounds[1]),
+            points=node.points,
+            space=node.space,
+            gradient=node.gradient,
+        )
     if isinstance(node, schema.Bayesian):
         return bayesian.BayesianOptimization(
             loss,

@@ -330,9 +330,33 @@ def _check_combinations(config: Config) -> None:
     for n in config.evaluation.n_interpolation or ():
         if n > size:
             raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
+    if config.sampler.choice == "stratified" and not has_classes(config.dataset):
+        raise ConfigError(f"sampler.choice=stratified: dataset {config.dataset.name} has no classes; use uniform")
+    if config.regularization.selection == "trained":
+        _check_trained_regularization(config)
     if config.dataset.n_test == 0 and not isinstance(config.evaluation, KFold):
         raise ConfigError(
             "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"
         )
     if isinstance(config.evaluation, TestPoints) and config.evaluation.balanced and not has_classes(config.dataset):
         raise ConfigError(f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false")
+
+
+def _check_trained_regularization(config: Config) -> None:
+    name, optimizer = config.objective.name, config.optimizer
+    if name not in ("nll", "loo"):
+        raise ConfigError(
+            f"regularization.selection=trained: objective {name} rewards a larger λ as such (rho → 1 − p as λ → ∞, "
+            "whatever the kernel); use objective=nll or loo, or selection=validation"
+        )
+    if optimizer.name == "finite_difference":
+        raise ConfigError(
+            "regularization.selection=trained: finite differences have one step for λ and lengths; use optimizer=adam"
+        )
+    if getattr(optimizer, "space", "log") != "log" and optimizer.name != "grid":
+        raise ConfigError("regularization.selection=trained: moves log λ; set optimizer.space=log")
+    if optimizer.name == "bayesian" and optimizer.bounds is not None:
+        raise ConfigError(
+            f"optimizer.bounds={optimizer.bounds}: would bound λ as well with regularization.selection=trained; set "
+            "optimizer.bounds=null and kernel.bounds"
+        )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
-from kfx.kernels.base import Kernel
+from kfx.kernels import Kernel, Regularized
 from kfx.notices import watch
 from kfx.outcomes import NumericalError
 from kfx.regression import coefficients, posterior_variance
@@ -39,11 +39,13 @@ def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator)
 class Scoring:
     """How predictions are made and judged.
 
-    regularizations: each is evaluated. clip: lowest and highest that a prediction may be. train_error: also on the
+    regularizations: each is evaluated. own: a kernel that brings its λ is evaluated with that, under the name of the
+    first of them. clip: lowest and highest that a prediction may be. train_error: also on the
     training points.
     """
 
     regularizations: Sequence[Regularization]
+    own: bool = True
     solver: str = "cholesky"
     rcond: float | None = None
     variance: bool = False
@@ -80,7 +82,8 @@ def evaluate(
     for size in sizes:
         for regularization in scoring.regularizations:
             used = gram[:size, :size]
-            effective = regularization.of(used)
+            brings = scoring.own and isinstance(kernel, Regularized)
+            effective = (kernel.regularization if brings else regularization).of(used)
             key = f"{name}/{size}/{repeat}/{regularization.value!r}"
             measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
             with watch() as notices:

@@ -21,6 +21,7 @@ from kfx.checkpoint import read as read_checkpoint
 from kfx.checkpoint import write as write_checkpoint
 from kfx.disk import Rows, read_rows, write_json, write_whole
 from kfx.kernels.base import Kernel, flat_parameters
+from kfx.kernels.regularized import Regularized, as_recorded
 from kfx.outcomes import ConfigError, Event, Status
 from kfx.streams import Streams
 from kfx.writer import Writer
@@ -342,7 +343,7 @@ class Parts:
         self.record, self.count, self.iterations = record, count, iterations
         self.diagnostics = ("fold",) if count > 1 else ()
         restored = record._restored["optimizer"] if record._restored is not None else {}
-        self.fitted: list[np.ndarray] = list(restored.get("fitted", []))
+        self.fitted: list[dict[str, Any]] = list(restored.get("fitted", []))
         self._evaluations = int(restored.get("evaluations", 0))
         self._resumed = int(restored.get("part", 0)) if restored else -1
 
@@ -351,12 +352,12 @@ class Parts:
         part = _Part(self, len(self.fitted), streams)
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations
-        self.fitted.append(fitted.flat)
+        self.fitted.append(fitted.parameters)
         return fitted
 
     def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
         """The fitted kernels of the parts before the checkpoint's."""
-        return [kernel.with_flat(flat) for kernel, flat in zip(starts, self.fitted, strict=False)]
+        return [as_recorded(kernel, values) for kernel, values in zip(starts, self.fitted, strict=False)]
 
 
 class _Part:
@@ -414,7 +415,9 @@ class Run:
         parameters = self.metrics["parameters"]
         checked = config.check(self.config)
         built = build.kernel(checked.kernel, build.image_size(checked.dataset))
-        return built.with_parameters(**parameters.get("final", parameters["initial"]))
+        if checked.regularization.selection != "fixed":
+            built = Regularized(built, build.regularization(checked.regularization))
+        return as_recorded(built, parameters.get("final", parameters["initial"]))
 
 
 def load_run(path: str | Path) -> Run:

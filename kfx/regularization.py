@@ -33,12 +33,16 @@ class Regularization:
 
     def of(self, gram: torch.Tensor) -> float:
         """The effective λ for this Gram matrix."""
+        return self.value if self.scale == "absolute" else self.value * self.unit(gram)
+
+    def unit(self, gram: torch.Tensor) -> float:
+        """What `value` is counted in: the scale of this Gram matrix."""
         if self.scale == "absolute":
-            return self.value
+            return 1.0
         mean_diagonal = float(gram.diagonal().sum(dtype=torch.float64)) / len(gram)
         if self.scale == "mean_diagonal":
-            return self.value * mean_diagonal
-        return self.value * max(mean_diagonal - float(gram.sum(dtype=torch.float64)) / len(gram) ** 2, 0.0)
+            return mean_diagonal
+        return max(mean_diagonal - float(gram.sum(dtype=torch.float64)) / len(gram) ** 2, 0.0)
 
     def pull(self, cotangent: torch.Tensor) -> torch.Tensor:
         """From the cotangent of A = Θ + λ(Θ)I to that of Θ, in place: G + tr G · ∂λ/∂Θ."""
@@ -48,6 +52,15 @@ class Regularization:
         slope = self.value * float(cotangent.diagonal().sum()) / n
         cotangent.diagonal().add_(slope)
         return cotangent if self.scale == "mean_diagonal" else cotangent.sub_(slope / n)
+
+    def slope(self, cotangent: torch.Tensor, gram: torch.Tensor) -> float:
+        """∂/∂value of a function of A = Θ + λI alone, from the cotangent of Θ that `pull` made: tr of A's, in units.
+
+        The trace of what `pull` gives is that of A's cotangent times a known factor.
+        """
+        n = len(gram)
+        passed = {"absolute": 0.0, "mean_diagonal": 1.0, "centered": 1.0 - 1.0 / n}[self.scale]
+        return self.unit(gram) * float(cotangent.diagonal().sum()) / (1.0 + self.value * passed)
 
 
 def as_regularization(value: float | Regularization) -> Regularization:

@@ -10,9 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from threadpoolctl import threadpool_limits
@@ -21,12 +23,16 @@ from kfx import build, config, environment, kernel_check, plots, precision
 from kfx.data.dataset import Dataset
 from kfx.evaluation import evaluate, metric_names, summary
 from kfx.identity import identity
+from kfx.kernels import Kernel, Regularized
+from kfx.kernels.base import flat_parameters
 from kfx.outcomes import Event, KfxError, NumericalError, Status
 from kfx.preflight import check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
 from kfx.record import Record
 from kfx.schema import Config
+from kfx.starts import objectives_at
 from kfx.streams import Streams
+from kfx.validation import choose_regularization
 
 
 def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = ()) -> int:
@@ -127,9 +133,9 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     # the data and the kernel
     streams = Streams(cfg.seed)
     parts = build.parts(cfg, streams)
-    starts = build.starting_kernels(cfg, parts, streams)
-    kernel = starts[0]
     tensors = [_tensors(part, dtype, device) for part in parts]
+    starts = _starts(cfg, parts, tensors, streams, record)
+    kernel = starts[0]
     record.metrics["kernel_backend"] = kernel.backend_on(device)
     check_sizes(cfg, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
     with Waiting("compiling the kernel, once on this machine"):
@@ -155,6 +161,11 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     jobs = build.evaluation_jobs(cfg, parts, streams)
     sizes = cfg.evaluation.n_interpolation
     kernels = {"initial": starts, "trained": fitted}
+    if cfg.evaluation.regularization.value == "validation":
+        kernels = {
+            name: _with_chosen_regularization(cfg, ks, tensors, streams["validation"]) for name, ks in kernels.items()
+        }
+        scoring = replace(scoring, own=True)
     for i in range(cfg.evaluation.random_kernels):
         drawn = build.random_kernel(kernel, cfg.kernel.initial_range, streams["random_kernels"])
         kernels[f"random-{i}"] = [drawn] * len(parts)
@@ -215,6 +226,44 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     }
     with _undisturbed():  # a signal now would make an interrupted run of a completed one
         record.finish(Status.COMPLETED, evaluation=summary(rows, _whole(cfg, parts)), timing=timing)
+
+
+def _starts(
+    cfg: Config, parts: Sequence[Dataset], tensors: Sequence[Tensors], streams: Streams, record: Record
+) -> list[Kernel]:
+    """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
+    candidates = build.starting_candidates(cfg, parts, streams)
+    starts = [kernels[0] for kernels in candidates]
+    if cfg.kernel.starts > 1:
+        loss, sampler = build.loss_maker(cfg), build.sampler(cfg.sampler, cfg.optimizer.iterations)
+        rows = []
+        for part, kernels in enumerate(candidates):
+            values = objectives_at(kernels, loss, sampler, tensors[part][:2], streams["starts"])
+            starts[part] = kernels[int(np.argmin(values))]
+            for kernel, value in zip(kernels, values, strict=True):
+                named = {f"parameter.{k}": v for k, v in flat_parameters(kernel.parameters).items()}
+                rows.append({"part": part, "objective": value, "chosen": int(kernel is starts[part]), **named})
+        record.table("starts.csv", list(rows[0]), rows)
+    if cfg.regularization.selection == "validation":
+        return _with_chosen_regularization(cfg, starts, tensors, streams["validation"])
+    if cfg.regularization.selection == "trained":
+        regularization = build.regularization(cfg.regularization)
+        return [Regularized(kernel, regularization, trained=True) for kernel in starts]
+    return starts
+
+
+def _with_chosen_regularization(
+    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], rng: np.random.Generator
+) -> list[Kernel]:
+    """Each with the λ that does best in folds of its own training points."""
+    node = cfg.regularization
+    chosen = []
+    for kernel, (x, y, _) in zip(kernels, tensors, strict=True):
+        inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
+        scale = kernel.regularization.scale if isinstance(kernel, Regularized) else node.scale
+        of = choose_regularization(inner, x, y, build.candidates(cfg, scale), node.folds, node.points, rng)
+        chosen.append(Regularized(inner, of))
+    return chosen
 
 
 def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -305,8 +354,14 @@ def closing_lines(record: Record) -> list[str]:
     metrics = record.metrics
     rows = metrics.get("evaluation", [])
     metric = "accuracy" if any(row["metric"] == "accuracy" for row in rows) else "mse"
+    used = {
+        (row["kernel"], row["n_interpolation"], row["regularization"]): row["mean"]
+        for row in rows
+        if row["metric"] == "effective_regularization"
+    }
     lines = [
-        f"{row['kernel']:<10} n_interpolation {row['n_interpolation']:>6}  λ {row['regularization']:<8g} "
+        f"{row['kernel']:<10} n_interpolation {row['n_interpolation']:>6}  "
+        f"λ {used[row['kernel'], row['n_interpolation'], row['regularization']]:<8.3g} "
         f"{metric} {row['mean']:.4f}" + (f" ± {row['sd']:.4f}" if row["repeats"] > 1 else "")
         for row in rows
         if row["metric"] == metric

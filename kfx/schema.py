@@ -11,6 +11,7 @@ from typing import Any
 from kfx.data.dataset import STEPS
 from kfx.regression import SOLVERS
 from kfx.regularization import SCALES
+from kfx.sampling import CHOICES
 
 
 class FieldError(ValueError):
@@ -162,6 +163,7 @@ class KernelNode(Node):
     initial_range: dict = _ranged(
         {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
     )
+    starts: int = _count(1)
     trainable: list[str] | None = _ranged(None, "a list of parameters, or null for the usual ones", lambda v: v != [])
     # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
     bounds: dict = _ranged(
@@ -255,24 +257,26 @@ class NLL(ObjectiveNode):
 
 
 @dataclass
-class FixedNode(Node):
-    name: str = "fixed"
+class SamplerNode(Node):
+    name: str = ""
     batch_size: int | None = _count_or_all(100, 2, "all training points")
+    choice: str = _one_of("uniform", *CHOICES)
+    samples: int = _count(1)
+
+
+@dataclass
+class FixedSampling(SamplerNode):
     sample_proportion: float = _between(0.5, 0, 1)
 
 
 @dataclass
-class LinearSampling(Node):
-    name: str = "linear"
-    batch_size: int | None = _count_or_all(100, 2, "all training points")
+class LinearSampling(SamplerNode):
     start: float = _between(0.1, 0, 1)
     end: float = _between(0.5, 0, 1)
 
 
 @dataclass
-class DynamicSampling(Node):
-    name: str = "dynamic"
-    batch_size: int | None = _count_or_all(100, 2, "all training points")
+class DynamicSampling(SamplerNode):
     window: int = _count(10)
     floor: float = _between(0.05, 0, 0.5)
 
@@ -348,6 +352,24 @@ class Bayesian(OptimizerNode):
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
 
+@dataclass
+class Grid(OptimizerNode):
+    parameter: str | None = _ranged(None, "the name of a trainable parameter, or null for the first", lambda v: v != "")
+    bounds: list[float] | None = _ranged(
+        None,
+        "two rising numbers >= 0, or null for kernel.bounds",
+        lambda v: v is None or (len(v) == 2 and 0 <= v[0] < v[1] < math.inf),
+    )
+    points: int = _count(100, 2)
+    space: str = _one_of("raw", "raw", "log")
+    gradient: bool = _flag(True)
+
+
+@dataclass
+class SklearnGPR(OptimizerNode):
+    pass
+
+
 # ---- regularization, evaluation, device
 
 
@@ -355,16 +377,35 @@ class Bayesian(OptimizerNode):
 class RegularizationNode(Node):
     value: float = _not_negative(1e-4)
     scale: str = _one_of("centered", *SCALES)
+    selection: str = _one_of("fixed", "fixed", "validation", "trained")
+    candidates: list[float] = _ranged(
+        [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0],
+        "a list of numbers > 0",
+        lambda v: len(v) > 0 and all(_is_number(x) and x > 0 for x in v),
+    )
+    folds: int = _count(5, 2)
+    points: int | None = _count_or_all(1000, 4, "all training points")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.selection == "trained" and self.value == 0:
+            raise FieldError("value", self.value, "a number > 0 to start from with selection=trained")
+        if self.points is not None and self.points < 2 * self.folds:
+            raise FieldError("points", self.points, f"at least twice folds={self.folds}")
 
 
 @dataclass
 class EvaluationRegularization(Node):
-    """null: the same as the objective's. `value` may hold several: each is evaluated."""
+    """null: the same as the objective's. `value` may hold several: each is evaluated. `validation`: chosen for each
+    kernel among `regularization.candidates`."""
 
     value: Any = _ranged(
         None,
-        "a number >= 0, a list of them, or null for regularization.value",
-        lambda v: v is None or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v]))),
+        "a number >= 0, a list of them, validation, or null for the objective's",
+        lambda v: (
+            v in (None, "validation")
+            or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
+        ),
     )
     scale: str | None = _ranged(
         None, f"one of {', '.join(SCALES)}, or null for regularization.scale", lambda v: v is None or v in SCALES
@@ -503,7 +544,7 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "nll": NLL,
         "loo": ObjectiveNode,
     },
-    "sampler": {"fixed": FixedNode, "linear": LinearSampling, "dynamic": DynamicSampling},
+    "sampler": {"fixed": FixedSampling, "linear": LinearSampling, "dynamic": DynamicSampling},
     "optimizer": {
         "none": Unmoved,
         "sgd": SGD,
@@ -511,6 +552,8 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "adam": Adam,
         "finite_difference": FiniteDifference,
         "bayesian": Bayesian,
+        "grid": Grid,
+        "sklearn_gpr": SklearnGPR,
     },
     "evaluation": {"default": TestPoints, "k_fold": KFold},
     "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kfx.kernels.base import Kernel
 from kfx.kernels.combination import Product, Scaled, Sum
 from kfx.kernels.dot_product import Linear, Polynomial
+from kfx.kernels.regularized import Regularized
 from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "ReLU",
+    "Regularized",
     "Residual",
     "Scaled",
     "Sequential",

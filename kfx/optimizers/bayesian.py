@@ -60,7 +60,7 @@ class BayesianOptimization:
         incumbent, best, first = math.inf, None, 0
         history: list[tuple[list[float], float]] = []
         cause = NumericalError(Event.DIVERGED, "no point was evaluated")
-        self.sampler.restore([])
+        self.sampler.start(*data)
         if restored := record.restore(streams):
             first, state = restored
             self.sampler.restore(state["sampler"])
@@ -81,7 +81,7 @@ class BayesianOptimization:
         for iteration in range(first, self.iterations):
             checkpoint(iteration)
             vector = np.array(_quietly(search.ask), dtype=np.float64)
-            batch = self.sampler.draw(len(data[0]), batches, iteration)
+            batch = self.sampler.draw(batches, iteration)
             evaluation = loss(vector, batch, gradient=False)
             self.sampler.observe(evaluation.rho_half)
             told, recheck = evaluation.objective, math.nan
@@ -91,7 +91,7 @@ class BayesianOptimization:
             elif loss.is_ratio and told < 0:
                 told = bad()
             elif loss.is_ratio and told < incumbent and iteration > 0:
-                again = loss(vector, self.sampler.draw(len(data[0]), batches, iteration), gradient=False)
+                again = loss(vector, self.sampler.draw(batches, iteration), gradient=False)
                 recheck = again.objective
                 if again.failed or recheck - told > self.recheck_threshold:
                     told, events = bad(), (Event.MINIMUM_REJECTED,)

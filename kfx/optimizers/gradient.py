@@ -139,7 +139,7 @@ class GradientDescent:
         best_mean, best = float("inf"), kernel.flat
         reinitializations, first = 0, 0
         self.rule.reset()
-        self.sampler.restore([])
+        self.sampler.start(*data)
         if restored := record.restore(streams):
             first, state = restored
             position, best_mean, best = state["position"], state["best_mean"], state["best"]
@@ -163,7 +163,7 @@ class GradientDescent:
 
         for iteration in range(first, self.iterations):
             checkpoint(iteration)
-            batch = self.sampler.draw(len(data[0]), streams["batches"], iteration)
+            batch = self.sampler.draw(streams["batches"], iteration)
             shown = self.sampler.shown(batch)
             vector = space.to_parameters(space.project(self.rule.point(position)))
             evaluation = loss(vector, batch)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.kernels.regularized import Regularized
 from kfx.notices import watch
 from kfx.objectives import RATIOS, rho
 from kfx.objectives.relative_error import nested_rho
@@ -70,6 +71,7 @@ class Loss:
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
         kernel = self.kernel.with_flat(vector)
+        regularization = kernel.regularization if isinstance(kernel, Regularized) else self.regularization
         effective = value = relative_error = half = math.nan
         jitter = 0.0
         events: list[Event] = []
@@ -82,15 +84,19 @@ class Loss:
                 events = notices.events
                 self.kernel_evaluations += 1
                 gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
-                effective = self.regularization.of(gram)
-                sizes = [size for size in (batch.sample_size, batch.half_size) if size is not None]
-                if self.objective is rho:
-                    rhos, cotangent = nested_rho(gram, y, sizes, self.regularization, gradient)
-                    value = rhos[0]
-                else:
-                    value, cotangent = self.objective(gram, y, batch.sample_size, self.regularization, gradient)
-                    rhos, _ = nested_rho(gram, y, sizes, self.regularization, False)
-                relative_error, half = rhos[0], rhos[-1] if batch.half_size is not None else math.nan
+                effective = regularization.of(gram)
+                value, relative_error, half, cotangent = self._measured(gram, y, batch, regularization, gradient)
+                for i, order in enumerate(batch.orders, start=2):  # running means over the samples
+                    there = torch.as_tensor(order, device=gram.device)
+                    moved = gram[there][:, there], y[there]
+                    *numbers, other = self._measured(*moved, batch, regularization, gradient)
+                    value, relative_error, half = (
+                        mean + (new - mean) / i
+                        for mean, new in zip((value, relative_error, half), numbers, strict=True)
+                    )
+                    if gradient:
+                        back = torch.argsort(there)
+                        cotangent += (other[back][:, back] - cotangent) / i
                 slope = pull(cotangent) if pull is not None else None
             jitter = notices.jitter
             if not math.isfinite(value) or (slope is not None and not _is_finite(slope)):
@@ -102,6 +108,19 @@ class Loss:
         if not 0 <= relative_error <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
         return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events), rho_half=half)
+
+    def _measured(
+        self, gram: torch.Tensor, y: torch.Tensor, batch: Batch, regularization: Regularization, gradient: bool
+    ) -> tuple[float, float, float, Any]:
+        """The objective, ρ, ρ of the half sample, and the objective's cotangent."""
+        sizes = [size for size in (batch.sample_size, batch.half_size) if size is not None]
+        if self.objective is rho:
+            rhos, cotangent = nested_rho(gram, y, sizes, regularization, gradient)
+            value = rhos[0]
+        else:
+            value, cotangent = self.objective(gram, y, batch.sample_size, regularization, gradient)
+            rhos, _ = nested_rho(gram, y, sizes, regularization, False)
+        return value, rhos[0], rhos[-1] if batch.half_size is not None else math.nan, cotangent
 
 
 def _is_finite(vector: np.ndarray) -> bool:

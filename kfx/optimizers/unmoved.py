@@ -23,7 +23,7 @@ class Unmoved:
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss = self.loss(kernel, *data)
         first = 0
-        self.sampler.restore([])
+        self.sampler.start(*data)
         if restored := record.restore(streams):
             first, state = restored
             loss.kernel_evaluations = state["kernel_evaluations"]
@@ -35,7 +35,7 @@ class Unmoved:
 
         for iteration in range(first, self.iterations):
             checkpoint(iteration)
-            batch = self.sampler.draw(len(data[0]), streams["batches"], iteration)
+            batch = self.sampler.draw(streams["batches"], iteration)
             evaluation = loss(kernel.flat, batch, gradient=False)
             record.row(iteration, evaluation, loss.kernel_evaluations, diagnostics=self.sampler.shown(batch))
             self.sampler.observe(evaluation.rho_half)

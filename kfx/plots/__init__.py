@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from kfx.disk import read_rows
-from kfx.plots import curve, evaluation, precision, surrogate, trace
+from kfx.plots import curve, evaluation, landscape, precision, surrogate, trace
 from kfx.record import load_run
 
 
@@ -19,6 +19,7 @@ def draw(directory: Path) -> list[Path]:
         "rho": trace.objective_over_iterations(run),
         "parameters": trace.parameters_over_iterations(run),
         "evaluation": evaluation.error_against_points(run),
+        "landscape": landscape.objective_over_parameter(run),
         "curve": curve.fitted_curve(run),
         "convergence": surrogate.convergence(run),
         "surrogate": surrogate.surface(run),

@@ -1,0 +1,73 @@
+"""A kernel that brings its own λ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.regularization import Regularization
+
+
+class Regularized(Kernel):
+    """`kernel` and the regularization to use it with, `regularization`: λ's value, in units of its scale.
+
+    Gram matrices are the kernel's alone. An objective on such a kernel takes this λ in place of its own, and the
+    pullback gives ∂/∂λ beside the gradient to the kernel's parameters when `trained`. For objectives of A = Θ + λI
+    alone, as the likelihood and the leave-one-out error.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"regularization": (1e-12, 1e4)}
+
+    def __init__(self, kernel: Kernel, regularization: Regularization, trained: bool = False) -> None:
+        self._kernel, self._scale = kernel, regularization.scale
+        super().__init__(
+            {**kernel.parameters, "regularization": regularization.value},
+            [*kernel.trainable, *(["regularization"] if trained else [])],
+            {**kernel._bounds, **self.default_bounds},
+        )
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel itself, with its present parameters."""
+        return self._kernel.with_parameters(**{name: self._values[name] for name in self._kernel.parameters})
+
+    @property
+    def regularization(self) -> Regularization:
+        """λ and its scale."""
+        return Regularization(self._scalar("regularization"), self._scale)
+
+    def backend_on(self, device: torch.device) -> str:
+        return self._kernel.backend_on(device)
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._kernel.prepare(dtype, device)
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self.kernel._gram(x, y)
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel._diagonal(x)
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        gram, pull = self.kernel._pullback(x)
+        return gram, _RegularizedPull(self.regularization, gram, pull)
+
+
+class _RegularizedPull(Pull):
+    def __init__(self, regularization: Regularization, gram: torch.Tensor, pull: Pull) -> None:
+        self.regularization, self.gram, self.pull = regularization, gram, pull
+
+    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        by_name, to_inputs = self.pull(cotangent, inputs)
+        return {**by_name, "regularization": self.regularization.slope(cotangent, self.gram)}, to_inputs
+
+
+def as_recorded(start: Kernel, values: Mapping[str, Any]) -> Kernel:
+    """The kernel of a record: `start` with these parameters. A λ among them that `start` does not bring is absolute."""
+    if "regularization" in values and not isinstance(start, Regularized):
+        own = {name: value for name, value in values.items() if name != "regularization"}
+        return Regularized(start.with_parameters(**own), Regularization(values["regularization"], "absolute"))
+    return start.with_parameters(**values)

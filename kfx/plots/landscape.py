@@ -1,0 +1,44 @@
+"""The objective as a function of a parameter, as a grid search measured it."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kfx.plots.style import COLOURS, FAINT, figure, symbol, title
+from kfx.record import Run
+
+
+def objective_over_parameter(run: Run) -> Figure | None:
+    """Mean and one standard deviation over batches; below, of the absolute derivative where it was recorded."""
+    trace = run.trace
+    if trace.empty or run.config.optimizer.name != "grid":
+        return None
+    name = run.config.optimizer.parameter or next(
+        (c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1), None
+    )
+    if name is None:
+        return None
+    column = name if name.startswith("parameter.") else f"parameter.{name}"
+    wanted = [("objective", run.config.objective.name.replace("_", " "))]
+    if "diagnostic.gradient" in trace and trace["diagnostic.gradient"].notna().any():
+        wanted.append(("diagnostic.gradient", "absolute derivative"))
+    picture, axes = figure(rows=len(wanted), height=3.8 if len(wanted) == 1 else 3.0)
+    for panel, (key, label) in zip(axes, wanted, strict=True):
+        values = trace[key] if key == "objective" else trace[key].abs()
+        sweeps = values.groupby(trace[column])
+        mean, deviation = sweeps.mean(), sweeps.std()
+        x = mean.index.to_numpy(dtype=float)
+        if deviation.notna().any():
+            low, high = (mean - deviation).to_numpy(), (mean + deviation).to_numpy()
+            panel.fill_between(x, low, high, color=FAINT, alpha=0.5, linewidth=0, label="± 1 sd over batches")
+        panel.plot(x, mean, color=COLOURS[0], label=f"mean of {int(sweeps.size().max())}")
+        panel.set(ylabel=label)
+        if key != "objective" and np.all(mean > 0) and mean.max() > 100 * mean.min():
+            panel.set_yscale("log")
+        if run.config.optimizer.space == "log":
+            panel.set_xscale("log")
+    axes[-1].set_xlabel(symbol(column[len("parameter.") :]))
+    axes[0].set_title(title(run))
+    axes[0].legend(loc="best")
+    return picture

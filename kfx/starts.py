@@ -1,0 +1,34 @@
+"""Which of several starting points is worth going on with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.optimizers.loss import Loss
+from kfx.sampling import FixedSampler
+
+BATCHES = 10
+
+
+def objectives_at(
+    kernels: Sequence[Kernel],
+    loss: Callable[..., Loss],
+    sampler: FixedSampler,
+    data: tuple[torch.Tensor, torch.Tensor],
+    rng: np.random.Generator,
+) -> list[float]:
+    """The mean objective of each kernel over the same ten batches, drawn for this alone; infinite where it fails."""
+    sampler.start(*data)
+    batches = [sampler.draw(rng) for _ in range(BATCHES)]
+    means = []
+    for kernel in kernels:
+        evaluate = loss(kernel, *data)
+        values = [evaluate(kernel.flat, batch, gradient=False) for batch in batches]
+        failed = any(value.failed for value in values)
+        means.append(math.inf if failed else float(np.mean([value.objective for value in values])))
+    return means
