@@ -35,6 +35,9 @@ from kfx.schema import (
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device", "experiment")
 
 
+_MOST_SHOWN = 30
+
+
 def config_folder() -> Path:
     """`kfx/configs` in a wheel, the top-level `configs` beside the package in a checkout."""
     package = Path(__file__).resolve().parent
@@ -164,7 +167,8 @@ def _schema_without(override: Override, overrides: Sequence[str], search_path: s
 
 def _near(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
-    return f"{', '.join(known)}{f' (did you mean {close[0]}?)' if close else ''}"
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return f"what kfx list shows{meant}" if len(known) > _MOST_SHOWN else f"{', '.join(known)}{meant}"
 
 
 def _first_line(error: BaseException) -> str:

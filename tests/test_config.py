@@ -98,7 +98,7 @@ BAD = [
     (["evaluation.rcond=0.1"], "evaluation.rcond=0.1", "null with solver=cholesky"),
     (["evaluation.balanced=true", "dataset=diabetes"], "evaluation.balanced=true", "no classes"),
     (["evaluation.regularization.value=[-1]"], "evaluation.regularization.value=[-1]", "a number >= 0"),
-    (["+experiment=nope"], "experiment=nope: unknown option", "first_light/mnist_rbf"),
+    (["+experiment=nope"], "experiment=nope: unknown option", "kfx list"),
     (["kernel._target_=os.system"], "kernel._target_: unknown key", "sigma"),
     (["+kernel._target_=os.system"], "kernel._target_: unknown key", "sigma"),
     (["+_target_=os.system"], "_target_: unknown key", "dataset"),

@@ -19,8 +19,8 @@ from kfx.streams import Streams
 class GridSearch:
     """Evaluates the objective at `points` values of one parameter, all of them on a batch before the next is drawn.
 
-    parameter: its name; None for the first that is trainable. bounds: (low, high), the ends of the grid, within the
-    parameter's own bounds; None for those. space: `raw`, equal steps; `log`, equal ratios. gradient: also the derivative, as
+    parameter: its name; None for the first that is trainable. bounds: (low, high), the ends of the grid; None for
+    those of the parameter. space: `raw`, equal steps; `log`, equal ratios. gradient: also the derivative, as
     `diagnostic.gradient`. The kernel that comes back is the one with the smallest mean objective.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import warnings
@@ -79,10 +80,8 @@ class SklearnGPR:
                 found.append((float(value), there, noise))
                 return float(value), slope
 
-            try:
+            with contextlib.suppress(_BudgetSpent):
                 minimize(recorded, theta, method="L-BFGS-B", jac=True, bounds=bounds)
-            except _BudgetSpent:
-                pass
             return best[1], best[0]
 
         scale = math.sqrt(float(np.mean(y**2)))
