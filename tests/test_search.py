@@ -33,7 +33,7 @@ def table(n=40):
 @pytest.mark.parametrize(("scheme", "tolerance", "per_parameter"), [("forward", 2e-3, 1), ("central", 1e-6, 2)])
 def test_differences_against_the_exact_gradient(scheme, tolerance, per_parameter):
     kernel, regularization = RationalQuadratic(0.7, 1.2), Regularization(1e-2, "centered")
-    batch = FixedSampler(30, 0.5).draw(40, Streams(0)["batches"])
+    batch = FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"])
     exact = Loss(rho, regularization, kernel, *table())(kernel.flat, batch)
     loss = DifferencedLoss(1e-4, scheme, rho, regularization, kernel, *table())
     found = loss(kernel.flat, batch)
@@ -57,7 +57,7 @@ def test_a_failure_beside_the_point_is_a_failure():
         return rho(gram, y, n_c, regularization, cotangent)
 
     loss = DifferencedLoss(1e-4, "forward", objective, Regularization(), RBF(), *table())
-    found = loss(np.array([1.0]), FixedSampler(30, 0.5).draw(40, Streams(0)["batches"]))
+    found = loss(np.array([1.0]), FixedSampler(30, 0.5).start(*table()).draw(Streams(0)["batches"]))
     assert found.failed
     assert np.isfinite(found.rho), "what was measured stays on record"
     assert found.gradient is None

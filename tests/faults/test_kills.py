@@ -41,6 +41,7 @@ OPTIMIZERS = {
         "evaluation.folds=3",
         "evaluation.n_interpolation=[40,90]",
     ],
+    "grid": ["optimizer.points=7", "kernel.starts=2", "regularization.selection=validation"],
     "bayesian": ["optimizer.iterations=14", "optimizer.initial_points=8", "optimizer.noise=gaussian"],
 }
 
