@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from kfx import schema
 from kfx.data.dataset import Dataset, folds, preprocess
@@ -386,6 +388,8 @@ def optimizer(config: schema.Config) -> Any:
     batches = sampler(config.sampler, node.iterations)
     if isinstance(node, schema.Unmoved):
         return unmoved.Unmoved(loss, batches, node.iterations)
+    if isinstance(node, schema.FLOWS):
+        return _flow(config, loss, batches)
     if isinstance(node, schema.SklearnGPR):
         return sklearn_gpr.SklearnGPR(loss, batches, node.iterations)
     if isinstance(node, schema.Grid):
@@ -410,19 +414,65 @@ def optimizer(config: schema.Config) -> Any:
             noise=node.noise,
             recheck_threshold=node.recheck_threshold,
         )
-    rules: dict[str, Callable[[], gradient.Rule]] = {
-        "sgd": lambda: gradient.SGD(node.learning_rate),
-        "finite_difference": lambda: gradient.SGD(node.learning_rate),
-        "nesterov": lambda: gradient.Nesterov(node.learning_rate, node.momentum),
-        "adam": lambda: gradient.Adam(node.learning_rate, node.beta1, node.beta2, node.epsilon),
-    }
     return gradient.GradientDescent(
         loss,
         batches,
-        rules[node.name](),
+        _rule(node),
         iterations=node.iterations,
         space=node.space,
         final=node.final,
         final_window=node.final_window,
         max_reinitializations=node.max_reinitializations,
     )
+
+
+def _rule(node: Any) -> Any:
+    """How a gradient becomes a step."""
+    from kfx.optimizers import gradient
+
+    name = node.rule if isinstance(node, schema.Hybrid) else node.name
+    if name == "nesterov":
+        return gradient.Nesterov(node.learning_rate, node.momentum)
+    if name == "adam":
+        usual = schema.Adam()
+        beta1, beta2, epsilon = (getattr(node, key, getattr(usual, key)) for key in ("beta1", "beta2", "epsilon"))
+        return gradient.Adam(node.learning_rate, beta1, beta2, epsilon)
+    return gradient.SGD(node.learning_rate)
+
+
+def _flow(config: schema.Config, loss: Any, batches: Any) -> Any:
+    from kfx.optimizers import flow
+    from kfx.vector_field import Interpolation, StepRule
+
+    node, own, optimizer = config.flow, config.interpolation, config.optimizer
+    value = config.regularization.value if own.regularization is None else own.regularization
+    interpolation = Interpolation(
+        None if own.kernel is None else kernel(own.kernel, image_size(config.dataset)),
+        Regularization(value, config.regularization.scale),
+        own.solver,
+        own.rcond,
+    )
+    settings = flow.FlowSettings(interpolation, node.field == "complete", node.remove_merged, node.record_layers)
+    common = (loss, batches, optimizer.iterations, settings)
+    if isinstance(optimizer, schema.FlowRK45):
+        return flow.RungeKuttaFlow(
+            *common,
+            method=optimizer.method,
+            rtol=optimizer.rtol,
+            atol=optimizer.atol,
+            max_evaluations=optimizer.max_evaluations,
+        )
+    steps: dict[str, Any] = {
+        "rule": StepRule(node.step_rule, node.step_size, node.decay_after),
+        "over": node.step_over,
+        "test_step": node.test_step,
+    }
+    if isinstance(optimizer, schema.Hybrid):
+        return flow.HybridFlow(*common, parameters=_rule(optimizer), space=optimizer.space, **steps)
+    return flow.EulerFlow(*common, **steps)
+
+
+def recorded_layers(config: schema.Config, path: Path, base: Any) -> Any:
+    """The layers that a run of this config recorded, read one by one."""
+    nothing = torch.zeros(0)
+    return optimizer(config).recorded(path, base, loss_maker(config)(base, nothing, nothing))

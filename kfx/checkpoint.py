@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from kfx.outcomes import KfxError
 
@@ -60,6 +61,8 @@ def _encode(state: dict[str, Any]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            value = value.cpu().numpy()
         if isinstance(value, np.ndarray):
             name = f"a{len(arrays)}"
             arrays[name] = value

@@ -23,6 +23,7 @@ from kfx.schema import (
     NETWORK_PARTS,
     OPTIONS,
     SINGLE,
+    FLOWS,
     CombinationNode,
     Config,
     FieldError,
@@ -196,6 +197,10 @@ def check(raw: DictConfig) -> Config:
     for key, schema in SINGLE.items():
         if raw.get(key) is not None:
             parts[key] = _build(key, schema, raw[key])
+    if parts["interpolation"].kernel is not None:
+        chosen = _chosen("interpolation.kernel", "kernel", raw.interpolation.kernel)
+        _choose_parts("interpolation.kernel", chosen, raw.interpolation.kernel)
+        parts["interpolation"].kernel = chosen
     config = Config(
         **parts,
         seed=_whole(raw, "seed"),
@@ -336,6 +341,8 @@ def _check_combinations(config: Config) -> None:
             raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
     if config.sampler.choice == "stratified" and not has_classes(config.dataset):
         raise ConfigError(f"sampler.choice=stratified: dataset {config.dataset.name} has no classes; use uniform")
+    if isinstance(config.optimizer, FLOWS):
+        _check_flow(config, size)
     if config.regularization.selection == "trained":
         _check_trained_regularization(config)
     if config.dataset.n_test == 0 and not isinstance(config.evaluation, KFold):
@@ -344,6 +351,22 @@ def _check_combinations(config: Config) -> None:
         )
     if isinstance(config.evaluation, TestPoints) and config.evaluation.balanced and not has_classes(config.dataset):
         raise ConfigError(f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false")
+
+
+def _check_flow(config: Config, size: int) -> None:
+    if config.kernel_check:
+        raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
+    if config.sampler.choice == "neighbourhood":
+        raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
+    if config.sampler.samples > 1:
+        raise ConfigError(f"sampler.samples={config.sampler.samples}: a flow has one sample a layer; set 1")
+    for n in config.flow.n_interpolation or ():
+        if n > size:
+            raise ConfigError(f"flow.n_interpolation: {n} exceeds the {size} training points of the data set")
+    if config.interpolation.rcond is not None and config.interpolation.solver != "lstsq":
+        raise ConfigError(f"interpolation.rcond={config.interpolation.rcond}: is lstsq's; set interpolation.solver=lstsq")
+    if config.flow.test_step != "train" and config.optimizer.name == "flow_rk45":
+        raise ConfigError(f"flow.test_step={config.flow.test_step}: flow_rk45 has no such step; use train")
 
 
 def _check_trained_regularization(config: Config) -> None:

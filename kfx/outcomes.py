@@ -25,6 +25,10 @@ class Event(StrEnum):
     TILE_HALVED = "tile_halved"
     OUT_OF_MEMORY = "out_of_memory"
     STORAGE = "storage_failed"
+    FIELD_VANISHED = "field_vanished"
+    COLLAPSED = "points_collapsed"
+    OVERSHOT = "overshot"
+    FLOW_STOPPED = "flow_stopped"
     INTERRUPTED = "interrupted"
 
     @property
@@ -48,6 +52,10 @@ _HELP = {
     Event.TILE_HALVED: "the device's memory ran out and a kernel went on with smaller tiles",
     Event.OUT_OF_MEMORY: "memory ran out: lower sampler.batch_size or the size of the data set",
     Event.STORAGE: "the run's folder cannot be written: the disk is full, a quota is reached, or it became read-only",
+    Event.FIELD_VANISHED: "rho no longer changes with any point of the batch",
+    Event.COLLAPSED: "points of one target merged until too few were left for a batch",
+    Event.OVERSHOT: "a step left the range of numbers or of the solver: lower flow.step_size or raise regularization",
+    Event.FLOW_STOPPED: "the flow ended before its last layer, at the last good positions",
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }
 

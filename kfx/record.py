@@ -10,10 +10,12 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.checkpoint import CheckpointError, previous
@@ -21,6 +23,7 @@ from kfx.checkpoint import read as read_checkpoint
 from kfx.checkpoint import write as write_checkpoint
 from kfx.disk import Rows, read_rows, write_json, write_whole
 from kfx.kernels.base import Kernel, flat_parameters
+from kfx.kernels.flowed import FlowedKernel
 from kfx.kernels.regularized import Regularized, as_recorded
 from kfx.outcomes import ConfigError, Event, Status
 from kfx.streams import Streams
@@ -64,6 +67,7 @@ class Record:
     ) -> None:
         self.directory = Path(directory)
         self.watch: Callable[[dict[str, Any]], None] = lambda row: None
+        self.follow: Callable[..., None] = lambda *positions: None
         self.stop: BaseException | None = None
         """Set from outside to end the run at its next checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -353,11 +357,14 @@ class Parts:
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations
         self.fitted.append(fitted.parameters)
+        if isinstance(fitted, FlowedKernel):
+            fitted.save(flow_path(self.record.directory, part.number))
         return fitted
 
     def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
         """The fitted kernels of the parts before the checkpoint's."""
-        return [as_recorded(kernel, values) for kernel, values in zip(starts, self.fitted, strict=False)]
+        kernels = [as_recorded(kernel, values) for kernel, values in zip(starts, self.fitted, strict=False)]
+        return [flowed(self.record.directory, part, kernel) for part, kernel in enumerate(kernels)]
 
 
 class _Part:
@@ -367,6 +374,15 @@ class _Part:
         self.parts, self.number = parts, number
         self.first = number * parts.iterations
         self.before = self.evaluations = parts._evaluations
+
+    @property
+    def layer_path(self) -> Path:
+        """Where a flow keeps its layers."""
+        return layer_path(self.parts.record.directory, self.number)
+
+    def moved(self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
+        """Where a flow's points are before a layer, or at the end."""
+        self.parts.record.follow(self.number, layer, kernel, x, along)
 
     def row(self, iteration: int, evaluation: Evaluation, kernel_evaluations: int, **options: Any) -> None:
         self.evaluations = self.before + kernel_evaluations
@@ -394,6 +410,27 @@ class _Part:
         self.parts.record.checkpoint(self.first + iteration, streams, whole)
 
 
+# ---- flows: their kernels have files of their own
+
+
+def flow_path(directory: Path, part: int) -> Path:
+    return directory / f"flow-{part}.npz"
+
+
+def layer_path(directory: Path, part: int) -> Path:
+    return directory / f"layers-{part}.bin"
+
+
+def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, Kernel], Any] | None = None) -> Kernel:
+    """The kernel of a part with the flow that it ended with, if there was one. layers: reads what was recorded."""
+    path = flow_path(directory, part)
+    if not path.is_file():
+        return kernel
+    own = layer_path(directory, part)
+    reader = partial(layers, own, kernel) if layers is not None and own.is_file() else None
+    return FlowedKernel.load(path, kernel, reader)
+
+
 # ---- reading
 
 
@@ -417,7 +454,9 @@ class Run:
         built = build.kernel(checked.kernel, build.image_size(checked.dataset))
         if checked.regularization.selection != "fixed":
             built = Regularized(built, build.regularization(checked.regularization))
-        return as_recorded(built, parameters.get("final", parameters["initial"]))
+        last = as_recorded(built, parameters.get("final", parameters["initial"]))
+        part = len(parameters.get("folds", [0])) - 1
+        return flowed(self.directory, part, last, partial(build.recorded_layers, checked))
 
 
 def load_run(path: str | Path) -> Run:

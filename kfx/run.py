@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
 from kfx.data.dataset import Dataset
+from kfx.flow_follower import FlowFollower, last_layers
 from kfx.evaluation import evaluate, metric_names, summary
 from kfx.identity import identity
 from kfx.kernels import Kernel, Regularized
@@ -29,7 +30,7 @@ from kfx.outcomes import Event, KfxError, NumericalError, Status
 from kfx.preflight import check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
 from kfx.record import Record
-from kfx.schema import Config
+from kfx.schema import FLOWS, Config
 from kfx.starts import objectives_at
 from kfx.streams import Streams
 from kfx.validation import choose_regularization
@@ -144,6 +145,9 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
 
     # fit
     optimizer = build.optimizer(cfg)
+    flows = isinstance(cfg.optimizer, FLOWS)
+    if flows:
+        record.follow = FlowFollower(cfg, record.directory, parts, tensors, streams["flow_evaluation"])
     fits = record.parts(len(parts), optimizer.iterations)
     record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
     label = f"{cfg.dataset.name} {cfg.kernel.name} {cfg.optimizer.name}"
@@ -151,7 +155,8 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     with Progress(label, optimizer.iterations * len(parts)) as bar:
         record.watch = bar
         for number in range(len(fitted), len(parts)):
-            fitted.append(fits.fit(starts[number], optimizer, tensors[number][:2], streams))
+            data = tensors[number] if flows else tensors[number][:2]
+            fitted.append(fits.fit(starts[number], optimizer, data, streams))
     record.save()
     record.final_parameters(fitted)
     trained = time.perf_counter()
@@ -224,8 +229,11 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
         "fit_seconds": trained - loaded,
         "evaluation_seconds": evaluated - trained,
     }
+    entries: dict[str, Any] = {"evaluation": summary(rows, _whole(cfg, parts)), "timing": timing}
+    if flows and (cfg.flow.evaluate_every or cfg.flow.evaluate_last):
+        entries["last_layers"] = last_layers(record.directory, max(cfg.flow.evaluate_last, 1))
     with _undisturbed():  # a signal now would make an interrupted run of a completed one
-        record.finish(Status.COMPLETED, evaluation=summary(rows, _whole(cfg, parts)), timing=timing)
+        record.finish(Status.COMPLETED, **entries)
 
 
 def _starts(

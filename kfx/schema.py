@@ -12,6 +12,7 @@ from kfx.data.dataset import STEPS
 from kfx.regression import SOLVERS
 from kfx.regularization import SCALES
 from kfx.sampling import CHOICES
+from kfx.vector_field import METHODS
 
 
 class FieldError(ValueError):
@@ -370,6 +371,30 @@ class SklearnGPR(OptimizerNode):
     pass
 
 
+@dataclass
+class FlowEuler(OptimizerNode):
+    pass
+
+
+@dataclass
+class Hybrid(OptimizerNode):
+    rule: str = _one_of("nesterov", "sgd", "nesterov", "adam")
+    learning_rate: float = _positive(0.01)
+    momentum: float = _ranged(0.9, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
+    space: str = _one_of("raw", "raw", "log")
+
+
+@dataclass
+class FlowRK45(OptimizerNode):
+    method: str = _one_of("RK45", *METHODS)
+    rtol: float = _positive(1e-3)
+    atol: float = _positive(1e-6)
+    max_evaluations: int = _count(2000)
+
+
+FLOWS = (FlowEuler, FlowRK45, Hybrid)
+
+
 # ---- regularization, evaluation, device
 
 
@@ -478,6 +503,46 @@ class CheckpointNode(Node):
 
 
 @dataclass
+class FlowNode(Node):
+    """What the flows have in common; nothing else reads it."""
+
+    field: str = _one_of("original", "original", "complete")
+    step_rule: str = _one_of("relative", "relative", "absolute", "constant")
+    step_size: float = _positive(0.01)
+    step_over: str = _one_of("batch", "batch", "all")
+    decay_after: int | None = _count_or_all(None, 1, "no decay")
+    test_step: str = _one_of("train", "train", "test", "min")
+    remove_merged: float = _not_negative(0.0)
+    record_layers: bool = _flag(False)
+    evaluate_every: int = _count(0, 0)
+    evaluate_last: int = _count(0, 0)
+    n_interpolation: list[int] | None = _ranged(
+        None,
+        "a list of different whole numbers >= 1, or null for evaluation.n_interpolation",
+        lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
+    )
+    repeats: int = _count(1)
+    snapshots: int = _count(50, 0)
+    snapshot_points: int = _count(300)
+
+
+@dataclass
+class InterpolationNode(Node):
+    """How a batch's velocities become a field. null: the kernel itself, and λ of the objective."""
+
+    kernel: Any = _ranged(
+        None, "a kernel: name and parameters, or null", lambda v: v is None or isinstance(v, (dict, KernelNode))
+    )
+    regularization: float | None = _ranged(
+        None, "a number >= 0, or null for regularization.value", lambda v: v is None or _is_not_negative(v)
+    )
+    solver: str = _one_of("cholesky", *SOLVERS)
+    rcond: float | None = _ranged(
+        None, "a number > 0 and < 1 (with solver=lstsq), or null", lambda v: v is None or 0 < v < 1
+    )
+
+
+@dataclass
 class Published(Node):
     """What a paper printed for this experiment."""
 
@@ -499,6 +564,8 @@ class Config:
     device: DeviceNode
     regularization: RegularizationNode
     checkpoint: CheckpointNode
+    flow: FlowNode
+    interpolation: InterpolationNode
     seed: int = _seed(0)
     published: Published | None = None
     kernel_check: bool = False
@@ -554,6 +621,9 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "bayesian": Bayesian,
         "grid": Grid,
         "sklearn_gpr": SklearnGPR,
+        "flow_euler": FlowEuler,
+        "flow_rk45": FlowRK45,
+        "hybrid": Hybrid,
     },
     "evaluation": {"default": TestPoints, "k_fold": KFold},
     "device": {"cpu": DeviceNode, "cuda": DeviceNode, "auto": DeviceNode},
@@ -562,5 +632,7 @@ NETWORK_PARTS = ("rbf", "rational_quadratic")
 SINGLE: dict[str, type[Node]] = {
     "regularization": RegularizationNode,
     "checkpoint": CheckpointNode,
+    "flow": FlowNode,
+    "interpolation": InterpolationNode,
     "published": Published,
 }

@@ -27,7 +27,8 @@ class Evaluation:
     vector: where; objective, rho: NaN where they could not be had; gradient: to `vector`, or None;
     regularization: the effective λ; jitter: what the factorisation added to the diagonal;
     events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well;
-    rho_half: ρ with the batch's second sample, NaN without one.
+    rho_half: ρ with the batch's second sample, NaN without one; to_points: the gradient to the batch's points, in
+    their shape, where it was asked for.
     """
 
     vector: np.ndarray
@@ -39,6 +40,7 @@ class Evaluation:
     events: tuple[Event, ...] = ()
     detail: str = ""
     rho_half: float = math.nan
+    to_points: torch.Tensor | None = None
 
     @property
     def failed(self) -> bool:
@@ -67,10 +69,24 @@ class Loss:
         self.kernel_evaluations = 0
         self.is_ratio = getattr(objective, "func", objective) in RATIOS
 
-    @torch.no_grad()
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
-        kernel = self.kernel.with_flat(vector)
+        indices = torch.as_tensor(batch.indices, device=self.x.device)
+        x, y = self.x.index_select(0, indices), self.y.index_select(0, indices)
+        return self.at(self.kernel.with_flat(vector), x, y, batch, gradient)
+
+    @torch.no_grad()
+    def at(
+        self,
+        kernel: Kernel,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        batch: Batch,
+        gradient: bool = True,
+        points: bool = False,
+    ) -> Evaluation:
+        """The objective of a kernel on a batch that lies at x, with the gradient to the points as well if asked."""
+        vector = kernel.flat
         regularization = kernel.regularization if isinstance(kernel, Regularized) else self.regularization
         effective = value = relative_error = half = math.nan
         jitter = 0.0
@@ -78,8 +94,6 @@ class Loss:
         try:
             if not _is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
-            indices = torch.as_tensor(batch.indices, device=self.x.device)
-            x, y = self.x.index_select(0, indices), self.y.index_select(0, indices)
             with watch() as notices:
                 events = notices.events
                 self.kernel_evaluations += 1
@@ -97,9 +111,11 @@ class Loss:
                     if gradient:
                         back = torch.argsort(there)
                         cotangent += (other[back][:, back] - cotangent) / i
-                slope = pull(cotangent) if pull is not None else None
+                slope = pull(cotangent, inputs=points) if pull is not None else None
+                slope, to_points = slope if points else (slope, None)
             jitter = notices.jitter
-            if not math.isfinite(value) or (slope is not None and not _is_finite(slope)):
+            finite = slope is None or _is_finite(slope)
+            if not (math.isfinite(value) and finite and (to_points is None or bool(to_points.isfinite().all()))):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except NumericalError as error:
             failed = (*events, error.event)
@@ -107,7 +123,9 @@ class Loss:
             return Evaluation(vector, value, relative_error, None, effective, jitter, failed, detail)
         if not 0 <= relative_error <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
-        return Evaluation(vector, value, relative_error, slope, effective, jitter, tuple(events), rho_half=half)
+        return Evaluation(
+            vector, value, relative_error, slope, effective, jitter, tuple(events), rho_half=half, to_points=to_points
+        )
 
     def _measured(
         self, gram: torch.Tensor, y: torch.Tensor, batch: Batch, regularization: Regularization, gradient: bool

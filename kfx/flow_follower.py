@@ -1,0 +1,107 @@
+"""What is measured and kept of a flow on its way: errors, distances and positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from kfx import build
+from kfx.data.dataset import Dataset
+from kfx.disk import Rows, read_rows
+from kfx.evaluation import evaluate, interpolation_order
+from kfx.kernels.base import Kernel
+from kfx.schema import Config
+from kfx.vector_field import mean_squared_distances
+
+COLUMNS = ("part", "layer", "n_interpolation", "repeat", "metric", "value")
+
+
+class FlowFollower:
+    """Writes `flow.csv` every `flow.evaluate_every` layers and in the last `flow.evaluate_last`, and `snapshots/`.
+
+    Subsets of interpolation points are drawn once, so that errors of different layers compare.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        parts: Sequence[Dataset],
+        tensors: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+        rng: np.random.Generator,
+    ) -> None:
+        self.node, self.directory, self.parts, self.tensors = config.flow, directory, parts, tensors
+        self.layers = config.optimizer.iterations
+        self.scoring = build.scoring(config)
+        self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
+        balanced = parts[0].labels_train is not None
+        self.orders = [[interpolation_order(p, balanced, rng) for _ in range(self.node.repeats)] for p in parts]
+        shown = np.linspace(0, self.layers, self.node.snapshots + 1).round() if self.node.snapshots else []
+        self.shown = {int(layer) for layer in shown}
+        self._rows: Rows | None = None
+
+    def __call__(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
+        every = self.node.evaluate_every
+        if (every and (layer % every == 0 or layer == self.layers)) or layer > self.layers - self.node.evaluate_last:
+            self._open(part, layer)
+            self._measure(part, layer, kernel, x, along)
+        if part == 0 and layer in self.shown:
+            folder = self.directory / "snapshots"
+            folder.mkdir(exist_ok=True)
+            train, test = (points[: self.node.snapshot_points].cpu().numpy() for points in (x, along))
+            np.savez(folder / f"{layer:07d}.npz", train=train, test=test)
+
+    def _open(self, part: int, layer: int) -> None:
+        """Start the table, or go on with that of an earlier process, without what comes again."""
+        if self._rows is not None:
+            return
+        path = self.directory / "flow.csv"
+        before = read_rows(path, COLUMNS)
+        kept = before[(before["part"] < part) | ((before["part"] == part) & (before["layer"] < layer))]
+        self._rows = Rows(path, COLUMNS)
+        self._rows.write(*kept.itertuples(index=False))
+
+    def _measure(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
+        assert self._rows is not None
+        data, y = self.parts[part], self.tensors[part][1]
+        wanted = "mse" if data.labels_test is None else "accuracy"
+        rows: list[tuple[Any, ...]] = []
+        for repeat, order in enumerate(self.orders[part]):
+            measured, _, _ = evaluate(
+                "flowed", kernel, data, (x, y, along), repeat, order, self.sizes or [len(x)], self.scoring
+            )
+            for row in measured:
+                if row["metric"] == wanted:
+                    error = ("mse", row["value"]) if wanted == "mse" else ("error", 1 - row["value"])
+                    rows.append((part, layer, row["n_interpolation"], repeat, *error))
+        distances = mean_squared_distances(x, data.labels_train)
+        self._rows.write(*rows, *((part, layer, math.nan, 0, name, value) for name, value in distances.items()))
+
+
+def last_layers(directory: Path, count: int) -> list[dict[str, Any]]:
+    """Mean, min, max and standard deviation of each error over the last `count` layers that were evaluated, as the
+    tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean."""
+    table = read_rows(directory / "flow.csv", COLUMNS)
+    errors = table[table["metric"].isin(["error", "mse"])]
+    layers = sorted(errors["layer"].unique())[-count:] if count else []
+    found = []
+    for (metric, size), rows in errors[errors["layer"].isin(layers)].groupby(["metric", "n_interpolation"]):
+        each: pd.Series = rows.groupby("layer")["value"].mean()
+        found.append(
+            {
+                "metric": metric,
+                "n_interpolation": int(size),
+                "layers": len(each),
+                "mean": float(each.mean()),
+                "min": float(each.min()),
+                "max": float(each.max()),
+                "sd": float(each.std(ddof=1)) if len(each) > 1 else 0.0,
+            }
+        )
+    return found
