@@ -109,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--figure", type=Path, help="draw it with error bars here")
     compare.set_defaults(call=_compare)
 
+    animate = commands.add_parser("animate", help="a film of a flow's recorded positions")
+    animate.add_argument("directory", type=Path)
+    animate.add_argument("--output", type=Path, help="film.mp4 or film.gif (default: flow in the run's figures)")
+    animate.add_argument("--seconds", type=float, default=10.0, help="length of the film (default: 10)")
+    animate.set_defaults(call=lambda parsed: _animate(parsed.directory, parsed.output, parsed.seconds))
+
     precision = commands.add_parser("precision", help="measure this machine's arithmetic, in every device and dtype")
     precision.add_argument("--allow-tf32", action="store_true", help="measure with TF32 allowed")
     precision.add_argument("--output", type=Path, default=Path("runs/precision"), help="folder for table and figure")
@@ -261,7 +267,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     if not runs:
         raise ConfigError(f"kfx compare: no completed run among {len(left_out)}")
     frame = compare.table(runs, by, parsed.metric, parsed.mix)
-    Console(width=None if sys.stdout.isatty() else 140).print(compare.screen(frame, by, parsed.metric))
+    Console(width=None if sys.stdout.isatty() else 180).print(compare.screen(frame, by, parsed.metric))
     for path, write in (
         (parsed.csv, lambda path: frame.to_csv(path, index=False)),
         (parsed.latex, lambda path: path.write_text(compare.latex(frame, by, parsed.metric))),
@@ -275,6 +281,34 @@ def _compare(parsed: argparse.Namespace) -> int:
 
 
 # ---- list, data, gram
+
+
+def _animate(directory: Path, output: Path | None, seconds: float) -> int:
+    from matplotlib.animation import FFMpegWriter
+
+    from kfx.plots import flow
+    from kfx.progress import Steps
+    from kfx.record import load_run
+
+    if not (directory / "metrics.json").is_file():
+        raise ConfigError(f"kfx animate {directory}: holds no run")
+    if not seconds > 0:
+        raise ConfigError(f"--seconds {seconds:g}: expected a number > 0")
+    usual = ".mp4" if FFMpegWriter.isAvailable() else ".gif"
+    path = output or directory / "figures" / f"flow{usual}"
+    if path.suffix not in (".mp4", ".gif"):
+        raise ConfigError(f"--output {path}: expected a name that ends in .mp4 or .gif")
+    if path.suffix == ".mp4" and usual == ".gif":
+        raise ConfigError(f"--output {path}: MP4 needs ffmpeg, which is not here; write a .gif")
+    run = load_run(directory)
+    shown = flow.snapshots(run)
+    if len(shown) < 2 or shown[0][1][0].size > 2:
+        raise ConfigError(f"kfx animate {directory}: takes a flow in one or two dimensions with flow.snapshots above 0")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Steps("film", len(shown)) as steps:
+        flow.animate(run, path, seconds, steps.advance)
+    print(path)
+    return 0
 
 
 def _list(group: str | None, names: bool, smoke: bool) -> int:

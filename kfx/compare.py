@@ -135,7 +135,7 @@ def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
     for key in by:
         shown.add_column(key)
     for name in ("n", metric, "rho before", "rho after", "seconds", "kernel evaluations"):
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", no_wrap=True)  # a number stays in one piece
     for row in frame.to_dict("records"):
         cells = [_with_spread(row, name, digits) for name, digits in _columns(metric)]
         shown.add_row(*(str(row[key]) for key in by), str(row["n"]), *cells)

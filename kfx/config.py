@@ -20,10 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kfx.outcomes import ConfigError, DataError
 from kfx.schema import (
+    FLOWS,
     NETWORK_PARTS,
     OPTIONS,
     SINGLE,
-    FLOWS,
     CombinationNode,
     Config,
     FieldError,
@@ -364,9 +364,9 @@ def _check_flow(config: Config, size: int) -> None:
         if n > size:
             raise ConfigError(f"flow.n_interpolation: {n} exceeds the {size} training points of the data set")
     if config.interpolation.rcond is not None and config.interpolation.solver != "lstsq":
-        raise ConfigError(f"interpolation.rcond={config.interpolation.rcond}: is lstsq's; set interpolation.solver=lstsq")
-    if config.flow.test_step != "train" and config.optimizer.name == "flow_rk45":
-        raise ConfigError(f"flow.test_step={config.flow.test_step}: flow_rk45 has no such step; use train")
+        raise ConfigError(
+            f"interpolation.rcond={config.interpolation.rcond}: is lstsq's; set interpolation.solver=lstsq"
+        )
 
 
 def _check_trained_regularization(config: Config) -> None:

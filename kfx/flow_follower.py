@@ -19,6 +19,7 @@ from kfx.kernels.base import Kernel
 from kfx.schema import Config
 from kfx.vector_field import mean_squared_distances
 
+_MOST_COORDINATES = 10
 COLUMNS = ("part", "layer", "n_interpolation", "repeat", "metric", "value")
 
 
@@ -54,6 +55,9 @@ class FlowFollower:
         if part == 0 and layer in self.shown:
             folder = self.directory / "snapshots"
             folder.mkdir(exist_ok=True)
+            data, count = self.parts[0], self.node.snapshot_points
+            labels = data.y_train[:, 0] if data.labels_train is None else data.labels_train
+            np.save(self.directory / "targets.npy", labels[:count])
             train, test = (points[: self.node.snapshot_points].cpu().numpy() for points in (x, along))
             np.savez(folder / f"{layer:07d}.npz", train=train, test=test)
 
@@ -80,8 +84,22 @@ class FlowFollower:
                 if row["metric"] == wanted:
                     error = ("mse", row["value"]) if wanted == "mse" else ("error", 1 - row["value"])
                     rows.append((part, layer, row["n_interpolation"], repeat, *error))
-        distances = mean_squared_distances(x, data.labels_train)
-        self._rows.write(*rows, *((part, layer, math.nan, 0, name, value) for name, value in distances.items()))
+        of_points = mean_squared_distances(x, data.labels_train)
+        if data.labels_train is not None and len(set(data.labels_train)) == 2 and x[0].numel() <= _MOST_COORDINATES:
+            separable = linearly_separable(x.reshape(len(x), -1).cpu().numpy(), data.labels_train)
+            of_points["linearly_separable"] = float(separable)
+        self._rows.write(*rows, *((part, layer, math.nan, 0, name, value) for name, value in of_points.items()))
+
+
+def linearly_separable(x: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether a hyperplane has each of two classes on a side of its own: s_i (w·x_i + b) ≥ 1 has a solution."""
+    from scipy.optimize import linprog
+
+    sides = np.where(labels == labels[0], 1.0, -1.0)[:, None]
+    scaled = (x - x.mean(axis=0)) / max(float(np.abs(x).max()), 1e-300)
+    constraints = -sides * np.column_stack([scaled, np.ones(len(x))])
+    found = linprog(np.zeros(x.shape[1] + 1), A_ub=constraints, b_ub=-np.ones(len(x)), bounds=(None, None))
+    return bool(found.status == 0)
 
 
 def last_layers(directory: Path, count: int) -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
 from kfx.data.dataset import Dataset
-from kfx.flow_follower import FlowFollower, last_layers
 from kfx.evaluation import evaluate, metric_names, summary
+from kfx.flow_follower import FlowFollower, last_layers
 from kfx.identity import identity
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.base import flat_parameters

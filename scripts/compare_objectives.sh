@@ -9,10 +9,12 @@ run() { kfx run -m resume=true figures=false device.threads=1 device.precision_c
 for name in ${@:-boston diabetes wine_red wine_white}; do
   common=("+experiment=compare/$name" "seed=0,1,2,3,4" "kernel=rbf,rational_quadratic,rbf_network")
   folder="runs/compare/$name"
-  run "${common[@]}" objective=rho,rho_polarized,rho_prediction,interpolation_error,loo optimizer=adam,bayesian \
-    optimizer.space=log "hydra.sweep.dir=$folder/objectives"
-  run "${common[@]}" objective=nll objective.scale=profiled optimizer=adam,bayesian optimizer.space=log \
-    "hydra.sweep.dir=$folder/likelihood"
+  for optimizer in adam bayesian; do
+    run "${common[@]}" objective=rho,rho_polarized,rho_prediction,interpolation_error,loo "optimizer=$optimizer" \
+      optimizer.space=log "hydra.sweep.dir=$folder/objectives_$optimizer"
+    run "${common[@]}" objective=nll objective.scale=profiled "optimizer=$optimizer" optimizer.space=log \
+      "hydra.sweep.dir=$folder/likelihood_$optimizer"
+  done
   run "${common[@]}" objective=nll objective.scale=profiled regularization.selection=trained \
     evaluation.regularization.value=null "hydra.sweep.dir=$folder/likelihood_noise"
   run "${common[@]}" objective=loo regularization.selection=trained evaluation.regularization.value=null \

@@ -49,7 +49,9 @@ class FlowedKernel(Kernel):
     def layers(self) -> Iterator[Any]:
         """The recorded layers; ValueError where none were recorded."""
         if self._layers is None:
-            raise ValueError("no layers were recorded: flow.record_layers=true is what moves points that did not flow along")
+            raise ValueError(
+                "no layers were recorded: flow.record_layers=true is what moves points that did not flow along"
+            )
         return iter(self._layers())
 
     def transform(self, x: Array) -> Any:

@@ -111,7 +111,9 @@ class Flow(abc.ABC):
         self.field_evaluations, first, kept = 0, 0, 0
         if restored := record.restore(streams):
             first, state = restored
-            x, along = (torch.as_tensor(state[name], device=x.device).reshape(-1, *x.shape[1:]) for name in ("x", "along"))
+            x, along = (
+                torch.as_tensor(state[name], device=x.device).reshape(-1, *x.shape[1:]) for name in ("x", "along")
+            )
             kernel = kernel.with_flat(state["kernel"])
             candidates = torch.as_tensor(state["candidates"], device=x.device)
             self.sampler.start(x[candidates], y[candidates])
@@ -312,7 +314,9 @@ class RungeKuttaFlow(Flow):
         solution = solve_ivp(slope, (0.0, 1.0), start, method=self.method, rtol=self.rtol, atol=self.atol)
         self.field_evaluations += len(evaluations)
         if not solution.success:
-            raise NumericalError(Event.OVERSHOT, f"the integration ended at t = {solution.t[-1]:.3g}: {solution.message}")
+            raise NumericalError(
+                Event.OVERSHOT, f"the integration ended at t = {solution.t[-1]:.3g}: {solution.message}"
+            )
         moved = torch.as_tensor(solution.y[:, -1], dtype=x.dtype, device=x.device).reshape(x.shape)
         layer = RungeKuttaLayer(velocity, kernel, x[index], y[index], batch, solution.t, self.method)
         return layer, evaluations[0], moved

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from kfx.disk import read_rows
-from kfx.plots import curve, evaluation, landscape, precision, surrogate, trace
+from kfx.plots import curve, evaluation, flow, landscape, precision, surrogate, trace
 from kfx.record import load_run
 
 
@@ -20,6 +20,11 @@ def draw(directory: Path) -> list[Path]:
         "parameters": trace.parameters_over_iterations(run),
         "evaluation": evaluation.error_against_points(run),
         "landscape": landscape.objective_over_parameter(run),
+        "flow_positions": flow.positions(run),
+        "flow_displacement": flow.displacement(run),
+        "flow_images": flow.images(run) if run.metrics.get("parameters") else None,
+        "flow_errors": flow.errors(run),
+        "flow_field": flow.boundary_and_field(run),
         "curve": curve.fitted_curve(run),
         "convergence": surrogate.convergence(run),
         "surrogate": surrogate.surface(run),

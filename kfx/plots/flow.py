@@ -1,0 +1,218 @@
+"""Figures of a flow: where its points went, what that did to the errors, and the field that moved them."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kfx.disk import read_rows
+from kfx.flow_follower import COLUMNS
+from kfx.plots.style import COLOURS, DATA, FAINT, figure, title
+from kfx.record import Run
+
+_PANELS = 8
+_IMAGES = 12
+_GRID = 60
+_AVERAGED = 300  # layers, as in Owhadi & Yoo 2019, Fig. 13
+
+
+def snapshots(run: Run) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """(layer, training points, test points) of each recorded position, in order; at most those that were kept."""
+    found = []
+    for path in sorted((run.directory / "snapshots").glob("*.npz")):
+        with np.load(path) as stored:
+            found.append((int(path.stem), stored["train"], stored["test"]))
+    return found
+
+
+def targets(run: Run, count: int) -> np.ndarray | None:
+    """Class or first target of the points in a snapshot, where the run kept them."""
+    path = run.directory / "targets.npy"
+    return np.load(path)[:count] if path.is_file() else None
+
+
+def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None) -> None:
+    """A scatter of points in the plane, coloured by class or target."""
+    colours: Any = DATA if values is None else values
+    flat = values is not None and len(np.unique(values)) <= len(COLOURS)
+    if flat:
+        assert values is not None
+        colours = [COLOURS[int(np.searchsorted(np.unique(values), value))] for value in values]
+    axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if flat else "viridis", linewidths=0)
+    axes.set_aspect("equal")
+    if limit is not None:
+        axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
+
+
+def positions(run: Run) -> Figure | None:
+    """Points in the plane at eight layers, each panel with its own scale."""
+    found = snapshots(run)
+    if len(found) < 2 or found[0][1][0].size != 2:
+        return None
+    chosen = [found[int(i)] for i in np.linspace(0, len(found) - 1, min(_PANELS, len(found))).round()]
+    picture, axes = figure(rows=2, columns=math.ceil(len(chosen) / 2), width=3.0, height=3.0)
+    for panel, (layer, train, _) in zip(axes, chosen, strict=False):
+        draw_positions(panel, train, targets(run, len(train)))
+        panel.set_title(f"layer {layer}", fontsize=9)
+    for panel in axes[len(chosen) :]:
+        panel.set_axis_off()
+    picture.suptitle(title(run), fontsize=10)
+    return picture
+
+
+def displacement(run: Run) -> Figure | None:
+    """On a line: where each point went, and the targets over the new positions."""
+    found = snapshots(run)
+    if len(found) < 2 or found[0][1][0].size != 1:
+        return None
+    (_, before, _), (layer, after, _) = found[0], found[-1]
+    x, moved = before.ravel(), after.ravel()
+    order = np.argsort(x)
+    picture, (left, right) = figure(columns=2, width=4.6)
+    left.plot(x[order], moved[order], ".-", color=COLOURS[0], markersize=4, linewidth=0.8)
+    left.set(xlabel="x", ylabel=f"F(x) after {layer} layers", title=title(run))
+    values = targets(run, len(x))
+    if values is not None:
+        right.plot(x[order], values[order], ".-", color=FAINT, markersize=4, linewidth=0.8, label="y over x")
+        right.plot(moved[order], values[order], ".", color=COLOURS[1], markersize=5, label="y over F(x)")
+        right.set(xlabel="position", ylabel="y")
+        right.legend(loc="best")
+    return picture
+
+
+def images(run: Run) -> Figure | None:
+    """Images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
+    from kfx import build, config
+
+    found = snapshots(run)
+    size = build.image_size(config.check(run.config).dataset)
+    if len(found) < 2 or size is None:
+        return None
+    (_, before, _), (layer, after, _) = found[0], found[-1]
+    count = min(_IMAGES, len(before))
+    picture, axes = figure(rows=3, columns=count, width=0.8, height=0.95)
+    rows = {"x": before[:count], f"F(x), layer {layer}": after[:count], "difference": (after - before)[:count]}
+    for i, (name, shown) in enumerate(rows.items()):
+        span = max(float(np.abs(shown).max()), 1e-12)
+        for j, image in enumerate(shown):
+            panel = axes[i * count + j]
+            signed = name == "difference"
+            pixels = image.reshape(-1, *size).mean(axis=0)
+            panel.imshow(pixels, cmap="RdBu_r" if signed else "gray_r", vmin=-span if signed else 0, vmax=span)
+            panel.set(xticks=[], yticks=[])
+            panel.grid(visible=False)
+        axes[i * count].set_title(name, fontsize=8, loc="left")
+    return picture
+
+
+def errors(run: Run) -> Figure | None:
+    """Test errors over layers for each number of interpolation points, and mean squared distances."""
+    path = run.directory / "flow.csv"
+    if not path.is_file():
+        return None
+    table = read_rows(path, COLUMNS)
+    wanted = table[table["metric"].isin(["error", "mse"])]
+    distances = table[table["metric"].isin(["distance_all", "distance_in_class", "distance_between"])]
+    if wanted["layer"].nunique() < 2:
+        return None
+    picture, (left, right) = figure(columns=2, width=4.8)
+    for i, (size, rows) in enumerate(wanted.groupby("n_interpolation")):
+        curve = rows.groupby("layer")["value"].mean()
+        left.plot(curve.index, curve, ".-", color=COLOURS[i % len(COLOURS)], label=f"{int(size)} points")
+    metric = "test error" if wanted["metric"].iloc[0] == "error" else "test MSE"
+    left.set(xlabel="layer", ylabel=metric, title=title(run))
+    left.set_ylim(bottom=0)
+    left.legend(loc="best", fontsize=8)
+    names = {"distance_all": "all", "distance_in_class": "in class", "distance_between": "between classes"}
+    for i, (name, label) in enumerate(names.items()):
+        curve = distances[distances["metric"] == name].groupby("layer")["value"].mean()
+        if len(curve):
+            right.plot(curve.index, curve, color=COLOURS[i], label=label)
+    right.set(xlabel="layer", ylabel="mean squared distance")
+    right.legend(loc="best", fontsize=8)
+    return picture
+
+
+def boundary_and_field(run: Run) -> Figure | None:
+    """In the plane, with recorded layers: what the flowed kernel predicts, over the original points; and over the
+    final ones the velocity of the last layer and the mean over the last 300 (Owhadi & Yoo 2019, Figs. 11 to 13)."""
+    found = snapshots(run)
+    if len(found) < 2 or found[0][1][0].size != 2 or not (run.directory / "layers-0.bin").is_file():
+        return None
+    if run.metrics.get("status") != "completed" or len(run.metrics["parameters"].get("folds", [0])) > 1:
+        return None
+    (_, before, _), (_, after, _) = found[0], found[-1]
+    kernel: Any = run.kernel
+    values = targets(run, len(before))
+    count = sum(1 for _ in kernel.layers)
+    last = list(islice(kernel.layers, max(count - _AVERAGED, 0), None))
+    if values is None or not hasattr(last[-1], "field"):
+        return None
+    picture, axes = figure(columns=3, width=3.8)
+    corners = [(points.min(axis=0), points.max(axis=0)) for points in (before, after)]
+    spans = [(low - 0.15 * (high - low), high + 0.15 * (high - low)) for low, high in corners]
+
+    def mesh(low: np.ndarray, high: np.ndarray, n: int) -> np.ndarray:
+        return np.stack(np.meshgrid(*np.linspace(low, high, n).T), axis=-1)
+
+    grid = mesh(*spans[0], _GRID)
+    flowed = torch.as_tensor(kernel.transform(grid.reshape(-1, 2)))
+    gram = kernel.kernel.gram(after.astype(np.float64))
+    unit = 1e-4 * float(np.trace(gram)) / len(gram)
+    weights = np.linalg.solve(gram + unit * np.eye(len(gram)), _centred(values))
+    predicted = (kernel.kernel.gram(flowed.numpy(), after.astype(np.float64)) @ weights).reshape(_GRID, _GRID)
+    axes[0].contourf(grid[..., 0], grid[..., 1], np.sign(predicted), levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
+    draw_positions(axes[0], before, values)
+    axes[0].set_title("prediction", fontsize=9)
+    coarse = mesh(*spans[1], 22)
+    points = torch.as_tensor(coarse.reshape(-1, 2))
+    steps = [layer.step * layer.field(points) for layer in last]
+    mean = torch.stack(steps).mean(dim=0)
+    for panel, arrows, name in ((axes[1], steps[-1], "last layer"), (axes[2], mean, f"mean of {len(last)} layers")):
+        draw_positions(panel, after, values)
+        panel.quiver(points[:, 0], points[:, 1], arrows[:, 0], arrows[:, 1], color=DATA, alpha=0.6, width=0.004)
+        panel.set_title(f"displacement, {name}", fontsize=9)
+    picture.suptitle(title(run), fontsize=10)
+    return picture
+
+
+def _centred(values: np.ndarray) -> np.ndarray:
+    """±1 for two classes."""
+    return np.where(values == values.max(), 1.0, -1.0) if len(np.unique(values)) == 2 else values - values.mean()
+
+
+def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
+    """A film of the recorded positions: MP4 where ffmpeg is, else GIF, by the name of `path`."""
+    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+
+    found = snapshots(run)
+    picture, (axes,) = figure(width=5.0, height=5.0)
+    rate = max(len(found) / seconds, 1.0)
+    writer = FFMpegWriter(fps=round(rate)) if path.suffix == ".mp4" else PillowWriter(fps=round(rate))
+    values = targets(run, len(found[0][1]))
+    start = found[0][1].reshape(len(found[0][1]), -1)
+
+    def frame(number: int) -> list[Any]:
+        layer, train, _ = found[number]
+        points = train.reshape(len(train), -1)
+        axes.clear()
+        axes.grid(color="#e6e8ec", linewidth=0.8)
+        if points.shape[1] == 1:
+            axes.scatter(points[:, 0], start[:, 0] if values is None else values, s=9, color=COLOURS[0])
+            axes.set(xlabel="F(x)", ylabel="x" if values is None else "y")
+        else:
+            # The scale follows the points, in halves of octaves, so that it does not tremble.
+            extent = float(np.abs(points).max()) * 1.05
+            draw_positions(axes, points, values, 2 ** (math.ceil(2 * math.log2(max(extent, 1e-12))) / 2))
+        axes.set_title(f"{title(run)} · layer {layer}", fontsize=9)
+        advance()
+        return []
+
+    FuncAnimation(picture, frame, frames=len(found), init_func=list).save(path, writer=writer)
