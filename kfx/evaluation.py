@@ -82,8 +82,8 @@ def evaluate(
     for size in sizes:
         for regularization in scoring.regularizations:
             used = gram[:size, :size]
-            brings = scoring.own and isinstance(kernel, Regularized)
-            effective = (kernel.regularization if brings else regularization).of(used)
+            own = kernel.regularization if scoring.own and isinstance(kernel, Regularized) else regularization
+            effective = own.of(used)
             key = f"{name}/{size}/{repeat}/{regularization.value!r}"
             measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
             with watch() as notices:

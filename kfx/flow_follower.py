@@ -43,8 +43,8 @@ class FlowFollower:
         self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
         balanced = parts[0].labels_train is not None
         self.orders = [[interpolation_order(p, balanced, rng) for _ in range(self.node.repeats)] for p in parts]
-        shown = np.linspace(0, self.layers, self.node.snapshots + 1).round() if self.node.snapshots else []
-        self.shown = {int(layer) for layer in shown}
+        shown = np.linspace(0, self.layers, self.node.snapshots + 1).round()
+        self.shown = {int(layer) for layer in shown} if self.node.snapshots else set()
         self._rows: Rows | None = None
 
     def __call__(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
@@ -109,7 +109,9 @@ def last_layers(directory: Path, count: int) -> list[dict[str, Any]]:
     errors = table[table["metric"].isin(["error", "mse"])]
     layers = sorted(errors["layer"].unique())[-count:] if count else []
     found = []
-    for (metric, size), rows in errors[errors["layer"].isin(layers)].groupby(["metric", "n_interpolation"]):
+    chosen = errors[errors["layer"].isin(layers)]
+    for metric, size in chosen[["metric", "n_interpolation"]].drop_duplicates().itertuples(index=False):
+        rows = chosen[(chosen["metric"] == metric) & (chosen["n_interpolation"] == size)]
         each: pd.Series = rows.groupby("layer")["value"].mean()
         found.append(
             {

@@ -265,7 +265,7 @@ def _with_chosen_regularization(
 ) -> list[Kernel]:
     """Each with the λ that does best in folds of its own training points."""
     node = cfg.regularization
-    chosen = []
+    chosen: list[Kernel] = []
     for kernel, (x, y, _) in zip(kernels, tensors, strict=True):
         inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
         scale = kernel.regularization.scale if isinstance(kernel, Regularized) else node.scale

@@ -6,8 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from kfx.cli import main
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small matrices on several threads wait for each other; a run sets its own number."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

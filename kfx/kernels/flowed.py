@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
 from kfx.arrays import Array, as_tensor, in_kind
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Bounds, Kernel, Pull
 
 _BLOCK = 4096
 
@@ -26,7 +26,7 @@ class FlowedKernel(Kernel):
         go through in blocks, each by itself.
     """
 
-    default_bounds: Mapping[str, Any] = {}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FlowedKernel(Kernel):
         return iter(self._layers())
 
     def transform(self, x: Array) -> Any:
-        """F(x), in x's shape and dtype. ValueError for a point that did not flow along where no layers were recorded."""
+        """F(x), in x's shape and dtype. ValueError for a point that did not flow along without recorded layers."""
         return in_kind(self._transform(as_tensor(x)), x)
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:

@@ -111,8 +111,9 @@ class Loss:
                     if gradient:
                         back = torch.argsort(there)
                         cotangent += (other[back][:, back] - cotangent) / i
-                slope = pull(cotangent, inputs=points) if pull is not None else None
-                slope, to_points = slope if points else (slope, None)
+                slope, to_points = None, None
+                if pull is not None:
+                    slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
             jitter = notices.jitter
             finite = slope is None or _is_finite(slope)
             if not (math.isfinite(value) and finite and (to_points is None or bool(to_points.isfinite().all()))):

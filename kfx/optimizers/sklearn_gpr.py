@@ -103,8 +103,9 @@ def has_counterpart(kernel: Kernel) -> bool:
 
 def _terms(kernel: Kernel) -> list[tuple[float, Kernel]]:
     """Squared coefficients and kernels of a sum."""
-    if isinstance(kernel, Sum) and all(isinstance(part, Scaled) for part in kernel.parts):
-        return [(part.parameters["coefficient"] ** 2, part.parts[0]) for part in kernel.parts]  # type: ignore[attr-defined, operator]
+    scaled = [part for part in kernel.parts if isinstance(part, Scaled)] if isinstance(kernel, Sum) else []
+    if isinstance(kernel, Sum) and len(scaled) == len(kernel.parts):
+        return [(float(part.parameters["coefficient"]) ** 2, part.parts[0]) for part in scaled]
     return [(1.0, kernel)]
 
 
@@ -137,7 +138,8 @@ def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], tupl
 def _returned(start: Kernel, terms: list[Any], fitted: Any) -> tuple[Kernel, float]:
     """kfx's kernel with the parameters of scikit-learn's, and λ."""
     noise = float(fitted.k2.noise_level)
-    parts, rest = [], fitted.k1
+    parts: list[Any] = []
+    rest = fitted.k1
     for _ in terms[1:]:
         parts.insert(0, rest.k2)
         rest = rest.k1

@@ -123,8 +123,8 @@ def errors(run: Run) -> Figure | None:
     if wanted["layer"].nunique() < 2:
         return None
     picture, (left, right) = figure(columns=2, width=4.8)
-    for i, (size, rows) in enumerate(wanted.groupby("n_interpolation")):
-        curve = rows.groupby("layer")["value"].mean()
+    for i, size in enumerate(sorted(wanted["n_interpolation"].unique())):
+        curve = wanted[wanted["n_interpolation"] == size].groupby("layer")["value"].mean()
         left.plot(curve.index, curve, ".-", color=COLOURS[i % len(COLOURS)], label=f"{int(size)} points")
     metric = "test error" if wanted["metric"].iloc[0] == "error" else "test MSE"
     left.set(xlabel="layer", ylabel=metric, title=title(run))
