@@ -42,7 +42,9 @@ format: $(STAMP)  ## mend style and formatting
 
 bench: $(STAMP)  ## measure the time of one iteration
 	$(BIN)/python scripts/bench_rho.py
+	$(BIN)/python scripts/bench_parametric.py
 	$(BIN)/python scripts/bench_cnngp.py
+	$(BIN)/python scripts/bench_flows.py
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,166 @@
+"""Time of a layer of a flow, recorded: MNIST against its two matrix products, the Swiss roll against a NumPy loop.
+
+python scripts/bench_flows.py [--points 60000] [--layers 5] [--device cpu]
+
+A layer moves N points along the field of a batch of 600: it needs the Gram matrix of all points with the batch, and
+that times the coefficients, two float32 products of N × 600 × 784 each. The plain loop is Darcy 2020, section 3.1, as
+printed: explicit inverses, the derivatives of the kernel to every pair of points, every position kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from kfx.data.synthetic import swiss_roll
+from kfx.kernels import RBF
+from kfx.objectives import rho
+from kfx.optimizers.flow import EulerFlow, FlowSettings
+from kfx.optimizers.loss import Loss
+from kfx.record import Record
+from kfx.regularization import Regularization
+from kfx.run import keep_freed_memory
+from kfx.sampling import FixedSampler
+from kfx.streams import Streams
+from kfx.vector_field import Interpolation, StepRule
+
+SIGMA, NUGGET, STEP = 2.0, 1e-3, 0.1
+
+
+def flow(layers, batch_size, size):
+    regularization = Regularization(NUGGET, "absolute")
+    settings = FlowSettings(Interpolation(None, regularization))
+    loss = partial(Loss, rho, regularization)
+    return EulerFlow(loss, FixedSampler(batch_size), layers, settings, rule=StepRule("relative", size))
+
+
+def fitted(folder, kernel, data, layers, batch_size, size):
+    """Seconds a layer through optimizer and record, as a run writes it."""
+    record = Record(folder, checkpoint_seconds=1e9)
+    optimizer = flow(layers, batch_size, size)
+    fits = record.parts(1, layers)
+    record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
+    start = time.perf_counter()
+    optimizer.fit(kernel, data, Streams(0), _Unsaved(fits))
+    return (time.perf_counter() - start) / layers
+
+
+class _Unsaved:
+    """A part of the record; what it says of each point at the end is left out of the time."""
+
+    def __init__(self, parts):
+        from kfx.record import _Part
+
+        self._part = _Part(parts, 0, Streams(0))
+
+    def __getattr__(self, name):
+        return getattr(self._part, name)
+
+
+def plain_loop(x, y, others, iterations, rng):
+    """Darcy's loop with a full batch; other points follow the interpolated field. Returns every position."""
+    n = len(x)
+    kept = [(x, others)]
+    for _ in range(iterations):
+        batch = rng.permutation(n)
+        sample = np.sort(batch[: n // 2])
+
+        def kernel(a, b):
+            return np.exp(-np.sum((a[:, None] - b[None]) ** 2, axis=2) / (2 * SIGMA**2))
+
+        k = kernel(x, x)
+        selection = np.zeros((n // 2, n))
+        selection[np.arange(n // 2), sample] = 1
+        inverse = np.linalg.inv(k + NUGGET * np.eye(n))
+        inverse_s = np.linalg.inv(selection @ k @ selection.T + NUGGET * np.eye(n // 2))
+        y_hat = inverse @ y
+        z_hat = selection.T @ (inverse_s @ (selection @ y))
+        total = y @ y_hat
+        value = 1 - y @ z_hat / total
+        slope = -(x[:, None] - x[None]) / SIGMA**2 * k[:, :, None]  # dK(x_i, x_j) / dx_i
+        along_y, along_z = (np.einsum("ijd,j->id", slope, v) for v in (y_hat, z_hat))
+        g = 2 * ((1 - value) * y_hat[:, None] * along_y - z_hat[:, None] * along_z) / total
+        step = STEP * np.min(np.linalg.norm(x, axis=1) / np.linalg.norm(g, axis=1))
+        others = others + step * kernel(others, x) @ np.linalg.inv(k + NUGGET * np.eye(n)) @ g
+        x = x + step * g
+        kept.append((x, others))
+    return kept
+
+
+def images(arguments, folder):
+    rng = torch.Generator().manual_seed(0)
+    device = torch.device(arguments.device)
+    x = torch.rand(arguments.points, 784, generator=rng) * (torch.rand(arguments.points, 784, generator=rng) < 0.2)
+    x = (x / x.norm(dim=1, keepdim=True)).to(device)
+    labels = torch.randint(10, (arguments.points,), generator=rng)
+    y = torch.eye(10, dtype=torch.float64)[labels].to(device)
+    batch, coefficients = x[:600].clone(), torch.randn(600, 784, generator=rng).to(device)
+
+    def products():
+        for block in x.split(4096):
+            (block @ batch.mT) @ coefficients
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    products()
+    fitted(folder / "warm", RBF(1.0), (x, y, x[:0]), 1, 600, 0.01)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    layer, least = [], []
+    for repeat in range(arguments.repeats):  # interleaved, so that noise falls on both alike
+        layer.append(fitted(folder / f"images-{repeat}", RBF(1.0), (x, y, x[:0]), arguments.layers, 600, 0.01))
+        start = time.perf_counter()
+        for _ in range(arguments.layers):
+            products()
+        least.append((time.perf_counter() - start) / arguments.layers)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours, bound = float(np.median(layer)), float(np.median(least))
+    print(f"images, N = {arguments.points}, N_f = 600, float32, {arguments.device}, {arguments.threads} threads:")
+    print(f"  a layer {ours:.3f} s, its two products {bound:.3f} s: {ours / bound:.2f}×")
+    data = x.numel() * x.element_size() / 1e9
+    print(f"  resident memory at its peak {peak / 1e6:.2f} GB, before {before / 1e6:.2f} GB, the images {data:.2f} GB")
+
+
+def spirals(arguments, folder):
+    data = swiss_roll(120, 200, "symmetric", (np.pi / 2, 5 * np.pi / 2))
+    x, y, others = (torch.as_tensor(part) for part in (data.x_train, data.y_train, data.x_test))
+    layers = 200
+    ours, plain = [], []
+    for repeat in range(arguments.repeats):
+        ours.append(fitted(folder / f"spirals-{repeat}", RBF(SIGMA), (x, y, others), layers, None, STEP))
+        start = time.perf_counter()
+        plain_loop(data.x_train, data.y_train[:, 0], data.x_test, layers, np.random.default_rng(repeat))
+        plain.append((time.perf_counter() - start) / layers)
+    a, b = 1e3 * float(np.median(ours)), 1e3 * float(np.median(plain))
+    print(
+        f"Swiss roll, N = 120, full batch, 200 test points: kfx {a:.2f} ms, plain NumPy {b:.2f} ms a layer: {b / a:.1f}×"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=60_000)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory() as name:
+        threadpool_limits(1)
+        torch.set_num_threads(1)
+        spirals(arguments, Path(name))
+        threadpool_limits(arguments.threads)
+        torch.set_num_threads(arguments.threads)
+        images(arguments, Path(name))
+
+
+if __name__ == "__main__":
+    main()
