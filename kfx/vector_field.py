@@ -99,10 +99,10 @@ class StepRule:
             size *= math.sqrt(self.decay_after / n)
         if self.rule == "constant":
             return size
-        speeds = velocity.reshape(len(velocity), -1).norm(dim=1)
+        speeds = norms_of(velocity)
         if self.rule == "absolute":
             return size / float(speeds.max()) if float(speeds.max()) > 0 else math.inf
-        norms = x.reshape(len(x), -1).norm(dim=1)
+        norms = norms_of(x)
         moving = (norms > 0) & (speeds > 0)
         return size * float((norms[moving] / speeds[moving]).min()) if bool(moving.any()) else math.inf
 
@@ -178,13 +178,19 @@ def runge_kutta_step(
 METHODS = ("RK23", "RK45", "DOP853")
 
 
-def moved_by(field: Field, x: torch.Tensor, step: float) -> torch.Tensor:
-    """x + ε v(x), block by block."""
-    result = torch.empty_like(x)
+def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + ε v(x), block by block, and the norms of v: in one pass, for x may be most of the memory."""
+    result, norms = torch.empty_like(x), []
     for start in range(0, len(x), _BLOCK):
-        block = x[start : start + _BLOCK]
-        result[start : start + _BLOCK] = block + step * field(block)
-    return result
+        block, velocity = x[start : start + _BLOCK], field(x[start : start + _BLOCK])
+        torch.add(block, velocity, alpha=step, out=result[start : start + _BLOCK])
+        norms.append(norms_of(velocity))
+    return result, torch.cat(norms)
+
+
+def norms_of(vectors: torch.Tensor) -> torch.Tensor:
+    """(n,): Euclidean norms."""
+    return vectors.reshape(len(vectors), -1).norm(dim=1)
 
 
 def at(field: Field, x: torch.Tensor) -> torch.Tensor:

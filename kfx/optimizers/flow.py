@@ -33,9 +33,31 @@ from kfx.vector_field import (
     checked,
     crossings,
     moved_by,
+    norms_of,
 )
 
 Layer = EulerLayer | RungeKuttaLayer
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a layer is made from: all training points where they are now, and the batch x[index] among them."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    index: torch.Tensor
+    batch: Batch
+    number: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """A layer, the evaluation at its start, where the training points go, and the longest way among them."""
+
+    layer: Layer
+    evaluation: Evaluation
+    moved: torch.Tensor
+    displacement: float
 
 
 @dataclass(frozen=True)
@@ -72,17 +94,8 @@ class Flow(abc.ABC):
         self.field_evaluations = 0
 
     @abc.abstractmethod
-    def make_layer(
-        self,
-        velocity: Velocity,
-        kernel: Kernel,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        index: torch.Tensor,
-        batch: Batch,
-        number: int,
-    ) -> tuple[Layer, Evaluation, torch.Tensor]:
-        """The layer of a batch, x[index], what was evaluated at its start, and where x goes."""
+    def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
+        """The layer of a batch. NumericalError where it cannot be had."""
 
     def next_kernel(self, kernel: Kernel, evaluation: Evaluation) -> Kernel:
         """The kernel of the next layer."""
@@ -146,27 +159,28 @@ class Flow(abc.ABC):
                     candidates = self._candidates(x, y, candidates)
                 batch = self.sampler.draw(streams["batches"], number)
                 index = candidates[torch.as_tensor(batch.indices, device=x.device)]
-                layer, evaluation, moved = self.make_layer(velocity, kernel, x, y, index, batch, number)
+                made = self.make_layer(velocity, kernel, Drawn(x, y, index, batch, number))
+                if not math.isfinite(made.displacement):
+                    raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
+                layer, evaluation = made.layer, made.evaluation
                 there = checked(layer.move(along)) if len(along) else along
-                checked(moved)
             except NumericalError as error:
                 failed = Evaluation(kernel.flat, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
                 record.row(number, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
                 last = number
                 break
-            displacement = float((moved - x).reshape(len(x), -1).norm(dim=1).max())
             shown = {
                 "step": layer.step if isinstance(layer, EulerLayer) else float(len(layer.times) - 1),
-                "displacement": displacement,
+                "displacement": made.displacement,
                 "field_evaluations": self.field_evaluations,
-                "crossings": crossings(data[0], moved),
+                "crossings": crossings(data[0], made.moved),
                 **self.sampler.shown(batch),
             }
             record.row(number, evaluation, loss.kernel_evaluations, diagnostics=shown)
             self.sampler.observe(evaluation.rho_half)
             if file is not None:
                 file.append(layer)
-            x, along, kernel = moved, there, self.next_kernel(kernel, evaluation)
+            x, along, kernel = made.moved, there, self.next_kernel(kernel, evaluation)
         checkpoint(last)
         record.moved(last, kernel, x, along)
         if file is not None:
@@ -207,18 +221,10 @@ class EulerFlow(Flow):
         self.rule, self.over, self.test_step = rule, over, test_step
         self.needs_together = test_step != "train"
 
-    def make_layer(
-        self,
-        velocity: Velocity,
-        kernel: Kernel,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        index: torch.Tensor,
-        batch: Batch,
-        number: int,
-    ) -> tuple[Layer, Evaluation, torch.Tensor]:
+    def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
+        x, index, number = drawn.x, drawn.index, drawn.number
         x_f = x[index]
-        evaluation, g = velocity.at(kernel, x_f, y[index], batch)
+        evaluation, g = velocity.at(kernel, x_f, drawn.y[index], drawn.batch)
         self.field_evaluations += 1
         field = velocity.interpolation.field(kernel, x_f, g)
         own = velocity.of_batch(field, x_f, g)
@@ -231,10 +237,13 @@ class EulerFlow(Flow):
             step = self.rule.step(x_f, own, number)
         if math.isinf(step):
             raise NumericalError(Event.FIELD_VANISHED, "no point of the batch would move")
-        moved = x.clone() if len(index) == len(x) else moved_by(field, x, step)
+        if len(index) == len(x):
+            moved, speeds = torch.empty_like(x), x.new_empty(len(x))
+        else:
+            moved, speeds = moved_by(field, x, step)
         if not velocity.complete or len(index) == len(x):
-            moved[index] = x_f + step * own
-        return self.layer(field, step, number), evaluation, moved
+            moved[index], speeds[index] = x_f + step * own, norms_of(own)
+        return Made(self.layer(field, step, number), evaluation, moved, step * float(speeds.max()))
 
     def layer(self, field: Field, step: float, number: int) -> EulerLayer:
         """A layer whose step for points that come later is this flow's."""
@@ -281,18 +290,11 @@ class RungeKuttaFlow(Flow):
         super().__init__(*arguments)
         self.method, self.rtol, self.atol, self.max_evaluations = method, rtol, atol, max_evaluations
 
-    def make_layer(
-        self,
-        velocity: Velocity,
-        kernel: Kernel,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        index: torch.Tensor,
-        batch: Batch,
-        number: int,
-    ) -> tuple[Layer, Evaluation, torch.Tensor]:
+    def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
         from scipy.integrate import solve_ivp
 
+        x, index = drawn.x, drawn.index
+        y_f, batch = drawn.y[index], drawn.batch
         evaluations: list[Evaluation] = []
 
         def slope(_: float, flat: np.ndarray) -> np.ndarray:
@@ -302,7 +304,7 @@ class RungeKuttaFlow(Flow):
                 )
             positions = torch.as_tensor(flat, dtype=x.dtype, device=x.device).reshape(x.shape)
             x_f = positions[index]
-            evaluation, g = velocity.at(kernel, x_f, y[index], batch)
+            evaluation, g = velocity.at(kernel, x_f, y_f, batch)
             evaluations.append(evaluation)
             field = velocity.interpolation.field(kernel, x_f, g)
             everywhere = at(field, positions)
@@ -318,5 +320,5 @@ class RungeKuttaFlow(Flow):
                 Event.OVERSHOT, f"the integration ended at t = {solution.t[-1]:.3g}: {solution.message}"
             )
         moved = torch.as_tensor(solution.y[:, -1], dtype=x.dtype, device=x.device).reshape(x.shape)
-        layer = RungeKuttaLayer(velocity, kernel, x[index], y[index], batch, solution.t, self.method)
-        return layer, evaluations[0], moved
+        layer = RungeKuttaLayer(velocity, kernel, x[index], y_f, batch, solution.t, self.method)
+        return Made(layer, evaluations[0], moved, float(norms_of(moved - x).max()))
