@@ -205,10 +205,10 @@ def test_interruption_keeps_the_record(kfx, monkeypatch):
     calls = iter(range(100))
     draw_batch = FixedSampler.draw
 
-    def interrupted(self, n, rng, iteration):
+    def interrupted(self, rng, iteration):
         if next(calls) == 4:
             raise KeyboardInterrupt
-        return draw_batch(self, n, rng, iteration)
+        return draw_batch(self, rng, iteration)
 
     monkeypatch.setattr(FixedSampler, "draw", interrupted)
     code, _, err = kfx("run", *SMALL, "hydra.run.dir=r")
@@ -223,7 +223,7 @@ def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx
     """As NumPy's savez, whose archive refuses to close amid a write, with a ValueError."""
     from kfx.sampling import FixedSampler
 
-    def stopped(self, n, rng, iteration):
+    def stopped(self, rng, iteration):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(10)
