@@ -188,6 +188,10 @@ def check_start(config: schema.Config) -> None:
     _check_initial_range(config.kernel, start)
     if isinstance(config.dataset, schema.GPSample):
         kernel(config.dataset.kernel, None)
+    if isinstance(config.optimizer, schema.FLOWS) and config.interpolation.kernel is not None:
+        if config.interpolation.kernel.initial != "explicit" or config.interpolation.kernel.starts != 1:
+            raise ConfigError("interpolation.kernel: its parameters are fixed; leave initial and starts out")
+        kernel(config.interpolation.kernel, image_size(config.dataset))
     if isinstance(config.optimizer, schema.Bayesian):
         _check_search(config.optimizer, start)
     if isinstance(config.optimizer, schema.Grid):
@@ -224,6 +228,8 @@ def _check_counterpart(config: schema.Config, start: Any) -> None:
             f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
             "rational_quadratic, matern and rbf_network"
         )
+    if config.kernel.trainable is not None:
+        raise ConfigError("kernel.trainable: optimizer=sklearn_gpr fits every parameter; set null")
     if config.regularization.selection != "fixed":
         raise ConfigError(
             f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise itself; "
@@ -268,10 +274,25 @@ def starting_candidates(config: schema.Config, parts: Sequence[Dataset], streams
     node, rng = config.kernel, streams["initial_parameters"]
     built = kernel(node, image_size(config.dataset))
     first = random_kernel(built, node.initial_range, rng) if node.initial == "random" else built
+    _check_length(config, built, parts)
     others = [random_kernel(built, node.initial_range, rng) for _ in range(node.starts - 1)]
     if node.initial not in _LENGTHS:
         return [[first, *others]] * len(parts)
     return [[first.with_parameters(sigma=_LENGTHS[node.initial](part.x_train)), *others] for part in parts]
+
+
+def _check_length(config: schema.Config, built: Any, parts: Sequence[Dataset]) -> None:
+    """DataError where a length taken from the points is none that an optimizer may start from."""
+    if config.kernel.initial not in _LENGTHS:
+        return
+    low, high = built._bounds["sigma"]
+    for part in parts:
+        length = _LENGTHS[config.kernel.initial](part.x_train)
+        if not low <= length <= high:
+            raise DataError(
+                f"kernel.initial={config.kernel.initial}: gives sigma={length:.3g}, outside kernel.bounds.sigma="
+                f"[{low:g}, {high:g}]; norms of unit_norm points do not vary: use mean_squared_distance, or explicit"
+            )
 
 
 def _natural(x: np.ndarray) -> float:

@@ -358,6 +358,14 @@ def _check_flow(config: Config, size: int) -> None:
         raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
     if config.sampler.choice == "neighbourhood":
         raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
+    if (
+        config.flow.evaluate_every + config.flow.evaluate_last
+        and config.evaluation.regularization.value == "validation"
+    ):
+        raise ConfigError(
+            "evaluation.regularization.value=validation: would be chosen anew at every evaluation on the way; set "
+            "flow.evaluate_every=0 and flow.evaluate_last=0, or a number"
+        )
     if config.sampler.samples > 1:
         raise ConfigError(f"sampler.samples={config.sampler.samples}: a flow has one sample a layer; set 1")
     for n in config.flow.n_interpolation or ():
@@ -376,11 +384,15 @@ def _check_trained_regularization(config: Config) -> None:
             f"regularization.selection=trained: objective {name} rewards a larger λ as such (rho → 1 − p as λ → ∞, "
             "whatever the kernel); use objective=nll or loo, or selection=validation"
         )
+    if optimizer.name in ("none", "grid", "flow_euler", "flow_rk45"):
+        raise ConfigError(
+            f"regularization.selection=trained: optimizer={optimizer.name} moves no λ; use adam or another gradient rule"
+        )
     if optimizer.name == "finite_difference":
         raise ConfigError(
             "regularization.selection=trained: finite differences have one step for λ and lengths; use optimizer=adam"
         )
-    if getattr(optimizer, "space", "log") != "log" and optimizer.name != "grid":
+    if getattr(optimizer, "space", "log") != "log":
         raise ConfigError("regularization.selection=trained: moves log λ; set optimizer.space=log")
     if optimizer.name == "bayesian" and optimizer.bounds is not None:
         raise ConfigError(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
-from kfx.kernels import Kernel, Regularized
+from kfx.kernels.base import Kernel
 from kfx.notices import watch
 from kfx.outcomes import NumericalError
 from kfx.regression import coefficients, posterior_variance
@@ -82,8 +82,8 @@ def evaluate(
     for size in sizes:
         for regularization in scoring.regularizations:
             used = gram[:size, :size]
-            own = kernel.regularization if scoring.own and isinstance(kernel, Regularized) else regularization
-            effective = own.of(used)
+            own = kernel.own_regularization if scoring.own else None
+            effective = (own or regularization).of(used)
             key = f"{name}/{size}/{repeat}/{regularization.value!r}"
             measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
             with watch() as notices:

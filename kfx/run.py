@@ -166,14 +166,15 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     jobs = build.evaluation_jobs(cfg, parts, streams)
     sizes = cfg.evaluation.n_interpolation
     kernels = {"initial": starts, "trained": fitted}
-    if cfg.evaluation.regularization.value == "validation":
-        kernels = {
-            name: _with_chosen_regularization(cfg, ks, tensors, streams["validation"]) for name, ks in kernels.items()
-        }
-        scoring = replace(scoring, own=True)
+    lambda_scale = cfg.evaluation.regularization.scale or cfg.regularization.scale
     for i in range(cfg.evaluation.random_kernels):
-        drawn = build.random_kernel(kernel, cfg.kernel.initial_range, streams["random_kernels"])
+        drawn = build.random_kernel(_bare(kernel), cfg.kernel.initial_range, streams["random_kernels"])
         kernels[f"random-{i}"] = [drawn] * len(parts)
+        if cfg.regularization.selection == "validation":
+            kernels[f"random-{i}"] = _with_chosen_regularization(cfg, [drawn] * len(parts), tensors, lambda_scale)
+    if cfg.evaluation.regularization.value == "validation":
+        kernels = {name: _with_chosen_regularization(cfg, ks, tensors, lambda_scale) for name, ks in kernels.items()}
+        scoring = replace(scoring, own=True)
     each = len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring))
     rows = record.evaluated(each)
     is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # its picture needs points and predictions
@@ -253,7 +254,7 @@ def _starts(
                 rows.append({"part": part, "objective": value, "chosen": int(kernel is starts[part]), **named})
         record.table("starts.csv", list(rows[0]), rows)
     if cfg.regularization.selection == "validation":
-        return _with_chosen_regularization(cfg, starts, tensors, streams["validation"])
+        return _with_chosen_regularization(cfg, starts, tensors, cfg.regularization.scale)
     if cfg.regularization.selection == "trained":
         regularization = build.regularization(cfg.regularization)
         return [Regularized(kernel, regularization, trained=True) for kernel in starts]
@@ -261,17 +262,21 @@ def _starts(
 
 
 def _with_chosen_regularization(
-    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], rng: np.random.Generator
+    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], scale: str
 ) -> list[Kernel]:
-    """Each with the λ that does best in folds of its own training points."""
-    node = cfg.regularization
+    """Each with the λ that does best in folds of its own training points, the same folds for every kernel of a part."""
+    node, rng = cfg.regularization, Streams(cfg.seed)["validation"]
     chosen: list[Kernel] = []
     for kernel, (x, y, _) in zip(kernels, tensors, strict=True):
-        inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
-        scale = kernel.regularization.scale if isinstance(kernel, Regularized) else node.scale
+        inner = _bare(kernel)
         of = choose_regularization(inner, x, y, build.candidates(cfg, scale), node.folds, node.points, rng)
         chosen.append(Regularized(inner, of))
     return chosen
+
+
+def _bare(kernel: Kernel) -> Kernel:
+    """The kernel without a λ of its own."""
+    return kernel.kernel if isinstance(kernel, Regularized) else kernel
 
 
 def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors:

@@ -528,7 +528,7 @@ class FlowNode(Node):
 
 @dataclass
 class InterpolationNode(Node):
-    """How a batch's velocities become a field. null: the kernel itself, and λ of the objective."""
+    """How a batch's velocities become a field. null: the kernel itself, and `regularization.value`."""
 
     kernel: Any = _ranged(
         None, "a kernel: name and parameters, or null", lambda v: v is None or isinstance(v, (dict, KernelNode))

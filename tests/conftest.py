@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 from kfx.cli import main
+from kfx.run import set_threads
 
 
 @pytest.fixture(autouse=True)
 def one_thread():
     """Small matrices on several threads wait for each other; a run sets its own number."""
-    torch.set_num_threads(1)
+    set_threads(1)
 
 
 @pytest.fixture

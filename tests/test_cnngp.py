@@ -411,4 +411,4 @@ def test_memory_does_not_grow_with_the_batch(what, n, engine):
         [sys.executable, "-c", _PEAK, str(n), what, engine], capture_output=True, text=True, check=True
     )
     # With every map of every layer kept it would be 1700 MB.
-    assert float(run.stdout) < 48
+    assert float(run.stdout) < 64

@@ -200,3 +200,28 @@ def test_clipped_predictions_and_errors_in_training():
     found = {row["metric"]: row["value"] for row in rows}  # every prediction is 4/3
     assert (found["mse"], found["mae"]) == (16.0, 4.0)
     assert (found["train_mse"], found["train_mae"]) == (2.0, 1.0)
+
+
+def test_lambda_by_validation_is_used_by_every_kernel(kfx, in_folder):
+    words = ["dataset=diabetes", "dataset.n_train=60", "sampler.batch_size=30", "optimizer=flow_euler"]
+    more = ["optimizer.iterations=2", "figures=false", "device.precision_check=off", "evaluation.random_kernels=1"]
+    for name, how in (
+        ("a", "regularization.selection=validation"),
+        ("b", "evaluation.regularization.value=validation"),
+    ):
+        scale = ["evaluation.regularization.scale=absolute"] if name == "b" else []
+        assert kfx("run", *words, *more, how, *scale, f"hydra.run.dir={name}")[0] == 0
+        rows = load_run(name).evaluation.query("metric == 'effective_regularization'").set_index("kernel")["value"]
+        if name == "b":
+            candidates = [10.0**i for i in range(-8, 1)]
+            assert all(min(abs(value / c - 1) for c in candidates) < 1e-12 for value in rows)
+        else:
+            assert rows["initial"] == pytest.approx(rows["trained"], rel=1e-2)
+            assert rows["initial"] > 1e-3, "noisy data: the fixed value would be 1e-4"
+
+
+def test_a_length_that_the_points_do_not_have_is_an_error(kfx):
+    words = ["dataset.preprocess=[unit_norm]", "kernel.initial=natural", "dataset.n_train=50", "sampler.batch_size=20"]
+    code, _, err = kfx("run", *words, "hydra.run.dir=r")
+    assert code == 2
+    assert "kernel.initial=natural: gives sigma=" in err

@@ -14,7 +14,7 @@ from scipy.integrate import solve_ivp
 from kfx import load_run
 from kfx.data import synthetic
 from kfx.flow_follower import linearly_separable
-from kfx.kernels import RBF, Linear, Matern, Polynomial, RationalQuadratic, Scaled
+from kfx.kernels import RBF, Linear, Matern, Polynomial, RationalQuadratic, Regularized, Scaled
 from kfx.kernels.flowed import FlowedKernel
 from kfx.objectives import interpolation_error, rho
 from kfx.optimizers.flow import EulerFlow, FlowSettings, HybridFlow, RungeKuttaFlow
@@ -329,6 +329,18 @@ def test_merged_points_leave_the_batches(tmp_path):
     rows = Memory(tmp_path)
     euler(3, remove_merged=1e-4).fit(RBF(1.4), same, Streams(0), rows)
     assert rows[-1][1].events == (Event.COLLAPSED,)
+
+
+def test_fewer_candidates_than_a_batch_stop_the_flow(tmp_path):
+    rows = Memory(tmp_path)
+    euler(5, batch=30, remove_merged=3.0).fit(RBF(1.4), spirals(), Streams(0), rows)
+    assert rows[-1][1].events == (Event.COLLAPSED,)
+
+
+def test_a_flowed_kernel_keeps_its_own_lambda(tmp_path):
+    start = Regularized(RBF(1.4), Regularization(0.5, "absolute"))
+    flowed = euler(2).fit(start, spirals(), Streams(0), Memory(tmp_path))
+    assert flowed.own_regularization == Regularization(0.5, "absolute")
 
 
 # ---- what is measured

@@ -418,7 +418,7 @@ def test_scikit_learns_regressor_comes_back_as_a_kernel():
             warnings.simplefilter("ignore")
             process = GaussianProcessRegressor(whole + sk.WhiteKernel(1e-2, NOISES)).fit(x.numpy(), y[:, 0] / scale)
         there = rng.normal(size=(7, 2))
-        gram = fitted.gram(x) + fitted.regularization.value * torch.eye(60, dtype=torch.float64)
+        gram = fitted.gram(x) + fitted.own_regularization.value * torch.eye(60, dtype=torch.float64)
         prediction = fitted.gram(there, x.numpy()) @ torch.linalg.solve(gram, y).numpy()
         np.testing.assert_allclose(prediction[:, 0], process.predict(there) * scale, rtol=2e-2, atol=0.2)
         assert rows[-1][1].regularization > 0
@@ -445,3 +445,26 @@ def test_lengths_are_found_again_in_a_draw():
         found[objective] = optimizer.fit(RBF(0.6), (x, y), Streams(0), Rows()).parameters["sigma"]
     assert found[nll] == pytest.approx(1.0, rel=0.15)
     assert 0.5 < found[rho] < 2.0
+
+
+def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated():
+    class Stored(Rows):
+        def restore(self, streams):
+            return 9, {"values": {"sigma": 3.0}, "noise": 0.25}
+
+    x, y = points(30)
+    rows = Stored()
+    fitted = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(20), 9).fit(
+        RBF(1.0), (x, y), Streams(0), rows
+    )
+    assert fitted.parameters == {"sigma": 3.0, "regularization": 0.25}
+    assert rows == []
+
+
+def test_extreme_exponents_come_back_from_scikit_learn():
+    rng = np.random.default_rng(0)
+    x = torch.as_tensor(rng.normal(size=(40, 2)) * 300)
+    y = torch.as_tensor(rng.normal(size=(40, 1)))
+    optimizer = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(None), 5)
+    fitted = optimizer.fit(RationalQuadratic(100.0, 1e-3), (x, y), Streams(0), Rows())
+    assert np.isfinite(fitted.gram(x).numpy()).all()

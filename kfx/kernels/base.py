@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from kfx.arrays import Array, as_tensor, in_kind
+from kfx.regularization import Regularization
 
 Value = float | np.ndarray
 Bounds = tuple[float, float]
@@ -48,6 +49,9 @@ class Kernel(abc.ABC):
         self._bounds = {**self.default_bounds, **{k: (float(a), float(b)) for k, (a, b) in (bounds or {}).items()}}
         for name in (*chosen, *self._bounds):
             self._require(name)
+        for name, (low, _) in self._bounds.items():
+            if low <= 0 and not name.endswith("variance"):
+                raise ValueError(f"{type(self).__name__}: bounds of {name} begin above 0, got {low:g}")
         self.trainable = tuple(name for name in self._values if name in chosen)
 
     def backend_on(self, device: torch.device) -> str:
@@ -56,6 +60,11 @@ class Kernel(abc.ABC):
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:  # noqa: B027
         """Do beforehand what the first Gram matrix would otherwise do once, as compiling. Most have nothing to do."""
+
+    @property
+    def own_regularization(self) -> Regularization | None:
+        """The λ that the kernel brings along, where it brings one: objectives and evaluation then take that."""
+        return None
 
     # ---- algebra: what is trainable in the parts is trainable in the whole
 
@@ -142,7 +151,7 @@ class Kernel(abc.ABC):
         lowest_is_zero = name.endswith("variance")
         if not np.all(np.isfinite(array)) or not np.all(array >= 0 if lowest_is_zero else array > 0):
             accepted = "a finite number >= 0" if lowest_is_zero else "a finite number > 0"
-            raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {value!r}")
+            raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {array.tolist()!r}")
         return array.copy() if array.ndim else float(array)
 
     def _scalar(self, name: str) -> float:

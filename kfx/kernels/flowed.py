@@ -12,6 +12,7 @@ import torch
 
 from kfx.arrays import Array, as_tensor, in_kind
 from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.regularization import Regularization
 
 _BLOCK = 4096
 
@@ -44,6 +45,10 @@ class FlowedKernel(Kernel):
     def kernel(self) -> Kernel:
         """The kernel itself, with its present parameters."""
         return self._kernel.with_parameters(**self._values)
+
+    @property
+    def own_regularization(self) -> Regularization | None:
+        return self.kernel.own_regularization
 
     @property
     def layers(self) -> Iterator[Any]:

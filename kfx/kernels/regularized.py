@@ -35,7 +35,7 @@ class Regularized(Kernel):
         return self._kernel.with_parameters(**{name: self._values[name] for name in self._kernel.parameters})
 
     @property
-    def regularization(self) -> Regularization:
+    def own_regularization(self) -> Regularization:
         """λ and its scale."""
         return Regularization(self._scalar("regularization"), self._scale)
 
@@ -53,7 +53,7 @@ class Regularized(Kernel):
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         gram, pull = self.kernel._pullback(x)
-        return gram, _RegularizedPull(self.regularization, gram, pull)
+        return gram, _RegularizedPull(self.own_regularization, gram, pull)
 
 
 class _RegularizedPull(Pull):

@@ -201,8 +201,8 @@ class Flow(abc.ABC):
         if not bool(merged.any()):
             return candidates
         left = candidates[~merged]
-        if len(left) < 2:
-            raise NumericalError(Event.COLLAPSED, "all points of each target have merged")
+        if len(left) < (self.sampler.batch_size or 2):
+            raise NumericalError(Event.COLLAPSED, f"points of one target have merged, and {len(left)} are left")
         state = self.sampler.state()
         self.sampler.start(x[left], y[left])
         self.sampler.restore(state)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.regularized import Regularized
 from kfx.notices import watch
 from kfx.objectives import RATIOS, rho
 from kfx.objectives.relative_error import nested_rho
@@ -87,7 +86,7 @@ class Loss:
     ) -> Evaluation:
         """The objective of a kernel on a batch that lies at x, with the gradient to the points as well if asked."""
         vector = kernel.flat
-        regularization = kernel.regularization if isinstance(kernel, Regularized) else self.regularization
+        regularization = kernel.own_regularization or self.regularization
         effective = value = relative_error = half = math.nan
         jitter = 0.0
         events: list[Event] = []

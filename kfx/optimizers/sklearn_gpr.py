@@ -31,7 +31,8 @@ class _BudgetSpent(Exception):
 class SklearnGPR:
     """Marginal likelihood of one batch maximised by scikit-learn, over lengths, amplitudes and the noise variance.
 
-    iterations: evaluations of the likelihood, with its gradient, at most; its L-BFGS may converge before.
+    iterations: evaluations of the likelihood, with its gradient, at most; its L-BFGS may converge before. Lengths and
+    exponents stay within the kernel's bounds, amplitudes and noise within `AMPLITUDES` and `NOISES`.
 
     The kernel that comes back brings the noise as its λ. `told` in the trace is the negative log likelihood that
     scikit-learn minimised, of targets divided by their root mean square; `objective` and `rho` are measured by kfx on
@@ -51,7 +52,9 @@ class SklearnGPR:
 
         start = kernel.kernel if isinstance(kernel, Regularized) else kernel
         self.sampler.start(*data)
-        record.restore(streams)
+        if (restored := record.restore(streams)) and restored[0] == self.iterations:  # it had ended
+            state = restored[1]
+            return Regularized(start.with_parameters(**state["values"]), Regularization(state["noise"], "absolute"))
         record.checkpoint(0, streams, {})
         batch = self.sampler.draw(streams["batches"])
         x, y = (part[torch.as_tensor(batch.indices, device=part.device)].cpu().numpy() for part in data)
@@ -92,7 +95,7 @@ class SklearnGPR:
             flat = x.reshape(len(x), -1).astype(np.float64)
             GaussianProcessRegressor(whole, optimizer=maximise).fit(flat, y / scale)
         _, chosen, noise = min(found, key=lambda entry: entry[0])
-        record.checkpoint(self.iterations, streams, {})
+        record.checkpoint(self.iterations, streams, {"values": chosen.parameters, "noise": noise})
         return Regularized(chosen, Regularization(noise, "absolute"))
 
 
@@ -109,18 +112,17 @@ def _terms(kernel: Kernel) -> list[tuple[float, Kernel]]:
     return [(1.0, kernel)]
 
 
-def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], tuple[float, dict[str, float]]]]:
-    """scikit-learn's kernel for c² K, and the way back: the factor of K, and K's parameters."""
+def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], dict[str, float]]]:
+    """scikit-learn's kernel for c² K, and the way back to K's parameters."""
     from sklearn.gaussian_process import kernels
 
     own, bounds = kernel.parameters, kernel._bounds
-    if isinstance(kernel, RationalQuadratic):  # (1 + r² / 2αl²)^−α = β^2α (β² + γ r²)^−α with β² = 2αγ l²
+    if isinstance(kernel, RationalQuadratic):  # (1 + r² / 2αl²)^−α: back with β = 1, for β^2α soon leaves all numbers
         alpha, beta, gamma = (float(own[name]) for name in ("alpha", "beta", "gamma"))
         theirs = kernels.RationalQuadratic(beta / math.sqrt(2 * alpha * gamma), alpha, (1e-4, 1e4), bounds["alpha"])
 
-        def back(fitted: Any) -> tuple[float, dict[str, float]]:
-            found = math.sqrt(2 * fitted.alpha * gamma) * fitted.length_scale
-            return found ** (2 * fitted.alpha), {"alpha": fitted.alpha, "beta": found}
+        def back(fitted: Any) -> dict[str, float]:
+            return {"alpha": fitted.alpha, "beta": 1.0, "gamma": 1 / (2 * fitted.alpha * fitted.length_scale**2)}
 
     else:
         is_rbf = isinstance(kernel, RBF)
@@ -129,8 +131,8 @@ def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], tupl
             kernels.RBF(sigma, bounds["sigma"]) if is_rbf else kernels.Matern(sigma, bounds["sigma"], nu=kernel.nu)  # type: ignore[attr-defined]
         )
 
-        def back(fitted: Any) -> tuple[float, dict[str, float]]:
-            return 1.0, {"sigma": float(fitted.length_scale)}
+        def back(fitted: Any) -> dict[str, float]:
+            return {"sigma": float(fitted.length_scale)}
 
     return kernels.ConstantKernel(coefficient, AMPLITUDES) * theirs, back
 
@@ -144,12 +146,12 @@ def _returned(start: Kernel, terms: list[Any], fitted: Any) -> tuple[Kernel, flo
         parts.insert(0, rest.k2)
         rest = rest.k1
     parts.insert(0, rest)
-    found = [(part.k1.constant_value, *back(part.k2)) for part, (_, back) in zip(parts, terms, strict=True)]
+    found = [(part.k1.constant_value, back(part.k2)) for part, (_, back) in zip(parts, terms, strict=True)]
     if len(_terms(start)) == 1 and not isinstance(start, Sum):
-        ((amplitude, factor, values),) = found
-        return start.with_parameters(**values), noise / (amplitude * factor)
+        ((amplitude, values),) = found
+        return start.with_parameters(**values), noise / amplitude
     changed: dict[str, float] = {}
-    for i, (amplitude, factor, values) in enumerate(found):
-        changed[f"{i}.coefficient"] = math.sqrt(amplitude * factor)
+    for i, (amplitude, values) in enumerate(found):
+        changed[f"{i}.coefficient"] = math.sqrt(amplitude)
         changed |= {f"{i}.0.{name}": value for name, value in values.items()}
     return start.with_parameters(**changed), noise
