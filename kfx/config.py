@@ -386,7 +386,7 @@ def _check_trained_regularization(config: Config) -> None:
         )
     if optimizer.name in ("none", "grid", "flow_euler", "flow_rk45"):
         raise ConfigError(
-            f"regularization.selection=trained: optimizer={optimizer.name} moves no λ; use adam or another gradient rule"
+            f"regularization.selection=trained: optimizer={optimizer.name} moves no λ; use adam, sgd or nesterov"
         )
     if optimizer.name == "finite_difference":
         raise ConfigError(
