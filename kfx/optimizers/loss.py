@@ -72,9 +72,8 @@ class Loss:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
         indices = torch.as_tensor(batch.indices, device=self.x.device)
         x, y = self.x.index_select(0, indices), self.y.index_select(0, indices)
-        return self.at(self.kernel.with_flat(vector), x, y, batch, gradient)
+        return self._evaluated(self.kernel.with_flat(vector), vector, x, y, batch, gradient, False)
 
-    @torch.no_grad()
     def at(
         self,
         kernel: Kernel,
@@ -85,7 +84,19 @@ class Loss:
         points: bool = False,
     ) -> Evaluation:
         """The objective of a kernel on a batch that lies at x, with the gradient to the points as well if asked."""
-        vector = kernel.flat
+        return self._evaluated(kernel, kernel.flat, x, y, batch, gradient, points)
+
+    @torch.no_grad()
+    def _evaluated(
+        self,
+        kernel: Kernel,
+        vector: np.ndarray,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        batch: Batch,
+        gradient: bool,
+        points: bool,
+    ) -> Evaluation:
         regularization = kernel.own_regularization or self.regularization
         effective = value = relative_error = half = math.nan
         jitter = 0.0
