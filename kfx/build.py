@@ -104,11 +104,11 @@ def _loaded(node: Any, streams: Streams) -> Dataset:
         "boston": lambda: tabular.boston(node.n_train, node.n_test, rng),
         "wine_red": lambda: tabular.wine("red", node.n_train, node.n_test, rng),
         "wine_white": lambda: tabular.wine("white", node.n_train, node.n_test, rng),
-        "digits": lambda: embedded.digits(node.n_train, node.n_test, rng),
+        "digits": lambda: embedded.digits(node.n_train, node.n_test, node.classes, rng),
         "diabetes": lambda: embedded.diabetes(node.n_train, node.n_test, rng),
-        "mnist": lambda: images.idx_dataset("mnist", node.n_train, node.n_test, rng),
-        "fashion_mnist": lambda: images.idx_dataset("fashion_mnist", node.n_train, node.n_test, rng),
-        "cifar10": lambda: images.cifar10(node.n_train, node.n_test, node.batches, rng),
+        "mnist": lambda: images.idx_dataset("mnist", node.n_train, node.n_test, node.classes, rng),
+        "fashion_mnist": lambda: images.idx_dataset("fashion_mnist", node.n_train, node.n_test, node.classes, rng),
+        "cifar10": lambda: images.cifar10(node.n_train, node.n_test, node.batches, node.classes, rng),
     }
     return loaders[node.name]()
 

@@ -324,7 +324,7 @@ def _check_combinations(config: Config) -> None:
     from kfx.build import fold_size, has_classes, training_size
 
     if isinstance(config.evaluation, KFold) and not isinstance(config.dataset, Table):
-        tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node is Table)
+        tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if issubclass(node, Table))
         raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
     try:
         size = fold_size(config.evaluation, training_size(config.dataset))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ def read_layers(path: Path, kernel: Kernel, velocity: Velocity, flow: Any) -> It
         while stream.tell() < end:
             head, flat = array(), array()
             if len(head) == 2:
-                centres, found = (torch.as_tensor(array()) for _ in range(2))
-                field = Field((own or kernel).with_flat(flat), centres, found)
+                centres = torch.as_tensor(array())
+                field = Field((own or kernel).with_flat(flat), centres, partial(torch.as_tensor, array()))
                 yield flow.layer(field, float(head[1]), int(head[0]))
             else:
                 x_f, y_f, times = torch.as_tensor(array()), torch.as_tensor(array()), array()

@@ -44,6 +44,26 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     raise NumericalError(Event.NOT_POSITIVE_DEFINITE, _describe(matrix, gram.dtype, regularization, added))
 
 
+class Factored:
+    """A Gram matrix Θ, and each factor of Θ + λI that was asked for: who needs it again finds it."""
+
+    def __init__(self, gram: torch.Tensor) -> None:
+        self.gram = gram
+        self._factors: dict[float, torch.Tensor] = {}
+
+    def factor(self, regularization: float) -> torch.Tensor:
+        """L, as `cholesky` has it."""
+        if regularization not in self._factors:
+            self._factors[regularization] = cholesky(self.gram, regularization)
+        return self._factors[regularization]
+
+    def sample_factor(self, regularization: float, size: int) -> torch.Tensor:
+        """The factor of the leading block of Θ + λI, which is the leading block of L where that is there already."""
+        if regularization in self._factors:
+            return self._factors[regularization][:size, :size]
+        return cholesky(self.gram[:size, :size], regularization)
+
+
 def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """L, which may take the place of `matrix`, and whether there is one."""
     if by_one_thread(matrix):

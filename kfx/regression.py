@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import torch
 
-from kfx.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.linear_algebra import Factored, cholesky, solve_lower, solve_upper
 from kfx.outcomes import Event, NumericalError
 
 SOLVERS = ("cholesky", "lstsq", "inverse")
 
 
 def coefficients(
-    gram: torch.Tensor, y: torch.Tensor, regularization: float, solver: str = "cholesky", rcond: float | None = None
+    gram: torch.Tensor | Factored,
+    y: torch.Tensor,
+    regularization: float,
+    solver: str = "cholesky",
+    rcond: float | None = None,
 ) -> torch.Tensor:
     """α with (K + λI) α = Y, float64, (n, outputs); predictions are K(x*, X) α.
 
     solver: `cholesky`; `lstsq` drops singular values below `rcond` times the largest, `inverse` forms (K + λI)⁻¹:
     both only to repeat published runs.
     """
+    factored = gram if isinstance(gram, Factored) else Factored(gram)
     if solver == "cholesky":
-        factor = cholesky(gram, regularization)
+        factor = factored.factor(regularization)
         return solve_upper(factor, solve_lower(factor, y))
-    matrix = gram.to(torch.float64) + regularization * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
+    matrix = factored.gram.to(torch.float64, copy=True)
+    matrix.diagonal().add_(regularization)
     try:
         if solver == "inverse":
             return torch.linalg.inv(matrix) @ y

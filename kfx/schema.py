@@ -127,10 +127,24 @@ class Table(DatasetNode):
     n_test: int = _count(100, 0)
 
 
+def _classes() -> Any:
+    return _ranged(
+        None,
+        "two or more different numbers from 0 to 9, or null for all",
+        lambda v: v is None or (len(set(v)) == len(v) > 1 and all(0 <= i <= 9 for i in v)),
+    )
+
+
+@dataclass
+class Digits(Table):
+    classes: list[int] | None = _classes()
+
+
 @dataclass
 class Images(DatasetNode):
     n_train: int | None = _count_or_all(None, 2, "all")
     n_test: int | None = _count_or_all(None, 1, "all")
+    classes: list[int] | None = _classes()
 
 
 @dataclass
@@ -581,7 +595,7 @@ OPTIONS: dict[str, dict[str, type[Node]]] = {
         "gp_sample": GPSample,
         "noisy_sine": NoisyCurve,
         "line": NoisyCurve,
-        "digits": Table,
+        "digits": Digits,
         "diabetes": Table,
         "boston": Table,
         "wine_red": Table,

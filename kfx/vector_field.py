@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.linear_algebra import Factored
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.regression import coefficients
@@ -32,22 +34,30 @@ class Interpolation:
     solver: str = "cholesky"
     rcond: float | None = None
 
-    def field(self, own: Kernel, x_f: torch.Tensor, g: torch.Tensor) -> Field:
-        """The field that takes the values g, (N_f, …), at x_f; with λ, nearly."""
-        kernel = self.kernel or own
-        gram = kernel.gram(x_f)
-        values = g.reshape(len(g), -1).to(torch.float64)
-        found = coefficients(gram, values, self.regularization.of(gram), self.solver, self.rcond)
-        return Field(kernel, x_f, found.to(x_f.dtype))
+    def field(self, own: Kernel, own_gram: Factored, x_f: torch.Tensor, g: torch.Tensor) -> Field:
+        """The field that takes the values g, (N_f, …), at x_f; with λ, nearly. own: the flow's kernel, and its Gram
+        matrix of x_f, which serves again where K and λ are the flow's."""
+
+        def solved() -> torch.Tensor:
+            factored = own_gram if self.kernel is None else Factored(self.kernel.gram(x_f))
+            values = g.reshape(len(g), -1).to(torch.float64)
+            chosen = self.regularization.of(factored.gram)
+            return coefficients(factored, values, chosen, self.solver, self.rcond).to(x_f.dtype)
+
+        return Field(self.kernel or own, x_f, solved)
 
 
 @dataclass(frozen=True)
 class Field:
-    """v(x) = K(x, centres) coefficients."""
+    """v(x) = K(x, centres) coefficients, solved for when first needed: NumericalError where they cannot be had."""
 
     kernel: Kernel
     centres: torch.Tensor
-    coefficients: torch.Tensor
+    solved: Callable[[], torch.Tensor]
+
+    @cached_property
+    def coefficients(self) -> torch.Tensor:
+        return self.solved()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Velocities at x, in x's shape."""
@@ -64,12 +74,16 @@ class Velocity:
     def __init__(self, loss: Loss, interpolation: Interpolation, complete: bool) -> None:
         self.loss, self.interpolation, self.complete = loss, interpolation, complete
 
-    def at(self, kernel: Kernel, x_f: torch.Tensor, y_f: torch.Tensor, batch: Batch) -> tuple[Evaluation, torch.Tensor]:
-        """The evaluation, and −∂objective/∂X_f in x_f's shape. NumericalError where it cannot be had."""
+    def at(
+        self, kernel: Kernel, x_f: torch.Tensor, y_f: torch.Tensor, batch: Batch
+    ) -> tuple[Evaluation, torch.Tensor, Field]:
+        """The evaluation, g = −∂objective/∂X_f in x_f's shape, and its field. NumericalError where g cannot be had."""
         evaluation = self.loss.at(kernel, x_f, y_f, batch, points=True)
         evaluation.require()
         assert evaluation.to_points is not None
-        return evaluation, -evaluation.to_points
+        assert evaluation.factored is not None
+        g = -evaluation.to_points
+        return evaluation, g, self.interpolation.field(kernel, evaluation.factored, x_f, g)
 
     def of_batch(self, field: Field, x_f: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         """The velocity that the batch's own points follow."""
@@ -92,19 +106,19 @@ class StepRule:
     size: float = 0.01
     decay_after: int | None = None
 
-    def step(self, x: torch.Tensor, velocity: torch.Tensor, layer: int) -> float:
-        """ε for these points in layer n = `layer` + 1; infinite where no point moves."""
+    def step(self, x: torch.Tensor, speeds: torch.Tensor, layer: int) -> float:
+        """ε for these points, whose velocities have the norms `speeds`, in layer n = `layer` + 1; infinite where no
+        point moves."""
         size, n = self.size, layer + 1
         if self.decay_after is not None and n > self.decay_after:
             size *= math.sqrt(self.decay_after / n)
         if self.rule == "constant":
             return size
-        speeds = norms_of(velocity)
         if self.rule == "absolute":
-            return size / float(speeds.max()) if float(speeds.max()) > 0 else math.inf
+            largest = float(speeds.max())
+            return size / largest if largest > 0 else math.inf
         norms = norms_of(x)
-        moving = (norms > 0) & (speeds > 0)
-        return size * float((norms[moving] / speeds[moving]).min()) if bool(moving.any()) else math.inf
+        return size * float((norms / speeds).masked_fill_(norms == 0, math.inf).min())
 
 
 # ---- layers: what a flow leaves behind for points that come later
@@ -124,7 +138,7 @@ class EulerLayer:
         velocity = self.field(x)
         step = self.step
         if self.rule is not None:
-            own = self.rule.step(x, velocity, self.number)
+            own = self.rule.step(x, norms_of(velocity), self.number)
             own = step if math.isinf(own) else own
             step = min(step, own) if self.at_most_training else own
         return x + step * velocity
@@ -147,8 +161,7 @@ class RungeKuttaLayer:
 
         def slope(state: torch.Tensor) -> torch.Tensor:
             x_f, others = state[:n], state[n:]
-            _, g = self.velocity.at(self.kernel, x_f, self.y_f, self.batch)
-            field = self.velocity.interpolation.field(self.kernel, x_f, g)
+            _, g, field = self.velocity.at(self.kernel, x_f, self.y_f, self.batch)
             return torch.cat([self.velocity.of_batch(field, x_f, g), field(others)])
 
         state = torch.cat([self.x_f.reshape(n, *shape), x])

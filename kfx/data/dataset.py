@@ -36,6 +36,19 @@ def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     return np.eye(classes)[labels]
 
 
+def of_classes(labels: np.ndarray, classes: Sequence[int] | None) -> np.ndarray:
+    """Indices of the points in these classes, in order; of all with None."""
+    return np.arange(len(labels)) if classes is None else np.flatnonzero(np.isin(labels, classes))
+
+
+def classification(name: str, parts: Sequence[tuple[np.ndarray, np.ndarray]], classes: Sequence[int] | None) -> Dataset:
+    """Training and test part, each points and labels, with one-hot targets: of ten classes, or of the chosen ones,
+    which then count from 0 in order."""
+    chosen = sorted(classes) if classes is not None else list(range(10))
+    (x_train, train), (x_test, test) = ((x, np.searchsorted(chosen, labels)) for x, labels in parts)
+    return Dataset(name, x_train, one_hot(train, len(chosen)), x_test, one_hot(test, len(chosen)), train, test)
+
+
 def predicted_labels(prediction: np.ndarray) -> np.ndarray:
     """Class numbers from predicted targets: the largest of one-hot outputs, the sign of ±1."""
     return (prediction[:, 0] > 0).astype(int) if prediction.shape[1] == 1 else prediction.argmax(axis=1)

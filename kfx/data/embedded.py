@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from sklearn.datasets import load_diabetes, load_digits
 
-from kfx.data.dataset import Dataset, one_hot, split
+from kfx.data.dataset import Dataset, classification, of_classes, split
 
 
-def digits(n_train: int | None, n_test: int, rng: np.random.Generator) -> Dataset:
+def digits(n_train: int | None, n_test: int, classes: Sequence[int] | None, rng: np.random.Generator) -> Dataset:
     """1797 handwritten digits of 8 × 8 pixels in [0, 1], one channel; disjoint random training and test parts."""
     bunch = load_digits()
-    images = bunch.images[:, None] / 16.0
-    x_train, labels_train, x_test, labels_test = split(images, bunch.target, n_train, n_test, rng)
-    return Dataset(
-        "digits", x_train, one_hot(labels_train, 10), x_test, one_hot(labels_test, 10), labels_train, labels_test
-    )
+    wanted = of_classes(bunch.target, classes)
+    images, labels = bunch.images[wanted, None] / 16.0, bunch.target[wanted]
+    x_train, labels_train, x_test, labels_test = split(images, labels, n_train, n_test, rng)
+    return classification("digits", [(x_train, labels_train), (x_test, labels_test)], classes)
 
 
 def diabetes(n_train: int | None, n_test: int, rng: np.random.Generator) -> Dataset:

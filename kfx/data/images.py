@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kfx.data.dataset import Dataset, one_hot, take
+from kfx.data.dataset import Dataset, classification, of_classes, take
 from kfx.data.files import locate
 from kfx.outcomes import DataError
 
@@ -22,8 +22,13 @@ _MOST_IMAGES = 100_000
 _MOST_BATCH_BYTES = 64 << 20
 
 
-def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.random.Generator) -> Dataset:
-    """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1], ten classes; random subsets of the official parts."""
+def idx_dataset(
+    dataset: str, n_train: int | None, n_test: int | None, classes: Sequence[int] | None, rng: np.random.Generator
+) -> Dataset:
+    """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1]; random subsets of the official parts.
+
+    classes: which of the ten; None for all.
+    """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     for prefix, wanted, key in (("train", n_train, "n_train"), ("t10k", n_test, "n_test")):
         image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
@@ -31,15 +36,22 @@ def idx_dataset(dataset: str, n_train: int | None, n_test: int | None, rng: np.r
         images, labels = _images(image_path, image_path.stat().st_mtime_ns), read_idx(label_path, ())
         if len(images) != len(labels) or labels.max(initial=0) > 9:
             raise DataError(f"{label_path}: expected {len(images)} labels from 0 to 9, as many as images")
-        chosen = take(key, len(images), wanted, rng)
+        pool = of_classes(labels, classes)
+        chosen = pool[take(key, len(pool), wanted, rng)]
         parts.append((images[chosen, None] / 255.0, labels[chosen].astype(int)))
-    return _classification(dataset, parts)
+    return classification(dataset, parts, classes)
 
 
-def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng: np.random.Generator) -> Dataset:
+def cifar10(
+    n_train: int | None,
+    n_test: int | None,
+    batches: Sequence[int],
+    classes: Sequence[int] | None,
+    rng: np.random.Generator,
+) -> Dataset:
     """CIFAR-10: (n, 3, 32, 32), channels first, scaled to [−1, 1] (mean 0.5, deviation 0.5, as Khalid 2022).
 
-    batches: which of the five training files to read.
+    batches: which of the five training files to read. classes: which of the ten; None for all.
     """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     for names, wanted, key in (
@@ -49,22 +61,10 @@ def cifar10(n_train: int | None, n_test: int | None, batches: Sequence[int], rng
         paths = [locate("cifar10", name) for name in names]
         read = [_cifar(path, path.stat().st_mtime_ns) for path in paths]
         images, labels = np.concatenate([r[0] for r in read]), np.concatenate([r[1] for r in read])
-        chosen = take(key, len(images), wanted, rng)
+        pool = of_classes(labels, classes)
+        chosen = pool[take(key, len(pool), wanted, rng)]
         parts.append(((images[chosen] / 255.0 - 0.5) / 0.5, labels[chosen]))
-    return _classification("cifar10", parts)
-
-
-def _classification(name: str, parts: list[tuple[np.ndarray, np.ndarray]]) -> Dataset:
-    (x_train, labels_train), (x_test, labels_test) = parts
-    return Dataset(
-        name,
-        x_train,
-        one_hot(labels_train, 10),
-        x_test,
-        one_hot(labels_test, 10),
-        labels_train,
-        labels_test,
-    )
+    return classification("cifar10", parts, classes)
 
 
 @lru_cache(maxsize=8)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from kfx.arrays import Array
-from kfx.objectives.problem import pose
+from kfx.objectives.problem import Gram, pose
 from kfx.regularization import Regularization
 
 
 def loo(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kfx.arrays import Array
-from kfx.objectives.problem import pose
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
 
@@ -16,7 +16,7 @@ SCALES = ("one", "profiled")
 
 
 def nll(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,

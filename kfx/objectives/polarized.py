@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from kfx.arrays import Array
-from kfx.objectives.problem import pose
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
 
 
 def rho_polarized(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfx.arrays import Array
-from kfx.objectives.problem import SamplePrediction, pose
+from kfx.objectives.problem import Gram, SamplePrediction, pose
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
 
@@ -13,7 +13,7 @@ FORMS = ("relative_error", "consistent", "printed")
 
 
 def rho_prediction(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,
@@ -47,7 +47,7 @@ def rho_prediction(
 
 
 def interpolation_error(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,

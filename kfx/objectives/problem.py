@@ -9,8 +9,11 @@ from typing import Any
 import torch
 
 from kfx.arrays import Array, as_tensor, in_kind
-from kfx.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.linear_algebra import Factored, solve_lower, solve_upper
 from kfx.regularization import Regularization, as_regularization
+
+Gram = Array | Factored
+"""What an objective takes: a Gram matrix, or one whose factors others need as well."""
 
 
 @dataclass(frozen=True)
@@ -20,29 +23,31 @@ class Problem:
     Names as in DESIGN's formulas: A = Θ + λI, A_c the sample's block with the *batch's* λ.
     """
 
-    gram: torch.Tensor
+    factored: Factored
     y: torch.Tensor
     sample_size: int
     regularization: Regularization
-    given: Array
+    given: Gram
 
     @cached_property
     def theta(self) -> torch.Tensor:
         """Θ in float64."""
-        return self.gram.to(torch.float64)
+        return self.factored.gram.to(torch.float64)
+
+    @cached_property
+    def effective(self) -> float:
+        """λ for this Θ."""
+        return self.regularization.of(self.factored.gram)
 
     @cached_property
     def factor(self) -> torch.Tensor:
         """L, A = LLᵀ; its leading block factors A_c. NumericalError where there is none."""
-        return cholesky(self.gram, self.regularization.of(self.gram))
+        return self.factored.factor(self.effective)
 
     @cached_property
     def sample_factor(self) -> torch.Tensor:
-        """A_c's: the leading block of the batch's where that is there already."""
-        n = self.sample_size
-        if "factor" in self.__dict__:
-            return self.factor[:n, :n]
-        return cholesky(self.gram[:n, :n], self.regularization.of(self.gram))
+        """A_c's."""
+        return self.factored.sample_factor(self.effective, self.sample_size)
 
     @cached_property
     def y_hat(self) -> torch.Tensor:
@@ -62,12 +67,17 @@ class Problem:
         total = self.regularization.pull((to_a + to_a.mT).div_(2))
         if to_theta is not None:
             total = total + (to_theta + to_theta.mT) / 2
-        return in_kind(total, self.given)
+        return self.in_kind(total)
+
+    def in_kind(self, cotangent: torch.Tensor) -> Any:
+        """The cotangent in the kind that Θ came in: NumPy or torch."""
+        return cotangent if isinstance(self.given, Factored) else in_kind(cotangent, self.given)
 
 
-def pose(gram: Array, y: Array, sample_size: int, regularization: float | Regularization) -> Problem:
+def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regularization) -> Problem:
     """The problem, or ValueError with what was expected. A plain number is an absolute λ."""
-    theta = as_tensor(gram)
+    factored = gram if isinstance(gram, Factored) else Factored(as_tensor(gram))
+    theta = factored.gram
     targets = as_tensor(y, dtype=torch.float64).to(theta.device)
     n = len(theta)
     if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
@@ -75,7 +85,7 @@ def pose(gram: Array, y: Array, sample_size: int, regularization: float | Regula
             f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
             f"{tuple(theta.shape)}, targets of {tuple(targets.shape)}, sample_size={sample_size}"
         )
-    return Problem(theta, targets.reshape(n, -1), sample_size, as_regularization(regularization), gram)
+    return Problem(factored, targets.reshape(n, -1), sample_size, as_regularization(regularization), gram)
 
 
 class SamplePrediction:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kfx.arrays import Array, in_kind
+from kfx.arrays import Array
 from kfx.linear_algebra import solve_lower, solve_upper
-from kfx.objectives.problem import pose
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
 
 
 def rho(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,
@@ -36,7 +36,7 @@ def rho(
 
 
 def nested_rho(
-    gram: Array,
+    gram: Gram,
     y: Array,
     sample_sizes: Sequence[int],
     regularization: float | Regularization = 1e-4,
@@ -61,4 +61,4 @@ def nested_rho(
     z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
     result = (y_hat * (-sample_energy / total**2)) @ y_hat.mT
     result[:sample_size, :sample_size].addmm_(z_hat, z_hat.mT, alpha=1 / total)
-    return values, in_kind(problem.regularization.pull(result), gram)
+    return values, problem.in_kind(problem.regularization.pull(result))

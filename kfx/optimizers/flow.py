@@ -164,6 +164,8 @@ class Flow(abc.ABC):
                     raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
                 layer, evaluation = made.layer, made.evaluation
                 there = checked(layer.move(along)) if len(along) else along
+                if file is not None:
+                    file.append(layer)
             except NumericalError as error:
                 failed = Evaluation(kernel.flat, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
                 record.row(number, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
@@ -178,8 +180,6 @@ class Flow(abc.ABC):
             }
             record.row(number, evaluation, loss.kernel_evaluations, diagnostics=shown)
             self.sampler.observe(evaluation.rho_half)
-            if file is not None:
-                file.append(layer)
             x, along, kernel = made.moved, there, self.next_kernel(kernel, evaluation)
         checkpoint(last)
         record.moved(last, kernel, x, along)
@@ -224,25 +224,26 @@ class EulerFlow(Flow):
     def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
         x, index, number = drawn.x, drawn.index, drawn.number
         x_f = x[index]
-        evaluation, g = velocity.at(kernel, x_f, drawn.y[index], drawn.batch)
+        evaluation, g, field = velocity.at(kernel, x_f, drawn.y[index], drawn.batch)
         self.field_evaluations += 1
-        field = velocity.interpolation.field(kernel, x_f, g)
         own = velocity.of_batch(field, x_f, g)
+        own_speeds = norms_of(own)
         if self.over == "all" and len(index) < len(x):
             everywhere = at(field, x)
             if not velocity.complete:
                 everywhere[index] = g
-            step = self.rule.step(x, everywhere, number)
+            step = self.rule.step(x, norms_of(everywhere), number)
         else:
-            step = self.rule.step(x_f, own, number)
+            step = self.rule.step(x_f, own_speeds, number)
         if math.isinf(step):
             raise NumericalError(Event.FIELD_VANISHED, "no point of the batch would move")
         if len(index) == len(x):
-            moved, speeds = torch.empty_like(x), x.new_empty(len(x))
+            moved, speeds = torch.empty_like(x), own_speeds
         else:
             moved, speeds = moved_by(field, x, step)
+            speeds[index] = own_speeds
         if not velocity.complete or len(index) == len(x):
-            moved[index], speeds[index] = x_f + step * own, norms_of(own)
+            moved[index] = x_f + step * own
         return Made(self.layer(field, step, number), evaluation, moved, step * float(speeds.max()))
 
     def layer(self, field: Field, step: float, number: int) -> EulerLayer:
@@ -304,9 +305,8 @@ class RungeKuttaFlow(Flow):
                 )
             positions = torch.as_tensor(flat, dtype=x.dtype, device=x.device).reshape(x.shape)
             x_f = positions[index]
-            evaluation, g = velocity.at(kernel, x_f, y_f, batch)
+            evaluation, g, field = velocity.at(kernel, x_f, y_f, batch)
             evaluations.append(evaluation)
-            field = velocity.interpolation.field(kernel, x_f, g)
             everywhere = at(field, positions)
             if not velocity.complete:
                 everywhere[index] = g

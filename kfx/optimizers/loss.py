@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.linear_algebra import Factored
 from kfx.notices import watch
 from kfx.objectives import RATIOS, rho
 from kfx.objectives.relative_error import nested_rho
@@ -27,7 +28,7 @@ class Evaluation:
     regularization: the effective λ; jitter: what the factorisation added to the diagonal;
     events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well;
     rho_half: ρ with the batch's second sample, NaN without one; to_points: the gradient to the batch's points, in
-    their shape, where it was asked for.
+    their shape, where it was asked for; factored: the Gram matrix then.
     """
 
     vector: np.ndarray
@@ -40,6 +41,7 @@ class Evaluation:
     detail: str = ""
     rho_half: float = math.nan
     to_points: torch.Tensor | None = None
+    factored: Factored | None = None
 
     @property
     def failed(self) -> bool:
@@ -109,10 +111,11 @@ class Loss:
                 self.kernel_evaluations += 1
                 gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
                 effective = regularization.of(gram)
-                value, relative_error, half, cotangent = self._measured(gram, y, batch, regularization, gradient)
+                factored = Factored(gram)
+                value, relative_error, half, cotangent = self._measured(factored, y, batch, regularization, gradient)
                 for i, order in enumerate(batch.orders, start=2):  # running means over the samples
                     there = torch.as_tensor(order, device=gram.device)
-                    moved = gram[there][:, there], y[there]
+                    moved = Factored(gram[there][:, there]), y[there]
                     *numbers, other = self._measured(*moved, batch, regularization, gradient)
                     value, relative_error, half = (
                         mean + (new - mean) / i
@@ -126,7 +129,8 @@ class Loss:
                     slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
             jitter = notices.jitter
             finite = slope is None or _is_finite(slope)
-            if not (math.isfinite(value) and finite and (to_points is None or bool(to_points.isfinite().all()))):
+            finite = finite and (to_points is None or math.isfinite(float(to_points.sum())))  # one pass for all
+            if not (math.isfinite(value) and finite):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except NumericalError as error:
             failed = (*events, error.event)
@@ -135,11 +139,20 @@ class Loss:
         if not 0 <= relative_error <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
         return Evaluation(
-            vector, value, relative_error, slope, effective, jitter, tuple(events), rho_half=half, to_points=to_points
+            vector,
+            value,
+            relative_error,
+            slope,
+            effective,
+            jitter,
+            tuple(events),
+            rho_half=half,
+            to_points=to_points,
+            factored=factored if points else None,
         )
 
     def _measured(
-        self, gram: torch.Tensor, y: torch.Tensor, batch: Batch, regularization: Regularization, gradient: bool
+        self, gram: Factored, y: torch.Tensor, batch: Batch, regularization: Regularization, gradient: bool
     ) -> tuple[float, float, float, Any]:
         """The objective, ρ, ρ of the half sample, and the objective's cotangent."""
         sizes = [size for size in (batch.sample_size, batch.half_size) if size is not None]
@@ -147,8 +160,8 @@ class Loss:
             rhos, cotangent = nested_rho(gram, y, sizes, regularization, gradient)
             value = rhos[0]
         else:
-            value, cotangent = self.objective(gram, y, batch.sample_size, regularization, gradient)
             rhos, _ = nested_rho(gram, y, sizes, regularization, False)
+            value, cotangent = self.objective(gram, y, batch.sample_size, regularization, gradient)
         return value, rhos[0], rhos[-1] if batch.half_size is not None else math.nan, cotangent
 
 
