@@ -15,6 +15,9 @@ from kfx.kernels.base import Kernel
 from kfx.sampling import Batch
 from kfx.vector_field import EulerLayer, Field, RungeKuttaLayer, Velocity
 
+HEADER = 128
+"""Bytes before each array."""
+
 
 class LayerFile:
     """Appends layers, each a few arrays in NumPy's format. keep: how many bytes of what is there stay."""

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import operator
 import os
+import shutil
 import signal
 import threading
 import time
@@ -21,12 +22,14 @@ from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
 from kfx.data.dataset import Dataset
+from kfx.disk import in_bytes
 from kfx.evaluation import evaluate, metric_names, summary
 from kfx.flow_follower import FlowFollower, last_layers
 from kfx.identity import identity
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.base import flat_parameters
-from kfx.outcomes import Event, KfxError, NumericalError, Status
+from kfx.optimizers.flow import Flow
+from kfx.outcomes import ConfigError, Event, KfxError, NumericalError, Status
 from kfx.preflight import check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
 from kfx.record import Record
@@ -148,6 +151,8 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     flows = isinstance(cfg.optimizer, FLOWS)
     if flows:
         record.follow = FlowFollower(cfg, record.directory, parts, tensors, streams["flow_evaluation"])
+        if cfg.flow.record_layers:
+            _announce_layers(optimizer, tensors, record.directory)
     fits = record.parts(len(parts), optimizer.iterations)
     record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
     label = f"{cfg.dataset.name} {cfg.kernel.name} {cfg.optimizer.name}"
@@ -277,6 +282,20 @@ def _with_chosen_regularization(
 def _bare(kernel: Kernel) -> Kernel:
     """The kernel without a λ of its own."""
     return kernel.kernel if isinstance(kernel, Regularized) else kernel
+
+
+def _announce_layers(flow: Flow, tensors: Sequence[tuple[torch.Tensor, ...]], directory: Path) -> None:
+    """Say how much disk the layers will take; ConfigError if there is not so much."""
+    each = [flow.layer_bytes(x, y) for x, y, _ in tensors]
+    there = sum(path.stat().st_size for path in directory.glob("layers-*.bin"))
+    total, free = flow.iterations * sum(each), shutil.disk_usage(directory).free + there
+    size = f"about {in_bytes(total)} ({in_bytes(max(each))} a layer)"
+    if total > free:
+        raise ConfigError(
+            f"flow.record_layers=true: needs {size}, and {in_bytes(free)} are free there; set it to false (test points "
+            "flow along all the same), or take smaller batches or fewer layers"
+        )
+    say(f"kfx: flow.record_layers: {size}, {in_bytes(free)} free")
 
 
 def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors:

@@ -14,7 +14,7 @@ import pytest
 from kfx import build
 from kfx.config import load
 from kfx.data import Dataset, files, images, preprocess, synthetic
-from kfx.outcomes import DataError
+from kfx.outcomes import ConfigError, DataError
 from kfx.streams import Streams
 
 
@@ -38,6 +38,37 @@ def built(*overrides, seed=0):
 
 
 # ---- synthetic and embedded
+
+
+def test_chosen_classes_count_from_0_in_order():
+    whole, chosen = built("dataset=digits"), built("dataset=digits", "dataset.classes=[7,2]", "dataset.n_test=50")
+    assert chosen.y_train.shape[1] == 2
+    for label, number in ((0, 2), (1, 7)):
+        of_class = chosen.x_train[chosen.labels_train == label]
+        everyone = np.concatenate([whole.x_train, whole.x_test])
+        labels = np.concatenate([whole.labels_train, whole.labels_test])
+        theirs = {image.tobytes() for image in everyone[labels == number]}
+        assert {image.tobytes() for image in of_class} <= theirs
+        assert len(of_class) > 100
+    np.testing.assert_array_equal(chosen.y_test.argmax(axis=1), chosen.labels_test)
+
+
+@pytest.mark.parametrize("classes", ["[2]", "[2,2]", "[2,10]"])
+def test_classes_that_are_none_are_refused(classes):
+    with pytest.raises(ConfigError, match="expected two or more different numbers from 0 to 9, or null for all"):
+        built("dataset=digits", f"dataset.classes={classes}")
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the published file")
+def test_classes_of_images_from_files(in_folder):
+    cache = in_folder / "cache"
+    small_mnist(cache, 60)
+    data = built("dataset=mnist", "dataset.n_train=null", "dataset.n_test=null", "dataset.classes=[3,5]")
+    labels = images.read_idx(cache / "mnist/train-labels-idx1-ubyte.gz", ())
+    assert len(data.x_train) == np.isin(labels, (3, 5)).sum()
+    np.testing.assert_array_equal(data.labels_train, labels[np.isin(labels, (3, 5))] == 5)
+    with pytest.raises(DataError, match=r"dataset\.n_train=50: the data set has"):
+        built("dataset=mnist", "dataset.n_train=50", "dataset.n_test=null", "dataset.classes=[3,5]")
 
 
 def test_three_bumps():

@@ -385,3 +385,23 @@ def test_a_flow_in_folds_keeps_a_kernel_each(kfx, in_folder):
     words = ["+experiment=darcy/diabetes_flow", "optimizer.iterations=3", "evaluation.folds=3", "figures=false"]
     assert kfx("run", *words, "device.precision_check=off", "hydra.run.dir=r")[0] == 0
     assert sorted(path.name for path in (in_folder / "r").glob("flow-*")) == ["flow-0.npz", "flow-1.npz", "flow-2.npz"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: euler(4, batch=30, record_layers=True), lambda: runge_kutta(4, 30, record_layers=True)]
+)
+def test_the_size_of_recorded_layers_is_known_beforehand(make, tmp_path):
+    data, flow, rows = spirals(), make(), Memory(tmp_path)
+    flow.fit(RBF(1.4), data, Streams(0), rows)
+    size = rows.layer_path.stat().st_size
+    assert size == pytest.approx(4 * flow.layer_bytes(*data[:2]), rel=0.1)
+
+
+def test_recorded_layers_that_no_disk_holds_are_refused_with_their_size(kfx, in_folder):
+    words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=2", "device.precision_check=off"]
+    code, _, err = kfx("run", *words, "figures=false", "hydra.run.dir=r")
+    assert code == 0
+    assert "kfx: flow.record_layers: about 7.4 kB (3.7 kB a layer)" in err
+    code, _, err = kfx("run", *words[:1], f"optimizer.iterations={10**14}", "hydra.run.dir=s")
+    assert code == 2
+    assert "flow.record_layers=true: needs about" in err

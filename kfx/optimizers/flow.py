@@ -15,7 +15,7 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.flowed import FlowedKernel, digests
-from kfx.layer_file import LayerFile, read_layers
+from kfx.layer_file import HEADER, LayerFile, read_layers
 from kfx.optimizers.gradient import Rule
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.space import Space
@@ -96,6 +96,10 @@ class Flow(abc.ABC):
     @abc.abstractmethod
     def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
         """The layer of a batch. NumericalError where it cannot be had."""
+
+    def layer_bytes(self, x: torch.Tensor, y: torch.Tensor) -> int:
+        """About what a recorded layer takes on disk: two arrays like the batch's points."""
+        return 2 * (self.sampler.batch_size or len(x)) * x[0].numel() * x.element_size() + 4 * HEADER
 
     def next_kernel(self, kernel: Kernel, evaluation: Evaluation) -> Kernel:
         """The kernel of the next layer."""
@@ -290,6 +294,10 @@ class RungeKuttaFlow(Flow):
     def __init__(self, *arguments: Any, method: str, rtol: float, atol: float, max_evaluations: int) -> None:
         super().__init__(*arguments)
         self.method, self.rtol, self.atol, self.max_evaluations = method, rtol, atol, max_evaluations
+
+    def layer_bytes(self, x: torch.Tensor, y: torch.Tensor) -> int:
+        each = x[0].numel() * x.element_size() + y[0].numel() * y.element_size()
+        return (self.sampler.batch_size or len(x)) * each + 5 * HEADER
 
     def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
         from scipy.integrate import solve_ivp
