@@ -22,6 +22,7 @@ from kfx.optimizers.flow import EulerFlow, FlowSettings, HybridFlow, RungeKuttaF
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import Event
+from kfx.plots.flow import limits
 from kfx.regularization import Regularization
 from kfx.sampling import Batch, FixedSampler
 from kfx.streams import Streams
@@ -405,3 +406,11 @@ def test_recorded_layers_that_no_disk_holds_are_refused_with_their_size(kfx, in_
     code, _, err = kfx("run", *words[:1], f"optimizer.iterations={10**14}", "hydra.run.dir=s")
     assert code == 2
     assert "flow.record_layers=true: needs about" in err
+
+
+def test_pictures_of_a_flow_have_one_scale_unless_the_points_spread_far():
+    near = [np.array([[1.0, 0.0]]), np.array([[0.0, -2.0]])]
+    np.testing.assert_allclose(limits(near), [2.1, 2.1])
+    far = limits([*near, np.array([[9.0, 0.0]]), np.array([[5.0, 0.0]])])
+    assert far[0] < far[1] < far[2] == far[3], "grows, and does not tremble"
+    assert far[2] >= 9.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from kfx.record import Run
 _PANELS = 8
 _IMAGES = 12
 _GRID = 60
+_ONE_SCALE = 4
+_TRAIL = 12  # snapshots
 _AVERAGED = 300  # layers, as in Owhadi & Yoo 2019, Fig. 13
 
 
@@ -38,8 +41,17 @@ def targets(run: Run, count: int) -> np.ndarray | None:
     return np.load(path)[:count] if path.is_file() else None
 
 
+def limits(positions: Sequence[np.ndarray]) -> np.ndarray:
+    """How far the axes of each picture reach: one scale for all, or, where the points spread more than fourfold, one
+    that grows in halves of octaves."""
+    extents = np.maximum.accumulate([float(np.abs(points).max()) for points in positions]) * 1.05
+    if extents[-1] <= _ONE_SCALE * extents[0]:
+        return np.full(len(extents), extents[-1])
+    return 2 ** (np.ceil(2 * np.log2(np.maximum(extents, 1e-12))) / 2)
+
+
 def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None) -> None:
-    """A scatter of points in the plane, coloured by class or target."""
+    """A scatter of points in the plane, coloured by class or target; the axes from −limit to limit."""
     colours: Any = DATA if values is None else values
     flat = values is not None and len(np.unique(values)) <= len(COLOURS)
     if flat:
@@ -52,14 +64,15 @@ def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, li
 
 
 def positions(run: Run) -> Figure | None:
-    """Points in the plane at eight layers, each panel with its own scale."""
+    """Points in the plane at eight layers."""
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2:
         return None
     chosen = [found[int(i)] for i in np.linspace(0, len(found) - 1, min(_PANELS, len(found))).round()]
     picture, axes = figure(rows=2, columns=math.ceil(len(chosen) / 2), width=3.0, height=3.0)
-    for panel, (layer, train, _) in zip(axes, chosen, strict=False):
-        draw_positions(panel, train, targets(run, len(train)))
+    scales = limits([train for _, train, _ in chosen])
+    for panel, (layer, train, _), limit in zip(axes, chosen, scales, strict=False):
+        draw_positions(panel, train, targets(run, len(train)), limit)
         panel.set_title(f"layer {layer}", fontsize=9)
     for panel in axes[len(chosen) :]:
         panel.set_axis_off()
@@ -197,21 +210,21 @@ def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
     rate = max(len(found) / seconds, 1.0)
     writer = FFMpegWriter(fps=round(rate)) if path.suffix == ".mp4" else PillowWriter(fps=round(rate))
     values = targets(run, len(found[0][1]))
-    start = found[0][1].reshape(len(found[0][1]), -1)
+    course = np.stack([train.reshape(len(train), -1) for _, train, _ in found])
+    scales = limits(list(course))
 
     def frame(number: int) -> list[Any]:
-        layer, train, _ = found[number]
-        points = train.reshape(len(train), -1)
+        points, limit = course[number], scales[number]
         axes.clear()
         axes.grid(color="#e6e8ec", linewidth=0.8)
         if points.shape[1] == 1:
-            axes.scatter(points[:, 0], start[:, 0] if values is None else values, s=9, color=COLOURS[0])
-            axes.set(xlabel="F(x)", ylabel="x" if values is None else "y")
+            axes.scatter(points[:, 0], course[0, :, 0] if values is None else values, s=9, color=COLOURS[0])
+            axes.set(xlabel="F(x)", ylabel="x" if values is None else "y", xlim=(-limit, limit))
         else:
-            # The scale follows the points, in halves of octaves, so that it does not tremble.
-            extent = float(np.abs(points).max()) * 1.05
-            draw_positions(axes, points, values, 2 ** (math.ceil(2 * math.log2(max(extent, 1e-12))) / 2))
-        axes.set_title(f"{title(run)} · layer {layer}", fontsize=9)
+            trail = course[max(number - _TRAIL, 0) : number + 1]
+            axes.plot(trail[..., 0], trail[..., 1], color=FAINT, linewidth=0.8, zorder=1)
+            draw_positions(axes, points, values, limit)
+        axes.set_title(f"{title(run)} · layer {found[number][0]}", fontsize=9)
         advance()
         return []
 
