@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from kfx.data.dataset import Dataset
 from kfx.disk import Rows, read_rows
 from kfx.evaluation import evaluate, interpolation_order
 from kfx.kernels.base import Kernel
+from kfx.kernels.flowed import digests
 from kfx.schema import Config
 from kfx.vector_field import mean_squared_distances
 
 _MOST_COORDINATES = 10
-COLUMNS = ("part", "layer", "n_interpolation", "repeat", "metric", "value")
+COLUMNS = ("part", "layer", "n_interpolation", "regularization", "repeat", "metric", "value")
 
 
 class FlowFollower:
@@ -45,14 +47,20 @@ class FlowFollower:
         self.orders = [[interpolation_order(p, balanced, rng) for _ in range(self.node.repeats)] for p in parts]
         shown = np.linspace(0, self.layers, self.node.snapshots + 1).round()
         self.shown = {int(layer) for layer in shown} if self.node.snapshots else set()
+        self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in tensors]
         self._rows: Rows | None = None
+        self._measured: tuple[int, int] | None = None
 
-    def __call__(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
-        every = self.node.evaluate_every
-        if (every and (layer % every == 0 or layer == self.layers)) or layer > self.layers - self.node.evaluate_last:
+    def __call__(
+        self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool
+    ) -> None:
+        every, last = self.node.evaluate_every, self.node.evaluate_last
+        wanted = (every and layer % every == 0) or layer > self.layers - last or (final and every + last > 0)
+        if wanted and self._measured != (part, layer):  # a flow that stops is where it was before its last layer
             self._open(part, layer)
             self._measure(part, layer, kernel, x, along)
-        if part == 0 and layer in self.shown:
+            self._measured = part, layer
+        if part == 0 and (layer in self.shown or (final and self.shown)):
             folder = self.directory / "snapshots"
             folder.mkdir(exist_ok=True)
             data, count = self.parts[0], self.node.snapshot_points
@@ -66,14 +74,17 @@ class FlowFollower:
         if self._rows is not None:
             return
         path = self.directory / "flow.csv"
-        before = read_rows(path, COLUMNS)
-        kept = before[(before["part"] < part) | ((before["part"] == part) & (before["layer"] < layer))]
-        self._rows = Rows(path, COLUMNS)
-        self._rows.write(*kept.itertuples(index=False))
+        head, *rows = path.read_bytes().splitlines(keepends=True) if path.is_file() else [b""]
+        kept = itertools.takewhile(
+            lambda row: row.endswith(b"\n") and tuple(map(int, row.split(b",")[:2])) < (part, layer), rows
+        )
+        self._rows = Rows(path, COLUMNS, keep=len(head) + sum(map(len, kept)) if head.endswith(b"\n") else 0)
 
     def _measure(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
         assert self._rows is not None
         data, y = self.parts[part], self.tensors[part][1]
+        if (first := self._first[part]) is not None:
+            x, along = torch.cat([x, along])[first].split([len(x), len(along)])
         wanted = "mse" if data.labels_test is None else "accuracy"
         rows: list[tuple[Any, ...]] = []
         for repeat, order in enumerate(self.orders[part]):
@@ -83,12 +94,19 @@ class FlowFollower:
             for row in measured:
                 if row["metric"] == wanted:
                     error = ("mse", row["value"]) if wanted == "mse" else ("error", 1 - row["value"])
-                    rows.append((part, layer, row["n_interpolation"], repeat, *error))
+                    rows.append((part, layer, row["n_interpolation"], row["regularization"], repeat, *error))
         of_points = mean_squared_distances(x, data.labels_train)
         if data.labels_train is not None and len(set(data.labels_train)) == 2 and x[0].numel() <= _MOST_COORDINATES:
             separable = linearly_separable(x.reshape(len(x), -1).cpu().numpy(), data.labels_train)
             of_points["linearly_separable"] = float(separable)
-        self._rows.write(*rows, *((part, layer, math.nan, 0, name, value) for name, value in of_points.items()))
+        self._rows.write(*rows, *((part, layer, *[math.nan] * 2, 0, name, value) for name, value in of_points.items()))
+
+
+def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:
+    """For each point the first that is equal to it: to a flowed kernel they are one. None where all differ."""
+    first: dict[bytes, int] = {}
+    found = [first.setdefault(name.tobytes(), i) for i, name in enumerate(digests(points))]
+    return torch.as_tensor(found, device=points.device) if len(first) < len(found) else None
 
 
 def linearly_separable(x: np.ndarray, labels: np.ndarray) -> bool:
@@ -104,19 +122,20 @@ def linearly_separable(x: np.ndarray, labels: np.ndarray) -> bool:
 
 def last_layers(directory: Path, count: int) -> list[dict[str, Any]]:
     """Mean, min, max and standard deviation of each error over the last `count` layers that were evaluated, as the
-    tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean."""
+    tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean. Layer 0 is the initial kernel."""
     table = read_rows(directory / "flow.csv", COLUMNS)
     errors = table[table["metric"].isin(["error", "mse"])]
-    layers = sorted(errors["layer"].unique())[-count:] if count else []
+    layers = sorted(set(errors["layer"]) - {0})[-count:] if count else []
     found = []
     chosen = errors[errors["layer"].isin(layers)]
-    for metric, size in chosen[["metric", "n_interpolation"]].drop_duplicates().itertuples(index=False):
-        rows = chosen[(chosen["metric"] == metric) & (chosen["n_interpolation"] == size)]
+    groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"])
+    for (metric, size, regularization), rows in groups:
         each: pd.Series = rows.groupby("layer")["value"].mean()
         found.append(
             {
                 "metric": metric,
                 "n_interpolation": int(size),
+                "regularization": float(regularization),
                 "layers": len(each),
                 "mean": float(each.mean()),
                 "min": float(each.min()),

@@ -228,7 +228,8 @@ class Record:
         self.metrics = json.loads((self.directory / "metrics.json").read_text())
         if self.metrics["status"] == Status.COMPLETED:
             raise ConfigError(f"{self.directory}: is completed; there is nothing to resume")
-        self.metrics = {"status": Status.RUNNING, "identity": self.metrics.get("identity")}
+        kept: list[str] = [key for key in ("identity", "flow_stopped") if key in self.metrics]
+        self.metrics = {"status": Status.RUNNING} | {key: self.metrics[key] for key in kept}
         complaints = []
         for path in (self._checkpoint, previous(self._checkpoint)):
             if not path.exists():
@@ -380,9 +381,16 @@ class _Part:
         """Where a flow keeps its layers."""
         return layer_path(self.parts.record.directory, self.number)
 
-    def moved(self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
+    def moved(self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False) -> None:
         """Where a flow's points are before a layer, or at the end."""
-        self.parts.record.follow(self.number, layer, kernel, x, along)
+        self.parts.record.follow(self.number, layer, kernel, x, along, final)
+
+    def stopped(self, layer: int, reason: str) -> None:
+        """A flow ended before its last layer, for this reason."""
+        record = self.parts.record
+        record.note(Event.FLOW_STOPPED, f"part {self.number}, layer {layer}: {reason}")
+        record.metrics.setdefault("flow_stopped", {})[str(self.number)] = {"layer": layer, "reason": reason}
+        record._write_metrics()
 
     def row(self, iteration: int, evaluation: Evaluation, kernel_evaluations: int, **options: Any) -> None:
         self.evaluations = self.before + kernel_evaluations
@@ -453,7 +461,8 @@ class Run:
         checked = config.check(self.config)
         built = build.kernel(checked.kernel, build.image_size(checked.dataset))
         if checked.regularization.selection != "fixed":
-            built = Regularized(built, build.regularization(checked.regularization))
+            chosen = build.regularization(checked.regularization)
+            built = Regularized(built, chosen, checked.regularization.selection == "trained")
         last = as_recorded(built, parameters.get("final", parameters["initial"]))
         part = len(parameters.get("folds", [0])) - 1
         return flowed(self.directory, part, last, partial(build.recorded_layers, checked))

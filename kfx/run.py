@@ -401,6 +401,9 @@ def closing_lines(record: Record) -> list[str]:
     pictures = sorted((record.directory / "figures").glob("*.png"))
     names = ", ".join(path.name for path in pictures)
     shown = relative(record.directory)
+    for part, end in metrics.get("flow_stopped", {}).items():
+        of_part = f"part {part}, " if len(metrics["parameters"].get("folds", [0])) > 1 else ""
+        lines.append(f"flow       stopped, {of_part}layer {end['layer']}: {end['reason']}")
     return [*lines, f"results  {shown}", *([f"pictures {shown / 'figures'} ({names})"] if pictures else [])]
 
 

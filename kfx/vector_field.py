@@ -20,6 +20,7 @@ from kfx.regularization import Regularization
 from kfx.sampling import Batch
 
 _BLOCK = 4096
+_MERGED = 16  # round-off errors of the largest coordinate between points that count as one
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Field:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Velocities at x, in x's shape."""
-        return (self.kernel.gram(x, self.centres) @ self.coefficients).reshape(x.shape)
+        return (self.kernel.gram(x, self.centres) @ self.coefficients.to(x)).reshape(x.shape)
 
 
 class Velocity:
@@ -83,6 +84,11 @@ class Velocity:
         assert evaluation.to_points is not None
         assert evaluation.factored is not None
         g = -evaluation.to_points
+        spread = float((x_f.amax(dim=0) - x_f.amin(dim=0)).max())
+        if spread <= _MERGED * torch.finfo(x_f.dtype).eps * float(x_f.abs().max()):
+            raise NumericalError(Event.COLLAPSED, "all points of the batch have merged")
+        if not bool(g.any()):
+            raise NumericalError(Event.FIELD_VANISHED, "the objective has no gradient to any point of the batch")
         return evaluation, g, self.interpolation.field(kernel, evaluation.factored, x_f, g)
 
     def of_batch(self, field: Field, x_f: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
@@ -157,14 +163,14 @@ class RungeKuttaLayer:
     method: str
 
     def move(self, x: torch.Tensor) -> torch.Tensor:
-        n, shape = len(self.x_f), x.shape[1:]
+        n, shape, y_f = len(self.x_f), x.shape[1:], self.y_f.to(x.device)
 
         def slope(state: torch.Tensor) -> torch.Tensor:
             x_f, others = state[:n], state[n:]
-            _, g, field = self.velocity.at(self.kernel, x_f, self.y_f, self.batch)
+            _, g, field = self.velocity.at(self.kernel, x_f, y_f, self.batch)
             return torch.cat([self.velocity.of_batch(field, x_f, g), field(others)])
 
-        state = torch.cat([self.x_f.reshape(n, *shape), x])
+        state = torch.cat([self.x_f.to(x).reshape(n, *shape), x])
         for start, end in zip(self.times[:-1], self.times[1:], strict=True):
             state = runge_kutta_step(slope, state, float(end - start), self.method)
         return state[n:]
@@ -219,7 +225,8 @@ def checked(positions: torch.Tensor) -> torch.Tensor:
 
 
 def crossings(before: torch.Tensor, after: torch.Tensor) -> float:
-    """How many neighbours on the line changed places; NaN for points of several coordinates."""
+    """How many pairs of points that were neighbours on the line before now stand the other way round; NaN for points
+    of several coordinates."""
     if before[0].numel() != 1:
         return math.nan
     order = torch.argsort(before.reshape(-1), stable=True)

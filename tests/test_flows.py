@@ -14,7 +14,7 @@ from scipy.integrate import solve_ivp
 from kfx import load_run
 from kfx.data import synthetic
 from kfx.flow_follower import linearly_separable
-from kfx.kernels import RBF, Linear, Matern, Polynomial, RationalQuadratic, Regularized
+from kfx.kernels import RBF, Laplace, Linear, Matern, Polynomial, RationalQuadratic, Regularized
 from kfx.kernels.flowed import FlowedKernel
 from kfx.linear_algebra import Factored
 from kfx.objectives import interpolation_error, rho
@@ -57,8 +57,11 @@ class Memory(list):
         plain = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
         self.kept[iteration] = iteration, copy.deepcopy(plain), copy.deepcopy(streams.state())
 
-    def moved(self, layer, kernel, x, along):
+    def moved(self, layer, kernel, x, along, *, final=False):
         self.positions[layer] = x, along
+
+    def stopped(self, layer, reason):
+        self.reason = layer, reason
 
     def row(self, iteration, evaluation, kernel_evaluations, *, events=(), diagnostics=None):
         self.append((iteration, evaluation, {**(diagnostics or {})}, tuple(events)))
@@ -97,7 +100,16 @@ def runge_kutta(iterations=4, batch=30, method="RK45", **changes):
 
 @pytest.mark.parametrize(
     "kernel",
-    [RBF(1.3), RationalQuadratic(0.8, 1.1), Matern(1.5, 1.5), Matern(1.5, 2.5), RBF(1.0) + 0.5 * Matern(2.0), Linear()],
+    [
+        RBF(1.3),
+        RationalQuadratic(0.8, 1.1),
+        Matern(1.5, 0.5),
+        Matern(1.5, 1.5),
+        Matern(1.5, 2.5),
+        Laplace(1.5),
+        RBF(1.0) + 0.5 * Matern(2.0),
+        Linear(),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("objective", [rho, interpolation_error], ids=["rho", "e2"])
@@ -289,14 +301,50 @@ def test_points_that_did_not_flow_need_layers(tmp_path):
 # ---- how a flow ends
 
 
-def test_a_field_that_vanishes_stops_the_flow(tmp_path):
+FLOWS = {
+    "relative": lambda: euler(batch=None),
+    "absolute": lambda: euler(batch=None, rule=StepRule("absolute", 0.1)),
+    "constant": lambda: euler(batch=None, rule=StepRule("constant", 0.1)),
+    "over all": lambda: euler(batch=30, over="all"),
+    "runge_kutta": runge_kutta,
+}
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_a_field_that_vanishes_stops_the_flow(flow, tmp_path):
     x, y, along = spirals()
     rows = Memory(tmp_path)
-    flow = euler(batch=None)
-    flowed = flow.fit(RBF(1e-3), (x, y, along), Streams(0), rows)
+    flowed = FLOWS[flow]().fit(RBF(1e-3), (x, y, along), Streams(0), rows)
     assert rows[-1][1].events == (Event.FIELD_VANISHED,)
     assert rows[-1][3] == (Event.FLOW_STOPPED,)
+    assert rows.reason[0] == 0
     torch.testing.assert_close(flowed.transform(x), x)
+
+
+@pytest.mark.parametrize("flow", FLOWS)
+def test_points_that_have_all_merged_stop_the_flow(flow, tmp_path):
+    _, y, along = spirals()
+    rows = Memory(tmp_path)
+    FLOWS[flow]().fit(RBF(1.0), (torch.ones(40, 2, dtype=torch.float64), y, along), Streams(0), rows)
+    assert rows[-1][1].events == (Event.COLLAPSED,)
+    assert "all points of the batch have merged" in rows.reason[1]
+
+
+def test_a_flow_that_stopped_stays_there_when_it_is_resumed(tmp_path):
+    def stiff():
+        flow = runge_kutta(30, 20)
+        flow.max_evaluations = 26
+        return flow
+
+    data, rows = bumps(), Memory(tmp_path)
+    stiff().fit(RBF(2.0), data, Streams(0), rows)
+    last = rows[-1][0]
+    assert rows[-1][3] == (Event.FLOW_STOPPED,)
+    assert 0 < last < 29
+    again = Memory(tmp_path, restored=rows.kept[last])
+    stiff().fit(RBF(2.0), data, Streams(0), again)
+    assert list(again) == []
+    torch.testing.assert_close(again.positions[last], rows.positions[last], rtol=0, atol=0)
 
 
 def test_an_overshooting_step_stops_the_flow(tmp_path):
@@ -329,6 +377,36 @@ def test_merged_points_leave_the_batches(tmp_path):
     rows = Memory(tmp_path)
     euler(3, remove_merged=1e-4).fit(RBF(1.4), same, Streams(0), rows)
     assert rows[-1][1].events == (Event.COLLAPSED,)
+
+
+def test_near_points_are_told_apart_in_single_precision(tmp_path):
+    x, y, along = spirals()
+    x[1] = x[0] + 2e-4
+    rows = Memory(tmp_path)
+    euler(1, remove_merged=1e-4).fit(RBF(1.4), (x.float(), y, along.float()), Streams(0), rows)
+    assert set(rows.kept[1][1]["candidates"]) == set(range(40))
+
+
+def test_points_are_known_by_all_their_digits(tmp_path):
+    x, y, along = spirals()
+    far = x + 1e7
+    flowed = euler(3).fit(RBF(1.4), (far, y, along), Streams(0), rows := Memory(tmp_path))
+    torch.testing.assert_close(flowed.transform(far), rows.positions[3][0], rtol=0, atol=0)
+    x[0] = torch.tensor([0.0, 1.0])
+    flowed = euler(3).fit(RBF(1.4), (x, y, along), Streams(0), rows := Memory(tmp_path))
+    found = flowed.transform(torch.tensor([[-0.0, 1.0]], dtype=torch.float64))
+    torch.testing.assert_close(found, rows.positions[3][0][:1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [euler, runge_kutta])
+def test_layers_in_single_precision_move_points_in_double(make, tmp_path):
+    data = tuple(part.float() for part in spirals())
+    data = data[0], data[1].double(), data[2]
+    flowed = make(3, record_layers=True).fit(RBF(1.4), data, Streams(0), Memory(tmp_path))
+    new = np.random.default_rng(0).normal(size=(4, 2))
+    moved = flowed.transform(new)
+    assert moved.dtype == np.float64
+    np.testing.assert_allclose(moved, flowed.transform(new.astype(np.float32)), atol=1e-3)
 
 
 def test_fewer_candidates_than_a_batch_stop_the_flow(tmp_path):
@@ -414,3 +492,42 @@ def test_pictures_of_a_flow_have_one_scale_unless_the_points_spread_far():
     far = limits([*near, np.array([[9.0, 0.0]]), np.array([[5.0, 0.0]])])
     assert far[0] < far[1] < far[2] == far[3], "grows, and does not tremble"
     assert far[2] >= 9.0
+
+
+def test_several_lambdas_of_evaluation_stay_apart(kfx, in_folder):
+    words = ["+experiment=khalid/three_bumps_prediction_smoke", "flow.evaluate_every=1", "flow.evaluate_last=2"]
+    assert kfx("run", *words, "figures=true", "device.precision_check=off", "hydra.run.dir=r")[0] == 0
+    table = pd.read_csv("r/flow.csv")
+    errors = table[table["metric"] == "mse"]
+    assert sorted(errors["regularization"].unique()) == [1e-8, 1e-6, 1e-5, 1e-4]
+    last = {row["regularization"]: row["mean"] for row in load_run("r").metrics["last_layers"]}
+    for value, mean in last.items():
+        chosen = errors[(errors["regularization"] == value) & (errors["layer"] >= 2)]
+        assert mean == pytest.approx(chosen["value"].mean())
+
+
+def test_a_flow_that_stops_says_why_and_is_measured_where_it_stopped(kfx, in_folder):
+    words = ["+experiment=khalid/three_bumps_rk45_smoke", "kernel.sigma=2", "dataset.n_train=60", "seed=0"]
+    stiff = ["sampler.batch_size=20", "optimizer.max_evaluations=26", "optimizer.iterations=30", "flow.snapshots=3"]
+    often = ["flow.evaluate_every=3", "flow.evaluate_last=4", "device.precision_check=off", "figures=false"]
+    code, _, err = kfx("run", *words, *stiff, *often, "hydra.run.dir=r")
+    assert code == 0
+    run = load_run("r")
+    end = run.metrics["flow_stopped"]["0"]
+    assert "a layer needs more than 26 evaluations of the field" in end["reason"]
+    assert f"flow       stopped, layer {end['layer']}: overshot" in err
+    table = pd.read_csv("r/flow.csv")
+    final = table[(table["layer"] == end["layer"]) & (table["metric"] == "mse")]
+    assert len(final) == 1
+    trained = run.evaluation[(run.evaluation["kernel"] == "trained") & (run.evaluation["metric"] == "mse")]
+    assert float(final["value"].iloc[0]) == pytest.approx(float(trained["value"].iloc[0]))
+    assert (in_folder / "r" / "snapshots" / f"{end['layer']:07d}.npz").is_file()
+
+
+def test_a_trained_lambda_and_recorded_layers_read_back(kfx, in_folder):
+    words = ["optimizer=hybrid", "objective=nll", "optimizer.space=log", "regularization.selection=trained"]
+    small = ["dataset=swiss_roll", "dataset.n_train=30", "optimizer.iterations=3", "sampler.batch_size=20"]
+    rest = ["flow.record_layers=true", "device.precision_check=off", "hydra.run.dir=r"]
+    code, _, err = kfx("run", *words, *small, *rest)
+    assert (code, "Traceback" in err) == (0, False)
+    assert np.isfinite(load_run("r").kernel.transform(np.ones((2, 2)))).all()

@@ -64,7 +64,9 @@ class FlowedKernel(Kernel):
         return in_kind(self._transform(as_tensor(x)), x)
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
-        rows = np.array([self._rows.get(digest.tobytes(), -1) for digest in digests(x)], dtype=np.int64)
+        rows = np.array(
+            [self._rows.get(digest.tobytes(), -1) for digest in digests(x.to(self._positions.dtype))], dtype=np.int64
+        )
         known = torch.as_tensor(rows >= 0, device=x.device)
         moved = x.clone()
         if bool(known.any()):
@@ -126,7 +128,7 @@ class _ParametersOnly(Pull):
 
 
 def digests(x: torch.Tensor) -> np.ndarray:
-    """(n, 16) bytes that name each point by its coordinates in single precision."""
-    rows = np.ascontiguousarray(x.reshape(len(x), -1).to(torch.float32).cpu().numpy())
+    """(n, 16) bytes that name each point by its coordinates; −0 is 0."""
+    rows = np.ascontiguousarray(x.reshape(len(x), -1).cpu().numpy() + 0.0)
     found = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     return np.frombuffer(found, np.uint8).reshape(len(x), 16)

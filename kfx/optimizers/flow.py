@@ -16,6 +16,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.kernels.flowed import FlowedKernel, digests
 from kfx.layer_file import HEADER, LayerFile, read_layers
+from kfx.notices import watch
 from kfx.optimizers.gradient import Rule
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.space import Space
@@ -52,12 +53,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Made:
-    """A layer, the evaluation at its start, where the training points go, and the longest way among them."""
+    """A layer, the evaluation at its start, where the training points go, the longest way among them, and what the
+    trace shows of the layer."""
 
     layer: Layer
     evaluation: Evaluation
     moved: torch.Tensor
     displacement: float
+    shown: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,15 @@ class Flow(abc.ABC):
 
     moves_points = True
     needs_together = False
+    pace = "step"
+    """What `Made.shown` says of a layer: its ε, or how many steps it took."""
 
     def __init__(
         self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int, settings: FlowSettings
     ) -> None:
         self.loss, self.sampler, self.iterations, self.settings = loss, sampler, iterations, settings
-        self.diagnostics = ("step", "displacement", "field_evaluations", "crossings", *sampler.diagnostics)
+        common = ("displacement", "field_evaluations", "field_jitter", "crossings")
+        self.diagnostics = (self.pace, *common, *sampler.diagnostics)
         self.field_evaluations = 0
 
     @abc.abstractmethod
@@ -125,7 +131,7 @@ class Flow(abc.ABC):
         candidates = torch.arange(len(x), device=x.device)
         self.sampler.start(x, y)
         self.start(kernel)
-        self.field_evaluations, first, kept = 0, 0, 0
+        self.field_evaluations, first, kept, stopped = 0, 0, 0, False
         if restored := record.restore(streams):
             first, state = restored
             x, along = (
@@ -137,7 +143,7 @@ class Flow(abc.ABC):
             self.sampler.restore(state["sampler"])
             self.restore(state["own"])
             loss.kernel_evaluations, self.field_evaluations = state["kernel_evaluations"], state["field_evaluations"]
-            kept = state["layers"]
+            kept, stopped = state["layers"], state["stopped"]
         file = LayerFile(record.layer_path, kept) if self.settings.record_layers else None
 
         def checkpoint(layer: int) -> None:
@@ -151,11 +157,12 @@ class Flow(abc.ABC):
                 "kernel_evaluations": loss.kernel_evaluations,
                 "field_evaluations": self.field_evaluations,
                 "layers": 0 if file is None else file.size,
+                "stopped": stopped,
             }
             record.checkpoint(layer, streams, state)
 
-        last = self.iterations
-        for number in range(first, self.iterations):
+        last = first if stopped else self.iterations
+        for number in range(first, last):
             checkpoint(number)
             record.moved(number, kernel, x, along)
             try:
@@ -163,21 +170,24 @@ class Flow(abc.ABC):
                     candidates = self._candidates(x, y, candidates)
                 batch = self.sampler.draw(streams["batches"], number)
                 index = candidates[torch.as_tensor(batch.indices, device=x.device)]
-                made = self.make_layer(velocity, kernel, Drawn(x, y, index, batch, number))
+                with watch() as notices:
+                    made = self.make_layer(velocity, kernel, Drawn(x, y, index, batch, number))
+                    there = checked(made.layer.move(along)) if len(along) else along
                 if not math.isfinite(made.displacement):
                     raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
                 layer, evaluation = made.layer, made.evaluation
-                there = checked(layer.move(along)) if len(along) else along
                 if file is not None:
                     file.append(layer)
             except NumericalError as error:
                 failed = Evaluation(kernel.flat, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
                 record.row(number, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
-                last = number
+                record.stopped(number, str(error))
+                last, stopped = number, True
                 break
             shown = {
-                "step": layer.step if isinstance(layer, EulerLayer) else float(len(layer.times) - 1),
+                **made.shown,
                 "displacement": made.displacement,
+                "field_jitter": notices.jitter,
                 "field_evaluations": self.field_evaluations,
                 "crossings": crossings(data[0], made.moved),
                 **self.sampler.shown(batch),
@@ -186,7 +196,7 @@ class Flow(abc.ABC):
             self.sampler.observe(evaluation.rho_half)
             x, along, kernel = made.moved, there, self.next_kernel(kernel, evaluation)
         checkpoint(last)
-        record.moved(last, kernel, x, along)
+        record.moved(last, kernel, x, along, final=True)
         if file is not None:
             file.close()
         layers = partial(self.recorded, record.layer_path, kernel, loss) if file is not None else None
@@ -198,9 +208,11 @@ class Flow(abc.ABC):
 
     def _candidates(self, x: torch.Tensor, y: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         """The candidates for batches without those that merged with another of the same target."""
-        points, targets = x[candidates].reshape(len(candidates), -1), y[candidates]
-        same = (targets[:, None] == targets[None, :]).all(dim=2)
-        near = same & (torch.cdist(points, points) < self.settings.remove_merged)
+        points = x[candidates].reshape(len(candidates), -1)
+        targets = torch.unique(y[candidates], dim=0, return_inverse=True)[1]
+        # By differences: a matrix product cannot tell points this near apart.
+        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        near = (targets[:, None] == targets[None, :]) & (distances < self.settings.remove_merged)
         merged = torch.triu(near, diagonal=1).any(dim=0)
         if not bool(merged.any()):
             return candidates
@@ -232,23 +244,27 @@ class EulerFlow(Flow):
         self.field_evaluations += 1
         own = velocity.of_batch(field, x_f, g)
         own_speeds = norms_of(own)
-        if self.over == "all" and len(index) < len(x):
-            everywhere = at(field, x)
-            if not velocity.complete:
-                everywhere[index] = g
-            step = self.rule.step(x, norms_of(everywhere), number)
-        else:
-            step = self.rule.step(x_f, own_speeds, number)
-        if math.isinf(step):
-            raise NumericalError(Event.FIELD_VANISHED, "no point of the batch would move")
         if len(index) == len(x):
+            step = self._bounded(x_f, own_speeds, number)
             moved, speeds = torch.empty_like(x), own_speeds
-        else:
-            moved, speeds = moved_by(field, x, step)
-            speeds[index] = own_speeds
-        if not velocity.complete or len(index) == len(x):
             moved[index] = x_f + step * own
-        return Made(self.layer(field, step, number), evaluation, moved, step * float(speeds.max()))
+        elif self.over == "all":
+            everywhere = at(field, x)
+            everywhere[index] = own
+            speeds = norms_of(everywhere)
+            step = self._bounded(x, speeds, number)
+            moved = everywhere.mul_(step).add_(x)
+        else:
+            step = self._bounded(x_f, own_speeds, number)
+            moved, speeds = moved_by(field, x, step)
+            moved[index], speeds[index] = x_f + step * own, own_speeds
+        return Made(self.layer(field, step, number), evaluation, moved, step * float(speeds.max()), {"step": step})
+
+    def _bounded(self, x: torch.Tensor, speeds: torch.Tensor, number: int) -> float:
+        step = self.rule.step(x, speeds, number)
+        if math.isinf(step):
+            raise NumericalError(Event.FIELD_VANISHED, "no point that bounds the step would move")
+        return step
 
     def layer(self, field: Field, step: float, number: int) -> EulerLayer:
         """A layer whose step for points that come later is this flow's."""
@@ -291,6 +307,8 @@ class RungeKuttaFlow(Flow):
     field in one layer; more, and the flow stops as too stiff.
     """
 
+    pace = "accepted_steps"
+
     def __init__(self, *arguments: Any, method: str, rtol: float, atol: float, max_evaluations: int) -> None:
         super().__init__(*arguments)
         self.method, self.rtol, self.atol, self.max_evaluations = method, rtol, atol, max_evaluations
@@ -329,4 +347,5 @@ class RungeKuttaFlow(Flow):
             )
         moved = torch.as_tensor(solution.y[:, -1], dtype=x.dtype, device=x.device).reshape(x.shape)
         layer = RungeKuttaLayer(velocity, kernel, x[index], y_f, batch, solution.t, self.method)
-        return Made(layer, evaluations[0], moved, float(norms_of(moved - x).max()))
+        taken = {self.pace: float(len(solution.t) - 1)}
+        return Made(layer, evaluations[0], moved, float(norms_of(moved - x).max()), taken)

@@ -136,9 +136,12 @@ def errors(run: Run) -> Figure | None:
     if wanted["layer"].nunique() < 2:
         return None
     picture, (left, right) = figure(columns=2, width=4.8)
-    for i, size in enumerate(sorted(wanted["n_interpolation"].unique())):
-        curve = wanted[wanted["n_interpolation"] == size].groupby("layer")["value"].mean()
-        left.plot(curve.index, curve, ".-", color=COLOURS[i % len(COLOURS)], label=f"{int(size)} points")
+    several = wanted["regularization"].nunique() > 1
+    groups: Any = wanted.groupby(["n_interpolation", "regularization"])
+    for i, ((size, value), rows) in enumerate(groups):
+        curve = rows.groupby("layer")["value"].mean()
+        label = f"{int(size)} points" + (f", λ {value:g}" if several else "")
+        left.plot(curve.index, curve, ".-", color=COLOURS[i % len(COLOURS)], label=label)
     metric = "test error" if wanted["metric"].iloc[0] == "error" else "test MSE"
     left.set(xlabel="layer", ylabel=metric, title=title(run))
     left.set_ylim(bottom=0)
@@ -149,7 +152,7 @@ def errors(run: Run) -> Figure | None:
         if len(curve):
             right.plot(curve.index, curve, color=COLOURS[i], label=label)
     right.set(xlabel="layer", ylabel="mean squared distance")
-    right.legend(loc="best", fontsize=8)
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
     return picture
 
 
