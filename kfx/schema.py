@@ -403,7 +403,7 @@ class FlowRK45(OptimizerNode):
     method: str = _one_of("RK45", *METHODS)
     rtol: float = _positive(1e-3)
     atol: float = _positive(1e-6)
-    max_evaluations: int = _count(2000)
+    max_evaluations: int = _count(20000)
 
 
 FLOWS = (FlowEuler, FlowRK45, Hybrid)

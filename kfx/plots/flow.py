@@ -101,22 +101,25 @@ def displacement(run: Run) -> Figure | None:
 
 
 def images(run: Run) -> Figure | None:
-    """Images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
+    """Training and test images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
     from kfx import build, config
 
     found = snapshots(run)
     size = build.image_size(config.check(run.config).dataset)
     if len(found) < 2 or size is None:
         return None
-    (_, before, _), (layer, after, _) = found[0], found[-1]
-    count = min(_IMAGES, len(before))
-    picture, axes = figure(rows=3, columns=count, width=0.8, height=0.95)
-    rows = {"x": before[:count], f"F(x), layer {layer}": after[:count], "difference": (after - before)[:count]}
+    (_, *before), (layer, *after) = found[0], found[-1]
+    count = min(_IMAGES, *map(len, before))
+    rows: dict[str, np.ndarray] = {}
+    for kind, start, end in zip(("training", "test"), before, after, strict=True):
+        named = {f"{kind} images": start, f"{kind}, layer {layer}": end, f"{kind}, difference": end - start}
+        rows |= {name: shown[:count] for name, shown in named.items()}
+    picture, axes = figure(rows=len(rows), columns=count, width=0.8, height=0.95)
     for i, (name, shown) in enumerate(rows.items()):
         span = max(float(np.abs(shown).max()), 1e-12)
         for j, image in enumerate(shown):
             panel = axes[i * count + j]
-            signed = name == "difference"
+            signed = name.endswith("difference")
             pixels = image.reshape(-1, *size).mean(axis=0)
             panel.imshow(pixels, cmap="RdBu_r" if signed else "gray_r", vmin=-span if signed else 0, vmax=span)
             panel.set(xticks=[], yticks=[])
@@ -181,12 +184,12 @@ def boundary_and_field(run: Run) -> Figure | None:
     grid = mesh(*spans[0], _GRID)
     flowed = torch.as_tensor(kernel.transform(grid.reshape(-1, 2)))
     gram = kernel.kernel.gram(after.astype(np.float64))
-    unit = 1e-4 * float(np.trace(gram)) / len(gram)
-    weights = np.linalg.solve(gram + unit * np.eye(len(gram)), _centred(values))
+    used = [row for row in run.metrics["evaluation"] if row["metric"] == "effective_regularization"]
+    weights = np.linalg.solve(gram + used[-1]["mean"] * np.eye(len(gram)), _centred(values))
     predicted = (kernel.kernel.gram(flowed.numpy(), after.astype(np.float64)) @ weights).reshape(_GRID, _GRID)
     axes[0].contourf(grid[..., 0], grid[..., 1], np.sign(predicted), levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
     draw_positions(axes[0], before, values)
-    axes[0].set_title("prediction", fontsize=9)
+    axes[0].set_title(f"prediction from {len(values)} points, λ = {used[-1]['mean']:.3g}", fontsize=9)
     coarse = mesh(*spans[1], 22)
     points = torch.as_tensor(coarse.reshape(-1, 2))
     steps = [layer.step * layer.field(points) for layer in last]
