@@ -27,19 +27,23 @@ _POOL = {
     "mnist": 60_000,
     "fashion_mnist": 60_000,
 }
+_MOST_OF_A_CLASS = {"digits": 183, "mnist": 6742, "fashion_mnist": 6000, "cifar10": 5000}
 _CLASSES = ("swiss_roll", "digits", "mnist", "fashion_mnist", "cifar10")
 _CIFAR_BATCH = 10_000
 _IMAGES = {"digits": (8, 8), "mnist": (28, 28), "fashion_mnist": (28, 28), "cifar10": (32, 32)}
 
 
 def training_size(node: Any) -> int:
-    """How many training points a dataset node asks for, without reading it; DataError if it has not so many."""
+    """How many training points a dataset node asks for, without reading it; DataError if it has not so many. With some
+    classes and n_train null the answer is a bound."""
     if isinstance(node, schema.Table):
         available = _POOL[node.name] - node.n_test
     elif isinstance(node, schema.Cifar10):
         available = _CIFAR_BATCH * len(node.batches)
     else:
         available = _POOL.get(node.name, node.n_train)
+    if getattr(node, "classes", None):
+        available = min(available, len(node.classes) * _MOST_OF_A_CLASS[node.name])
     wanted = available if node.n_train is None else node.n_train
     if available < 2 or wanted > available:
         parts = f"dataset.n_train={node.n_train}, dataset.n_test={node.n_test}"
@@ -198,7 +202,7 @@ def check_start(config: schema.Config) -> None:
         _check_grid(config.optimizer, start)
     if isinstance(config.optimizer, schema.SklearnGPR):
         _check_counterpart(config, start)
-    unbounded = (schema.Unmoved, schema.Bayesian, schema.Grid)
+    unbounded = (schema.Unmoved, schema.Bayesian, schema.Grid, schema.FlowEuler, schema.FlowRK45)
     if isinstance(config.optimizer, unbounded) or config.kernel.initial != "explicit":
         return
     for name, key, value, (low, high) in zip(start.names, start.keys, start.flat, start.bounds, strict=True):

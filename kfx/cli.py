@@ -56,6 +56,11 @@ def _guarded(call: Callable[[], int]) -> int:
     except KfxError as error:
         print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:
+        return 141
+    except OSError as error:
+        print(f"kfx: {error.filename or 'storage'}: {error.strerror or error}; choose another path", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as error:
         if error.args:  # a run that has said so itself, with its exit code
             return int(error.args[0])

@@ -63,23 +63,33 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
         sizes = sorted({r["n_interpolation"] for r in rows})
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
     settings = _dotted(content(run.config))
+    rho = run.metrics.get("rho", {})  # none where a flow stopped in its first layer
     return Compared(
         directory,
         settings,
         settings.pop("seed"),
         {
-            "value": chosen[0]["mean"],
-            "rho_initial": run.metrics["rho"]["initial"],
-            "rho_final": run.metrics["rho"]["final"],
+            "value": _number(chosen[0]["mean"]),
+            "rho_initial": _number(rho.get("initial")),
+            "rho_final": _number(rho.get("final")),
             "seconds": run.metrics["timing"]["fit_seconds"],
             "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]),
         },
     )
 
 
+def _number(value: float | None) -> float:
+    """JSON has no NaN: null stands for it."""
+    return math.nan if value is None else value
+
+
+def _hashable(value: Any) -> Any:
+    return str(value) if isinstance(value, (dict, list)) else value
+
+
 def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(node, dict):
-        return {prefix.rstrip("."): node if not isinstance(node, list) else tuple(node)}
+        return {prefix.rstrip("."): node if not isinstance(node, list) else tuple(map(_hashable, node))}
     return {k: v for key, value in node.items() for k, v in _dotted(value, f"{prefix}{key}.").items()}
 
 

@@ -197,6 +197,8 @@ def check(raw: DictConfig) -> Config:
     for key, schema in SINGLE.items():
         if raw.get(key) is not None:
             parts[key] = _build(key, schema, raw[key])
+        elif key != "published":
+            raise ConfigError(f"{key}=null: expected {', '.join(_fields(schema))}; leave it out for the defaults")
     if parts["interpolation"].kernel is not None:
         chosen = _chosen("interpolation.kernel", "kernel", raw.interpolation.kernel)
         _choose_parts("interpolation.kernel", chosen, raw.interpolation.kernel)
@@ -327,9 +329,12 @@ def _check_combinations(config: Config) -> None:
         tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if issubclass(node, Table))
         raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
     try:
-        size = fold_size(config.evaluation, training_size(config.dataset))
+        whole = training_size(config.dataset)
     except DataError as error:
         raise ConfigError(str(error)) from error
+    size = fold_size(config.evaluation, whole)
+    if size < 2 or (isinstance(config.evaluation, KFold) and config.evaluation.folds > whole):
+        raise ConfigError(f"evaluation.folds={config.evaluation.folds}: too many for {whole} points; take fewer folds")
     batch = config.sampler.batch_size
     if batch is not None and batch > size:
         raise ConfigError(

@@ -7,9 +7,10 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -33,9 +34,17 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that it is there whole, or as it was before."""
+    with whole_file(path) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that is there whole afterwards, or as it was before."""
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(text)
+        with partial.open("wb") as stream:
+            yield stream
         os.replace(partial, path)
     except OSError:
         partial.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import torch
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.kernels.base import Kernel
 from kfx.notices import watch
-from kfx.outcomes import NumericalError
+from kfx.outcomes import Event, NumericalError
 from kfx.regression import coefficients, posterior_variance
 from kfx.regularization import Regularization
 
@@ -92,6 +92,8 @@ def evaluate(
                         used, targets[:size].to(torch.float64), effective, scoring.solver, scoring.rcond
                     )
                     prediction = _predicted(cross[:, :size], alpha, scoring.clip)
+                    if not np.isfinite(prediction).all():
+                        raise NumericalError(Event.DIVERGED, "a prediction is not finite")
                     arrays[f"{key}/mean"] = prediction
                     measured |= metrics(prediction, data)
                     if scoring.train_error:

@@ -14,7 +14,7 @@ import torch
 
 from kfx import build
 from kfx.data.dataset import Dataset
-from kfx.disk import Rows, read_rows
+from kfx.disk import Rows, read_rows, whole_file
 from kfx.evaluation import evaluate, interpolation_order
 from kfx.kernels.base import Kernel
 from kfx.kernels.flowed import digests
@@ -22,6 +22,7 @@ from kfx.schema import Config
 from kfx.vector_field import mean_squared_distances
 
 _MOST_COORDINATES = 10
+_FAR = 1e150
 COLUMNS = ("part", "layer", "n_interpolation", "regularization", "repeat", "metric", "value")
 
 
@@ -65,9 +66,11 @@ class FlowFollower:
             folder.mkdir(exist_ok=True)
             data, count = self.parts[0], self.node.snapshot_points
             labels = data.y_train[:, 0] if data.labels_train is None else data.labels_train
-            np.save(self.directory / "targets.npy", labels[:count])
-            train, test = (points[: self.node.snapshot_points].cpu().numpy() for points in (x, along))
-            np.savez(folder / f"{layer:07d}.npz", train=train, test=test)
+            train, test = (points[:count].cpu().numpy() for points in (x, along))
+            with whole_file(self.directory / "targets.npy") as stream:
+                np.save(stream, labels[:count])
+            with whole_file(folder / f"{layer:07d}.npz") as stream:
+                np.savez(stream, train=train, test=test)
 
     def _open(self, part: int, layer: int) -> None:
         """Start the table, or go on with that of an earlier process, without what comes again."""
@@ -97,8 +100,7 @@ class FlowFollower:
                     rows.append((part, layer, row["n_interpolation"], row["regularization"], repeat, *error))
         of_points = mean_squared_distances(x, data.labels_train)
         if data.labels_train is not None and len(set(data.labels_train)) == 2 and x[0].numel() <= _MOST_COORDINATES:
-            separable = linearly_separable(x.reshape(len(x), -1).cpu().numpy(), data.labels_train)
-            of_points["linearly_separable"] = float(separable)
+            of_points["linearly_separable"] = linearly_separable(x.reshape(len(x), -1).cpu().numpy(), data.labels_train)
         self._rows.write(*rows, *((part, layer, *[math.nan] * 2, 0, name, value) for name, value in of_points.items()))
 
 
@@ -109,15 +111,18 @@ def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:
     return torch.as_tensor(found, device=points.device) if len(first) < len(found) else None
 
 
-def linearly_separable(x: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether a hyperplane has each of two classes on a side of its own: s_i (w·x_i + b) ≥ 1 has a solution."""
+def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
+    """1 where a hyperplane has each of two classes on a side of its own, s_i (w·x_i + b) ≥ 1 has a solution; else 0;
+    NaN for points too far out to say."""
     from scipy.optimize import linprog
 
+    if not np.abs(x).max() < _FAR:
+        return math.nan
     sides = np.where(labels == labels[0], 1.0, -1.0)[:, None]
     scaled = (x - x.mean(axis=0)) / max(float(np.abs(x).max()), 1e-300)
     constraints = -sides * np.column_stack([scaled, np.ones(len(x))])
     found = linprog(np.zeros(x.shape[1] + 1), A_ub=constraints, b_ub=-np.ones(len(x)), bounds=(None, None))
-    return bool(found.status == 0)
+    return float(found.status == 0)
 
 
 def last_layers(directory: Path, count: int) -> list[dict[str, Any]]:

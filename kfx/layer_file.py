@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kfx.checkpoint import CheckpointError
 from kfx.kernels.base import Kernel
 from kfx.sampling import Batch
 from kfx.vector_field import EulerLayer, Field, RungeKuttaLayer, Velocity
@@ -23,6 +24,10 @@ class LayerFile:
     """Appends layers, each a few arrays in NumPy's format. keep: how many bytes of what is there stay."""
 
     def __init__(self, path: Path, keep: int) -> None:
+        if keep > (there := path.stat().st_size if path.is_file() else 0):
+            raise CheckpointError(
+                f"{path}: holds {there} of the {keep} bytes that it had at the checkpoint; start anew with kfx run"
+            )
         self._stream = path.open("r+b" if keep else "wb")
         self._stream.truncate(keep)
         self._stream.seek(keep)

@@ -37,7 +37,7 @@ def check(jobs: Sequence[Config]) -> None:
             )
         if build.uses_jax(job.kernel) and pick_device(job.device.name).type == "cuda":
             _require_jax_gpu(job.device.name)
-    from_files = [job for job in jobs if build.data_files(job.dataset)]
+    from_files = [job for job in jobs if build.data_files(job.dataset) or getattr(job.dataset, "classes", None)]
     for dataset, name in dict.fromkeys(pair for job in from_files for pair in build.data_files(job.dataset)):
         locate(dataset, name)
     for job in {repr(job.dataset): job for job in from_files}.values():
@@ -49,13 +49,13 @@ def check(jobs: Sequence[Config]) -> None:
 
 def check_sizes(job: Config, n_train: int) -> None:
     """DataError if a batch or an interpolation needs more training points than the files hold."""
-    wanted = max([job.sampler.batch_size or 0, *(job.evaluation.n_interpolation or [])])
+    wanted = {"sampler.batch_size": job.sampler.batch_size or 2}
+    for key, sizes in (("evaluation", job.evaluation.n_interpolation), ("flow", job.flow.n_interpolation)):
+        wanted[f"{key}.n_interpolation"] = max(sizes or [2])
     n_train = build.fold_size(job.evaluation, n_train)
-    if wanted > n_train:
-        raise DataError(
-            f"dataset {job.dataset.name}: its files hold {n_train} training points; sampler.batch_size or "
-            f"evaluation.n_interpolation asks for {wanted}"
-        )
+    for key, n in wanted.items():
+        if n > n_train:
+            raise DataError(f"{key}: asks for {n}, and dataset {job.dataset.name} holds {n_train} training points")
 
 
 def _require_jax_gpu(name: str) -> None:

@@ -28,6 +28,8 @@ def coefficients(
         return solve_upper(factor, solve_lower(factor, y))
     matrix = factored.gram.to(torch.float64, copy=True)
     matrix.diagonal().add_(regularization)
+    if not bool(matrix.isfinite().all() and y.isfinite().all()):
+        raise NumericalError(Event.DIVERGED, f"solver {solver}: the system has entries that are not finite")
     try:
         if solver == "inverse":
             return torch.linalg.inv(matrix) @ y

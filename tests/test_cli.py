@@ -182,13 +182,13 @@ def test_evaluation_extras(kfx):
 
 
 def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
-    from kfx.objectives import problem
+    from kfx import linear_algebra
     from kfx.outcomes import Event, NumericalError
 
     def fail(*_):
         raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "scripted")
 
-    monkeypatch.setattr(problem, "cholesky", fail)
+    monkeypatch.setattr(linear_algebra, "cholesky", fail)
     code, _, err = kfx("run", *SMALL, "figures=true", "hydra.run.dir=r")
     assert code == 1
     run = load_run("r")

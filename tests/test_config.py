@@ -250,7 +250,7 @@ def too_few_points(folder):
 
     small_mnist(folder / "cache")
     words = ["dataset=mnist", "dataset.n_test=10", "evaluation.n_interpolation=[25,100]", "sampler.batch_size=20"]
-    return words, "its files hold 30 training points"
+    return words, "holds 30 training points"
 
 
 @pytest.mark.parametrize("damage", [broken_mnist, hostile_cifar, too_few_points])

@@ -12,6 +12,7 @@ import torch
 from scipy.integrate import solve_ivp
 
 from kfx import load_run
+from kfx.checkpoint import CheckpointError
 from kfx.data import synthetic
 from kfx.flow_follower import linearly_separable
 from kfx.kernels import RBF, Laplace, Linear, Matern, Polynomial, RationalQuadratic, Regularized
@@ -531,3 +532,65 @@ def test_a_trained_lambda_and_recorded_layers_read_back(kfx, in_folder):
     code, _, err = kfx("run", *words, *small, *rest)
     assert (code, "Traceback" in err) == (0, False)
     assert np.isfinite(load_run("r").kernel.transform(np.ones((2, 2)))).all()
+
+
+def test_a_flow_that_stopped_in_its_first_layer_compares(kfx, in_folder):
+    words = ["dataset=swiss_roll", "dataset.n_train=40", "sampler.batch_size=20", "optimizer=flow_euler"]
+    rest = ["optimizer.iterations=3", "flow.remove_merged=1e9", "figures=false", "device.precision_check=off"]
+    assert kfx("run", *words, *rest, "hydra.run.dir=r")[0] == 0
+    assert load_run("r").metrics["flow_stopped"]["0"]["layer"] == 0
+    code, out, _ = kfx("compare", "r")
+    assert code == 0
+    assert "accuracy" in out
+
+
+@pytest.mark.parametrize("size", [1e155, 1e308])
+def test_a_step_without_bounds_never_ends_in_numbers_that_are_none(kfx, in_folder, size):
+    words = ["dataset=swiss_roll", "dataset.n_train=40", "sampler.batch_size=20", "optimizer=flow_euler"]
+    step = ["flow.step_rule=absolute", f"flow.step_size={size}", "flow.evaluate_every=1", "optimizer.iterations=4"]
+    code, _, err = kfx("run", *words, *step, "figures=false", "device.precision_check=off", "hydra.run.dir=r")
+    assert code == 0
+    assert "flow       stopped" in err
+    if size > 1e300:
+        assert "overshot" in err
+
+
+def test_snapshots_are_whole(kfx, in_folder, monkeypatch):
+    import kfx.flow_follower as follower
+
+    def torn(stream, **_):
+        stream.write(b"half a file")
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(follower.np, "savez", torn)
+    words = ["optimizer=flow_euler", "dataset=three_bumps", "optimizer.iterations=2", "sampler.batch_size=20"]
+    code, _, err = kfx("run", *words, "device.precision_check=off", "hydra.run.dir=r")
+    assert (code, "storage" in err) == (1, True)
+    assert list((in_folder / "r" / "snapshots").iterdir()) == []
+
+
+def test_what_the_points_do_not_give_is_refused(kfx, in_folder):
+    few = ["dataset=digits", "dataset.classes=[2,4]", "dataset.n_test=50", "optimizer=flow_euler"]
+    code, _, err = kfx("run", *few, "sampler.batch_size=20", "flow.n_interpolation=[1000]", "hydra.run.dir=r")
+    assert (code, "flow.n_interpolation" in err) == (2, True)
+    code, _, err = kfx("run", "flow=null", "optimizer=flow_euler", "hydra.run.dir=r")
+    assert (code, err.startswith("kfx: flow=null: expected field, step_rule")) == (2, True)
+    folds = ["dataset=digits", "dataset.n_test=0", "dataset.n_train=20", "evaluation=k_fold", "evaluation.folds=30"]
+    code, _, err = kfx("run", *folds, "sampler.batch_size=4", "hydra.run.dir=r")
+    assert (code, "evaluation.folds=30: too many for 20 points" in err) == (2, True)
+    assert not (in_folder / "r").exists()
+
+
+def test_layers_lost_since_the_checkpoint_are_noticed(tmp_path):
+    rows = Memory(tmp_path)
+    euler(4, record_layers=True).fit(RBF(1.4), spirals(), Streams(0), rows)
+    rows.layer_path.write_bytes(rows.layer_path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"holds 100 of the \d+ bytes"):
+        euler(4, record_layers=True).fit(RBF(1.4), spirals(), Streams(0), Memory(tmp_path, restored=rows.kept[3]))
+
+
+def test_shapes_that_do_not_fit_a_flow(tmp_path):
+    flowed = euler(2).fit(RBF(1.4), spirals(), Streams(0), Memory(tmp_path))
+    assert flowed.transform(np.zeros((0, 2))).shape == (0, 2)
+    with pytest.raises(ValueError, match=r"expected points of shape \(n, 2\), got \(4, 3\)"):
+        flowed.transform(np.zeros((4, 3)))

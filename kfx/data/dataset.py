@@ -71,8 +71,8 @@ def split(
     in the order of its file."""
     if n_test + (n_train or 1) > len(x):
         raise DataError(
-            f"dataset.n_train={n_train}, dataset.n_test={n_test}: the data set has {len(x)} points in all; "
-            f"ask for fewer"
+            f"dataset.n_train={'null' if n_train is None else n_train}, dataset.n_test={n_test}: the data set, or the "
+            f"chosen classes of it, has {len(x)} points in all; ask for fewer"
         )
     order = rng.permutation(len(x))
     if n_test == 0 and n_train is None:

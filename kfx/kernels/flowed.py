@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -64,6 +65,9 @@ class FlowedKernel(Kernel):
         return in_kind(self._transform(as_tensor(x)), x)
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
+        if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(self._positions.shape[1:]):
+            expected = ", ".join(map(str, self._positions.shape[1:]))
+            raise ValueError(f"expected points of shape (n, {expected}), got {tuple(x.shape)}")
         rows = np.array(
             [self._rows.get(digest.tobytes(), -1) for digest in digests(x.to(self._positions.dtype))], dtype=np.int64
         )
@@ -129,6 +133,6 @@ class _ParametersOnly(Pull):
 
 def digests(x: torch.Tensor) -> np.ndarray:
     """(n, 16) bytes that name each point by its coordinates; −0 is 0."""
-    rows = np.ascontiguousarray(x.reshape(len(x), -1).cpu().numpy() + 0.0)
+    rows = np.ascontiguousarray(x.flatten(1).cpu().numpy() + 0.0)
     found = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     return np.frombuffer(found, np.uint8).reshape(len(x), 16)

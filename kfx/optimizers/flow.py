@@ -262,8 +262,10 @@ class EulerFlow(Flow):
 
     def _bounded(self, x: torch.Tensor, speeds: torch.Tensor, number: int) -> float:
         step = self.rule.step(x, speeds, number)
-        if math.isinf(step):
+        if math.isinf(step) and not bool(((speeds > 0) & (norms_of(x) > 0)).any()):
             raise NumericalError(Event.FIELD_VANISHED, "no point that bounds the step would move")
+        if not step <= torch.finfo(x.dtype).max:
+            raise NumericalError(Event.OVERSHOT, "the step is not a finite number")
         return step
 
     def layer(self, field: Field, step: float, number: int) -> EulerLayer:
