@@ -9,6 +9,7 @@ import resource
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -65,7 +66,14 @@ def results(directory: Path) -> dict:
     trace = pd.read_csv(directory / "trace.csv", dtype=str, keep_default_na=False).drop(columns="seconds")
     metrics = json.loads((directory / "metrics.json").read_text())
     metrics.pop("timing", None)
-    return {"trace": trace.to_csv(), "evaluation": (directory / "evaluation.csv").read_text(), "metrics": metrics}
+    of_flows: dict = {}
+    for path in [*directory.glob("flow.csv"), *directory.glob("layers-*.bin")]:
+        of_flows[path.name] = path.read_bytes()
+    for path in [*directory.glob("flow-*.npz"), *directory.glob("snapshots/*.npz")]:
+        with np.load(path) as stored:
+            of_flows[path.name] = {name: stored[name].tobytes() for name in stored.files}
+    evaluation = (directory / "evaluation.csv").read_text()
+    return {"trace": trace.to_csv(), "evaluation": evaluation, "metrics": metrics, **of_flows}
 
 
 def wait_for(condition, seconds: float = 60) -> None:
