@@ -84,8 +84,9 @@ class Velocity:
         assert evaluation.to_points is not None
         assert evaluation.factored is not None
         g = -evaluation.to_points
-        spread = float((x_f.amax(dim=0) - x_f.amin(dim=0)).max())
-        if spread <= _MERGED * torch.finfo(x_f.dtype).eps * float(x_f.abs().max()):
+        low, high = torch.aminmax(x_f, dim=0)
+        size = float(torch.maximum(high, -low).max())
+        if float((high - low).max()) <= _MERGED * torch.finfo(x_f.dtype).eps * size:
             raise NumericalError(Event.COLLAPSED, "all points of the batch have merged")
         if not bool(g.any()):
             raise NumericalError(Event.FIELD_VANISHED, "the objective has no gradient to any point of the batch")
