@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kfx.disk import sync
 from kfx.outcomes import KfxError
 
 _FORMAT = b"kfx-checkpoint 1"
@@ -35,7 +36,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
     if path.exists():
         os.replace(path, previous(path))
     os.replace(partial, path)
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def previous(path: Path) -> Path:
@@ -89,11 +90,3 @@ def _decode(content: bytes) -> dict[str, Any]:
         return [whole(v) for v in value] if isinstance(value, list) else value
 
     return whole(json.loads(arrays["json"].tobytes()))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -51,6 +51,15 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, reach the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _plain(value: Any) -> Any:
     """JSON knows neither NaN nor NumPy: null, lists and plain numbers stand for them."""
     if isinstance(value, Mapping):

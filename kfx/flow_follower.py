@@ -54,11 +54,11 @@ class FlowFollower:
 
     def __call__(
         self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool
-    ) -> None:
+    ) -> int:
+        """Measure and keep what is due before a layer; how long `flow.csv` is then."""
         every, last = self.node.evaluate_every, self.node.evaluate_last
         wanted = (every and layer % every == 0) or layer > self.layers - last or (final and every + last > 0)
         if wanted and self._measured != (part, layer):  # a flow that stops is where it was before its last layer
-            self._open(part, layer)
             self._measure(part, layer, kernel, x, along)
             self._measured = part, layer
         if part == 0 and (layer in self.shown or (final and self.shown)):
@@ -71,10 +71,11 @@ class FlowFollower:
                 np.save(stream, labels[:count])
             with whole_file(folder / f"{layer:07d}.npz") as stream:
                 np.savez(stream, train=train, test=test)
+        return self._rows.size if self._rows is not None else 0
 
-    def _open(self, part: int, layer: int) -> None:
+    def start(self, part: int, layer: int) -> None:
         """Start the table, or go on with that of an earlier process, without what comes again."""
-        if self._rows is not None:
+        if not self.node.evaluate_every + self.node.evaluate_last:
             return
         path = self.directory / "flow.csv"
         head, *rows = path.read_bytes().splitlines(keepends=True) if path.is_file() else [b""]

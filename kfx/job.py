@@ -16,6 +16,7 @@ from kfx import build, config, sweep
 from kfx.identity import identity
 from kfx.outcomes import Event, KfxError, Status
 from kfx.progress import say
+from kfx.record import CompletedError
 from kfx.run import relative, resume, run
 from kfx.writer import HeldError
 
@@ -52,26 +53,29 @@ def search_roots(folder: Path) -> list[Path]:
 
 def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequence[Path]) -> int:
     """Run into `own`, or with `resume=true` stand back for an earlier run of the same identity; retry failures."""
-    checked = config.check(raw)
+    checked, mine = config.check(raw), ""
     try:
-        if checked.resume:
-            found = sweep.earlier(identity(raw, build.data_checksums(checked.dataset)), roots)
-            if found is not None:
-                _drop_if_empty(own)
-                if found.status == Status.COMPLETED:
-                    say(f"kfx: completed already: {relative(found.directory)}")
-                    return 0
+        mine = identity(raw, build.data_checksums(checked.dataset))
+        found = sweep.earlier(mine, roots) if checked.resume else None
+        if found is not None:
+            _drop_if_empty(own)
+            if found.status == Status.COMPLETED:
+                return _completed_already(found.directory)
+            try:
                 return resume(found.directory)
-            _set_failure_aside(own)
+            except CompletedError:  # by another process, since it was found
+                return _completed_already(found.directory)
         for left in range(checked.retries, -1, -1):
-            code = run(raw, own, overrides)
+            code = run(raw, own, overrides, replace_failed=checked.resume or left < checked.retries)
             if code in (0, *INTERRUPTED) or not left:
                 return code
             say(f"kfx: trying again, {left} {'retry' if left == 1 else 'retries'} left")
-            _set_failure_aside(own)
     except HeldError as error:
+        if checked.resume and error.identity == mine:  # whoever holds it does the work
+            say(f"kfx: all is well, the same run is under way: {error}")
+            return 0
         say(f"kfx: {error}")
-        return error.exit_code if not checked.resume else 0  # whoever holds it does the work
+        return error.exit_code
     except KfxError as error:
         say(f"kfx: {error}")
         return error.exit_code
@@ -86,18 +90,9 @@ def _drop_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _set_failure_aside(folder: Path) -> None:
-    """Move the files of a failed run into `failed-1`, `failed-2`, … under its folder."""
-    if not (folder / "metrics.json").exists():
-        return
-    number = 1
-    while (folder / f"failed-{number}").exists():
-        number += 1
-    aside = folder / f"failed-{number}"
-    aside.mkdir()
-    for path in list(folder.iterdir()):
-        if not path.name.startswith(("failed-", ".")):
-            os.replace(path, aside / path.name)
+def _completed_already(directory: Path) -> int:
+    say(f"kfx: completed already: {relative(directory)}")
+    return 0
 
 
 def _share_of_cores(settings: Any) -> int | None:

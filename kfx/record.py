@@ -21,11 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 from kfx.checkpoint import CheckpointError, previous
 from kfx.checkpoint import read as read_checkpoint
 from kfx.checkpoint import write as write_checkpoint
-from kfx.disk import Rows, read_rows, write_json, write_whole
+from kfx.data.files import digest
+from kfx.disk import Rows, read_rows, sync, write_json, write_whole
 from kfx.kernels.base import Kernel, flat_parameters
 from kfx.kernels.flowed import FlowedKernel
 from kfx.kernels.regularized import Regularized, as_recorded
-from kfx.outcomes import ConfigError, Event, Status
+from kfx.outcomes import ConfigError, Event, KfxError, Status
 from kfx.streams import Streams
 from kfx.writer import Writer
 
@@ -49,11 +50,21 @@ EVALUATION_COLUMNS = ("kernel", "n_interpolation", "repeat", "regularization", "
 _MOST_PARAMETER_COLUMNS = 256
 
 
-class Record:
-    """The record of one run under `directory`, by its one writer.
+class RecordError(KfxError):
+    """A file of a record is damaged."""
 
-    A new record refuses a directory that holds a run. With `resume` the directory's run goes on: from its last good
-    checkpoint, or from the start where there is none yet. `watch` is called with every trace row, for people to see.
+
+class CompletedError(ConfigError):
+    """There is nothing to resume: the run is completed."""
+
+
+class Record:
+    """The record of one run under `directory`, by its one writer: the lock comes before anything else is touched.
+
+    A new record refuses a directory that holds a run; with `replace_failed`, a failed run of the same identity makes
+    room, its files moved into `failed-1`, `failed-2`, … beneath. With `resume` the directory's run goes on: from its
+    last good checkpoint, or from the start where there is none yet. `watch` is called with every trace row, for people
+    to see.
     """
 
     def __init__(
@@ -61,21 +72,23 @@ class Record:
         directory: Path,
         config: tuple[DictConfig, Sequence[str]] | None = None,
         *,
+        identity: str | None = None,
         resume: bool = False,
+        replace_failed: bool = False,
         checkpoint_seconds: float = 30.0,
         checkpoint_iterations: int = 0,
     ) -> None:
         self.directory = Path(directory)
         self.watch: Callable[[dict[str, Any]], None] = lambda row: None
-        self.follow: Callable[..., None] = lambda *positions: None
+        self.follow: Callable[..., int] = lambda *positions: 0
         self.stop: BaseException | None = None
         """Set from outside to end the run at its next checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._writer = Writer(self.directory)
+        self._writer = Writer(self.directory, identity)
         try:
             if not resume and (self.directory / "metrics.json").exists():
-                raise ConfigError(f"hydra.run.dir={self.directory}: holds a run already; choose another folder")
-            self.metrics: dict[str, Any] = {"status": Status.RUNNING}
+                self._make_room(identity, replace_failed)
+            self.metrics: dict[str, Any] = {"status": Status.RUNNING} | ({"identity": identity} if identity else {})
             self._interval = (checkpoint_seconds, checkpoint_iterations)
             self._checkpoint = self.directory / "checkpoint"
             self._last_checkpoint = self._started = time.perf_counter()
@@ -88,7 +101,7 @@ class Record:
             self._rho: list[float] = []
             self._history = Rows(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
             if resume:
-                self._reopen()
+                self._reopen(identity)
             else:
                 self.note("started")
                 if config is not None:  # before metrics.json: what has metrics can be resumed
@@ -98,18 +111,24 @@ class Record:
             self._writer.release()
             raise
 
-    # ---- what is known at the start
+    def _make_room(self, identity: str | None, replace_failed: bool) -> None:
+        """Set a failed run of the same identity aside; ConfigError for any other."""
+        shown, held = f"hydra.run.dir={self.directory}", read_metrics(self.directory)
+        if held.get("identity") != identity:
+            raise ConfigError(f"{shown}: holds a run of another config, data or version of kfx; choose another folder")
+        if not replace_failed or held["status"] != Status.FAILED:
+            raise ConfigError(f"{shown}: holds a run already; choose another folder")
+        number = 1
+        while (self.directory / f"failed-{number}").exists():
+            number += 1
+        aside = self.directory / f"failed-{number}"
+        aside.mkdir()
+        # metrics.json last: until then the folder holds the failed run, and this can be done again.
+        paths = [path for path in self.directory.iterdir() if not path.name.startswith(("failed-", "."))]
+        for path in sorted(paths, key=lambda path: path.name == "metrics.json"):
+            os.replace(path, aside / path.name)
 
-    def identify(self, identity: str) -> None:
-        """Give the run its identity. CheckpointError if what is to be resumed has another."""
-        found = (self._restored or {}).get("identity", identity)
-        if found != identity:
-            raise CheckpointError(
-                f"{self._checkpoint}: belongs to another run (identity {found}, this one is {identity}): the config, "
-                "the data or kfx has changed; start anew with kfx run"
-            )
-        self.metrics["identity"] = identity
-        self._write_metrics()
+    # ---- what is known at the start
 
     def config(self, resolved: DictConfig, overrides: Sequence[str]) -> None:
         write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
@@ -144,7 +163,7 @@ class Record:
             self._trace = Rows(path, header)
         else:
             elapsed = self._restored["seconds"]
-            self._trace = Rows(path, header, keep=self._restored["trace_bytes"])
+            self._trace = Rows(path, header, keep=self._restored["bytes"]["trace.csv"])
             rho = read_rows(path)["rho"].to_numpy(dtype=float)
             self._rho = rho[np.isfinite(rho)].tolist()
         self._started = time.perf_counter() - elapsed
@@ -197,10 +216,13 @@ class Record:
         streams.restore(self._restored["streams"])
         return self._restored["iteration"], self._restored["optimizer"]
 
-    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+    def checkpoint(
+        self, iteration: int, streams: Streams, state: dict[str, Any], files: Mapping[str, int] | None = None
+    ) -> None:
         """What an optimizer needs to go on with `iteration`; called before each one, written when its time has come.
 
-        `state`: nested dicts and lists of numbers, text and arrays, which must not change afterwards.
+        `state`: nested dicts and lists of numbers, text and arrays, which must not change afterwards. `files`: others
+        that it counts on, by name and how many bytes of them there are now.
         """
         assert self._trace is not None
         now = time.perf_counter()
@@ -210,7 +232,7 @@ class Record:
             "optimizer": state,
             "streams": streams.state(),
             "seconds": now - self._started,
-            "trace_bytes": self._trace.size,
+            "bytes": {"trace.csv": self._trace.size, **(files or {})},
         }
         if self.stop is not None:
             raise self.stop
@@ -219,26 +241,32 @@ class Record:
             self.save()
 
     def save(self) -> None:
-        """Write the last state that an optimizer gave to disk."""
+        """Write the last state that an optimizer gave to disk, after the rows and layers that it counts on."""
         if self._snapshot is not None:
+            for name in self._snapshot["bytes"]:
+                if (path := self.directory / name).is_file():
+                    sync(path)
             write_checkpoint(self._checkpoint, self._snapshot)
             self._last_checkpoint = time.perf_counter()
 
-    def _reopen(self) -> None:
-        self.metrics = json.loads((self.directory / "metrics.json").read_text())
+    def _reopen(self, identity: str | None) -> None:
+        self.metrics = read_metrics(self.directory)
         if self.metrics["status"] == Status.COMPLETED:
-            raise ConfigError(f"{self.directory}: is completed; there is nothing to resume")
+            raise CompletedError(f"{self.directory}: is completed; there is nothing to resume")
         kept: list[str] = [key for key in ("identity", "flow_stopped") if key in self.metrics]
         self.metrics = {"status": Status.RUNNING} | {key: self.metrics[key] for key in kept}
+        if self.metrics.setdefault("identity", identity) != identity:
+            raise CheckpointError(
+                f"{self.directory}: belongs to another run (identity {self.metrics['identity']}, this one is "
+                f"{identity}): the config, the data or kfx has changed; start anew with kfx run"
+            )
         complaints = []
         for path in (self._checkpoint, previous(self._checkpoint)):
             if not path.exists():
                 continue
             try:
                 state = read_checkpoint(path)
-                trace = self.directory / "trace.csv"
-                if not trace.is_file() or trace.stat().st_size < state["trace_bytes"]:
-                    raise CheckpointError(f"{path}: the trace is shorter than when it was written")
+                self._require_whole(path, state, identity)
             except CheckpointError as error:
                 complaints.append(str(error))
                 self.note("checkpoint_damaged", str(error))
@@ -248,6 +276,21 @@ class Record:
         if complaints and self._restored is None:
             raise CheckpointError(f"no checkpoint can be read ({'; '.join(complaints)}); start anew with kfx run")
         self.note("resumed", f"at iteration {self._restored['iteration']}" if self._restored else "from the start")
+
+    def _require_whole(self, path: Path, state: Mapping[str, Any], identity: str | None) -> None:
+        """CheckpointError unless everything that a checkpoint counts on is there as it was."""
+        if state["identity"] != identity:
+            raise CheckpointError(
+                f"{path}: belongs to another run (identity {state['identity']}, this one is {identity}): the config, "
+                "the data or kfx has changed"
+            )
+        for name, size in state["bytes"].items():
+            file = self.directory / name
+            if size > (there := file.stat().st_size if file.is_file() else 0):
+                raise CheckpointError(f"{path}: {name} has {there} of the {size} bytes that it had then")
+        for name, checksum in state["optimizer"].get("files", {}).items():
+            if not (self.directory / name).is_file() or digest(self.directory / name, "sha256") != checksum:
+                raise CheckpointError(f"{path}: {name} is missing or damaged")
 
     # ---- several fits in one record
 
@@ -349,8 +392,18 @@ class Parts:
         self.diagnostics = ("fold",) if count > 1 else ()
         restored = record._restored["optimizer"] if record._restored is not None else {}
         self.fitted: list[dict[str, Any]] = list(restored.get("fitted", []))
+        self.files: dict[str, str] = dict(restored.get("files", {}))
+        """What ended fits left in files of their own, by name and SHA-256."""
+        self.bytes: dict[str, int] = {}
+        """How long the files are that fits and their measurements append to."""
         self._evaluations = int(restored.get("evaluations", 0))
         self._resumed = int(restored.get("part", 0)) if restored else -1
+
+    @property
+    def resumed_at(self) -> tuple[int, int]:
+        """The part and the iteration of it that a resumed run goes on with; (0, 0) for one that starts."""
+        restored = self.record._restored
+        return (0, 0) if restored is None else (self._resumed, restored["iteration"] - self._resumed * self.iterations)
 
     def fit(self, kernel: Kernel, optimizer: Any, data: Any, streams: Streams) -> Kernel:
         """`optimizer.fit` of the next part; of one that ended before the checkpoint, its result."""
@@ -359,7 +412,9 @@ class Parts:
         self._evaluations = part.evaluations
         self.fitted.append(fitted.parameters)
         if isinstance(fitted, FlowedKernel):
-            fitted.save(flow_path(self.record.directory, part.number))
+            path = flow_path(self.record.directory, part.number)
+            fitted.save(path)
+            self.files[path.name] = digest(path, "sha256")
         return fitted
 
     def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
@@ -383,7 +438,8 @@ class _Part:
 
     def moved(self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False) -> None:
         """Where a flow's points are before a layer, or at the end."""
-        self.parts.record.follow(self.number, layer, kernel, x, along, final)
+        if size := self.parts.record.follow(self.number, layer, kernel, x, along, final):
+            self.parts.bytes["flow.csv"] = size
 
     def stopped(self, layer: int, reason: str) -> None:
         """A flow ended before its last layer, for this reason."""
@@ -412,10 +468,13 @@ class _Part:
             "own": state,
             "part": self.number,
             "fitted": list(self.parts.fitted),
+            "files": dict(self.parts.files),
             "evaluations": self.before,
             "so_far": self.evaluations,
         }
-        self.parts.record.checkpoint(self.first + iteration, streams, whole)
+        if state.get("layers"):
+            self.parts.bytes[self.layer_path.name] = state["layers"]
+        self.parts.record.checkpoint(self.first + iteration, streams, whole, self.parts.bytes)
 
 
 # ---- flows: their kernels have files of their own
@@ -440,6 +499,19 @@ def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, K
 
 
 # ---- reading
+
+
+def read_metrics(directory: Path) -> dict[str, Any]:
+    """`metrics.json`, with a status at least; RecordError where it is damaged."""
+    path = directory / "metrics.json"
+    try:
+        metrics = json.loads(path.read_text())
+        if isinstance(metrics, dict) and metrics.get("status") in set(Status):
+            return metrics
+        problem = "it has no status"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    raise RecordError(f"{path}: damaged: {problem}; take the folder away, or run anew into another")
 
 
 @dataclass(frozen=True)

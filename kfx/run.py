@@ -39,9 +39,12 @@ from kfx.streams import Streams
 from kfx.validation import choose_regularization
 
 
-def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = ()) -> int:
-    """Run a composed config into `directory` and return the exit code. Whatever happens, the record says what."""
-    return _write(raw, Path(directory), overrides, resume=False)
+def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = (), *, replace_failed: bool = False) -> int:
+    """Run a composed config into `directory` and return the exit code. Whatever happens, the record says what.
+
+    replace_failed: a failed run of the same identity that is there makes room.
+    """
+    return _write(raw, Path(directory), overrides, resume=False, replace_failed=replace_failed)
 
 
 def resume(directory: Path) -> int:
@@ -62,12 +65,22 @@ class Terminated(BaseException):
     """SIGTERM, as a batch system sends it before its limit."""
 
 
-def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *, resume: bool) -> int:
+def _write(
+    raw: DictConfig,
+    directory: Path,
+    overrides: Sequence[str] | None,
+    *,
+    resume: bool,
+    replace_failed: bool = False,
+) -> int:
     checked = config.check(raw)
+    checksums = build.data_checksums(checked.dataset)
     record = Record(
         directory,
         None if overrides is None else (raw, overrides),
+        identity=identity(raw, checksums),
         resume=resume,
+        replace_failed=replace_failed,
         checkpoint_seconds=checked.checkpoint.seconds,
         checkpoint_iterations=checked.checkpoint.iterations,
     )
@@ -75,7 +88,7 @@ def _write(raw: DictConfig, directory: Path, overrides: Sequence[str] | None, *,
     code = 0
     with _stoppable(record):
         try:
-            _story(checked, raw, record)
+            _story(checked, checksums, record)
         except BaseException as raised:
             # A library stopped amid its work may raise something of its own in place of the signal's exception.
             end = _explained(record.stop or raised, relative(directory))
@@ -121,7 +134,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(word in str(error) for word in words)
 
 
-def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
+def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     started = time.perf_counter()
 
     # the machine
@@ -129,8 +142,6 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
     switches = precision.set_switches(cfg.device.allow_tf32)
     set_threads(cfg.device.threads)
     keep_freed_memory()
-    checksums = build.data_checksums(cfg.dataset)
-    record.identify(identity(raw, checksums))
     record.json("environment.json", environment.describe(cfg.seed, device, switches, checksums))
     check_precision(cfg, record, device, switches)
 
@@ -154,6 +165,8 @@ def _story(cfg: Config, raw: DictConfig, record: Record) -> None:
         if cfg.flow.record_layers:
             _announce_layers(optimizer, tensors, record.directory)
     fits = record.parts(len(parts), optimizer.iterations)
+    if isinstance(record.follow, FlowFollower):
+        record.follow.start(*fits.resumed_at)
     record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
     label = f"{cfg.dataset.name} {cfg.kernel.name} {cfg.optimizer.name}"
     fitted = fits.ended(starts)

@@ -12,11 +12,16 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from kfx.disk import write_json
 from kfx.outcomes import KfxError
 
 
 class HeldError(KfxError):
-    """Another process writes to this run."""
+    """Another process writes to this run; `identity` is that of its run, where it could be read."""
+
+    def __init__(self, message: str, identity: str | None = None) -> None:
+        super().__init__(message)
+        self.identity = identity
 
 
 class Writer:
@@ -26,14 +31,20 @@ class Writer:
     crash leaves behind is never taken for a holder.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, identity: str | None = None) -> None:
         self._note = directory / ".writer.json"
         self._lock = FileLock(directory / ".lock", timeout=0)
         try:
             self._lock.acquire()
         except Timeout:
-            raise HeldError(f"{directory}: {holder(directory)} is writing to it; wait for it, or stop it") from None
-        self._note.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}))
+            name, held = holder(directory)
+            raise HeldError(f"{directory}: {name} is writing to it; wait for it, or stop it", held) from None
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time(), "identity": identity}
+        try:
+            write_json(self._note, me)
+        except BaseException:
+            self._lock.release()
+            raise
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
@@ -41,14 +52,16 @@ class Writer:
         self._lock.release()
 
 
-def holder(directory: Path) -> str:
-    """The process that holds a directory, by its own account."""
-    try:
-        note: dict[str, Any] = json.loads((directory / ".writer.json").read_text())
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note["since"]))
-        return f"process {note['pid']} on {note['host']} (since {since})"
-    except (OSError, ValueError, KeyError):
-        return "another process"
+def holder(directory: Path) -> tuple[str, str | None]:
+    """The process that holds a directory and the identity of its run, by its own account."""
+    for _ in range(20):  # its note comes a moment after its lock
+        try:
+            note: dict[str, Any] = json.loads((directory / ".writer.json").read_text())
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note["since"]))
+            return f"process {note['pid']} on {note['host']} (since {since})", note.get("identity")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            time.sleep(0.05)
+    return "another process", None
 
 
 def is_held(directory: Path) -> bool:

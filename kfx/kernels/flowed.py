@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kfx.arrays import Array, as_tensor, in_kind
+from kfx.disk import sync
 from kfx.kernels.base import Bounds, Kernel, Pull
 from kfx.regularization import Regularization
 
@@ -108,6 +109,7 @@ class FlowedKernel(Kernel):
         values = {f"parameter.{name}": np.asarray(value) for name, value in self._values.items()}
         positions = self._positions.cpu().numpy()
         np.savez(partial, digests=self._digests, positions=positions, together=self._together, **values)  # type: ignore[arg-type]
+        sync(partial)
         partial.replace(path)
 
     @classmethod

@@ -55,13 +55,15 @@ class BayesianOptimization:
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss, batches = self.loss(kernel, *data), streams["batches"]
         box = search_box(kernel.bounds, self.bounds)
-        seed = int(streams["optimizer"].integers(2**31))
-        search = surrogate_search(box, self.space, self.noise, self.initial_points, seed)
         incumbent, best, first = math.inf, None, 0
         history: list[tuple[list[float], float]] = []
         cause = NumericalError(Event.DIVERGED, "no point was evaluated")
         self.sampler.start(*data)
-        if restored := record.restore(streams):
+        restored = record.restore(streams)
+        # Drawn before the streams were restored it would be another fit's.
+        seed = restored[1]["seed"] if restored else int(streams["optimizer"].integers(2**31))
+        search = surrogate_search(box, self.space, self.noise, self.initial_points, seed)
+        if restored:
             first, state = restored
             self.sampler.restore(state["sampler"])
             incumbent, best = state["incumbent"], state["best"]
@@ -72,7 +74,8 @@ class BayesianOptimization:
 
         def checkpoint(iteration: int) -> None:
             state = {"incumbent": incumbent, "best": best, "history": list(history), "sampler": self.sampler.state()}
-            record.checkpoint(iteration, streams, {**state, "kernel_evaluations": loss.kernel_evaluations})
+            own = {"seed": seed, "kernel_evaluations": loss.kernel_evaluations}
+            record.checkpoint(iteration, streams, {**state, **own})
 
         def bad() -> float:
             """1 for a ρ; for an objective without a worst value the worst that was told."""

@@ -28,6 +28,7 @@ WORDS = [
     f"checkpoint.iterations={INTERVAL}",
     "checkpoint.seconds=1000",
 ]
+FOLDS = ["dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3", "evaluation.n_interpolation=[40,90]"]
 OPTIMIZERS = {
     "none": [],
     "sgd": [],
@@ -35,17 +36,14 @@ OPTIMIZERS = {
     "adam": ["optimizer.final=best"],
     "finite_difference": [],
     "adam dynamic": ["sampler=dynamic"],
-    "adam in folds": [
-        "dataset.n_test=0",
-        "evaluation=k_fold",
-        "evaluation.folds=3",
-        "evaluation.n_interpolation=[40,90]",
-    ],
+    "adam in folds": FOLDS,
     "grid": ["optimizer.points=7", "kernel.starts=2", "regularization.selection=validation"],
     "flow_euler": ["flow.record_layers=true", "flow.evaluate_every=20", "regularization.value=1e-2"],
     "hybrid": ["flow.evaluate_every=20", "regularization.value=1e-2"],
     "flow_rk45": ["optimizer.iterations=20", "flow.record_layers=true", "regularization.value=1e-2"],
+    "flow_euler in folds": [*FOLDS, "flow.evaluate_every=20", "regularization.value=1e-2"],
     "bayesian": ["optimizer.iterations=14", "optimizer.initial_points=8", "optimizer.noise=gaussian"],
+    "bayesian in folds": [*FOLDS, "optimizer.iterations=9", "optimizer.initial_points=6"],
 }
 
 
@@ -212,11 +210,36 @@ def interrupted(folder):
 def test_a_foreign_checkpoint_is_one_clear_error(tmp_path, kfx):
     run = interrupted(tmp_path)
     state = read(run / "checkpoint")
-    write(run / "checkpoint", {**state, "identity": "0123456789abcdef"})
+    for name in ("checkpoint", "checkpoint.previous"):
+        write(run / name, {**state, "identity": "0123456789abcdef"})
     code, _, err = kfx("resume", str(run))
     assert code == 1
     assert "belongs to another run" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_what_an_ended_fold_left_is_whole_or_the_run_does_not_go_on(tmp_path, damage, counts):
+    """An earlier checkpoint, from before that fold ended, or an error: never the kernel without its flow."""
+    words = words_for("flow_euler in folds")
+    command = Command(tmp_path, *words, "optimizer.iterations=400")
+    wait_for(lambda: rows(tmp_path / "r") > 420)
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 143
+    path = tmp_path / "r/flow-0.npz"
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:200] if damage == "cut" else content[:-40] + bytes([content[-40] ^ 1]) + content[-39:])
+    assert finish(tmp_path, "resume", "r") == 1
+    counts["injected"] += 2
+    log = (tmp_path / "log").read_text()
+    assert "flow-0.npz is missing or damaged" in log
+    assert "Traceback" not in log
+    path.write_bytes(content)
+    assert finish(tmp_path, "resume", "r") == 0
+    counts["resumed"] += 1
 
 
 def test_no_good_checkpoint_is_one_clear_error(tmp_path, kfx):

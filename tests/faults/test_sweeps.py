@@ -12,7 +12,7 @@ import pytest
 
 from kfx import load_run
 from kfx.sweep import runs_below
-from tests.faults.harness import Command
+from tests.faults.harness import Command, rows, wait_for
 
 SMALL = [
     "dataset.n_train=60",
@@ -61,10 +61,10 @@ def test_a_sweep_killed_twice_runs_each_job_once(tmp_path, full, counts):
     command = Command(tmp_path, *words)
     assert command.wait(400) != 0, "three jobs fail"
     with open(tmp_path / "s/sweep.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert len(rows) == jobs
-    assert [row["status"] for row in rows].count("completed") == jobs - FAILING
-    failed = [row for row in rows if row["status"] == "failed"]
+        table = list(csv.DictReader(stream))
+    assert len(table) == jobs
+    assert [row["status"] for row in table].count("completed") == jobs - FAILING
+    failed = [row for row in table if row["status"] == "failed"]
     assert len(failed) == FAILING
     assert all(row["reason"].startswith("diverged") for row in failed)
     completed = [run for run in runs_below([tmp_path / "s"]) if run.status == "completed"]
@@ -97,6 +97,51 @@ def test_two_writers_race(tmp_path, full, counts):
         assert load_run(folder / "r").metrics["status"] == "completed"
         log = both[0].output()
         assert "is writing to it" in log or "holds a run already" in log
+
+
+def test_a_run_of_another_identity_is_left_alone(tmp_path, kfx, counts):
+    """Alive, interrupted or completed: with resume=true too, it keeps its folder and every file in it."""
+    words = ["run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r", "resume=true"]
+    alive = Command(tmp_path, *words)
+    wait_for(lambda: rows(tmp_path / "r") > 5)
+    other = Command(tmp_path, *words, "seed=1")
+    assert other.wait() == 1
+    assert "is writing to it" in other.output()
+    same = Command(tmp_path, *words)
+    assert same.wait() == 0, "who loses a race to an equal run"
+    assert "all is well, the same run is under way" in same.output()
+    before = rows(tmp_path / "r")
+    wait_for(lambda: rows(tmp_path / "r") > before)
+    alive.signal(signal.SIGTERM)
+    assert alive.wait() == 143
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir() if path.is_file()}
+    assert Command(tmp_path, *words, "seed=1").wait() == 2
+    assert "holds a run of another config" in same.output()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir() if path.is_file()} == kept
+    assert load_run(tmp_path / "r").config.seed == 0
+    assert not list((tmp_path / "r").glob("failed-*"))
+    short = [*words, "optimizer.iterations=5"]
+    assert Command(tmp_path, *short, "hydra.run.dir=done").wait() == 0
+    assert Command(tmp_path, *short, "hydra.run.dir=done", "seed=1").wait() == 2
+    assert load_run(tmp_path / "done").config.seed == 0
+    counts["injected"] += 4
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_started_twice_at_once_runs_each_job_once(tmp_path, full, counts):
+    jobs = 8 if full else 3
+    seeds = ",".join(map(str, range(jobs)))
+    words = ["run", "-m", *SMALL, "optimizer.iterations=300", f"seed={seeds}", "hydra.sweep.dir=s", "resume=true"]
+    both = [Command(tmp_path, *words) for _ in range(2)]
+    for command in both:
+        command.wait(400)
+    counts["races"] += jobs
+    for i in range(jobs):
+        run = load_run(tmp_path / "s" / str(i))
+        assert (run.metrics["status"], run.config.seed, len(run.trace)) == ("completed", i, 300)
+        events = [line.split(",")[1] for line in (run.directory / "history.csv").read_text().splitlines()]
+        assert events == ["event", "started", "completed"]
+    assert not list((tmp_path / "s").glob("*/failed-*"))
 
 
 def test_a_crash_leaves_no_lock(tmp_path, kfx):
