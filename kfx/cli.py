@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kfx import __version__
+from kfx import __version__, terminal
 from kfx.outcomes import ConfigError, KfxError
 
 _RUN_HELP = """\
@@ -27,9 +28,15 @@ Runs one experiment, or with -m every combination of comma-separated values.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 for a failed run, 2 for input that cannot be run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:  # its words are Hydra's, not argparse's
-        return _guarded(lambda: _run(words[1:]))
-    return _guarded(lambda: _call(words))
+    terminal.open_missing()
+    os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a backend that is not there would stop matplotlib
+    if words[:1] in (["run"], ["resume"], ["rerun"]):
+        with terminal.unfailing():
+            # The words of run are Hydra's, not argparse's.
+            return _guarded(lambda: _run(words[1:]) if words[0] == "run" else _call(words))
+    code = _guarded(lambda: _call(words))
+    with terminal.unfailing():  # nothing is left for the interpreter's end to fail on
+        return code
 
 
 def _call(words: list[str]) -> int:
@@ -52,7 +59,9 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return call()
+            code = call()
+            sys.stdout.flush()
+            return code
     except KfxError as error:
         print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
@@ -139,19 +148,21 @@ def _run(words: list[str]) -> int:
         print(_RUN_HELP)
         return _list(None, names=False, smoke=False)
     parsed = parser.parse_args(words)
-    if parsed.info or parsed.hydra_help:
-        return _hand_over(words)
 
     from kfx import config
 
     if parsed.config_name or parsed.config_path:
         raise ConfigError("--config-name, --config-path: kfx has one primary config; use --config-dir for more options")
+    if parsed.experimental_rerun:
+        raise ConfigError("--experimental-rerun: would unpickle a file, which can run code; use kfx rerun RUN")
+    if parsed.shell_completion or parsed.hydra_help:
+        raise ConfigError("--shell-completion, --hydra-help: kfx does not offer them; see kfx run --help")
     if parsed.cfg is not None and parsed.multirun:
         raise ConfigError("--cfg prints one config: leave out -m, and give each key one value")
     overrides = list(config.combinations(parsed.overrides, parsed.multirun))
     composed = [config.composed(each, parsed.config_dir) for each in overrides]
     jobs = [config.check(raw) for raw in composed]
-    if parsed.cfg is not None:
+    if parsed.cfg is not None or parsed.info:
         return _hand_over(words)
 
     from kfx import build, preflight
@@ -165,10 +176,10 @@ def _run(words: list[str]) -> int:
             f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
             "a sweep too, key=choice(value))"
         ) from error
-    key, folder = ("sweep", Path(shared.sweep.dir)) if parsed.multirun else ("run", Path(shared.run.dir))
+    key = "sweep" if parsed.multirun else "run"
+    folder = Path(config.text_at(shared, f"{key}.dir"))
     preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    words = [*words, f"hydra.{key}.dir='{quoted}'"]  # the time in its name must not pass on
+    words = [*words, f"hydra.{key}.dir={config.quoted(str(folder))}"]  # the time in its name must not pass on
     if not parsed.multirun:
         return _hand_over(words)
     if shared.sweeper._target_ != _BASIC_SWEEPER:  # it draws its own jobs while it runs
@@ -194,7 +205,7 @@ def _sweep(words: list[str], folder: Path, jobs: list[tuple[list[str], str]] | N
 
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     try:
-        code = _hand_over(words)
+        code = _hand_over(words, len(jobs or []))
     finally:
         rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, search_roots(folder))
         sweep.write(folder / "sweep.csv", rows)
@@ -203,22 +214,23 @@ def _sweep(words: list[str], folder: Path, jobs: list[tuple[list[str], str]] | N
     return code if all(row["status"] == Status.COMPLETED for row in rows) else max(code, 1)
 
 
-def _hand_over(words: list[str]) -> int:
-    """Let Hydra compose again, make the directories and start the jobs."""
+def _hand_over(words: list[str], jobs: int = 1) -> int:
+    """Let Hydra compose again, make the directories and start the jobs; `jobs`: how many, as far as is known."""
     import hydra
     from omegaconf import DictConfig
 
-    from kfx import config
+    from kfx import config, launcher
     from kfx.job import start
 
     codes = [0]
 
     def job(raw: DictConfig) -> float | None:
-        code, loss = start(raw)
+        code, loss = start(raw, jobs)
         codes.append(code)
         return loss
 
     config.register_resolvers()
+    launcher.register()
     entry = hydra.main(version_base="1.3", config_path=str(config.config_folder()), config_name="config")(job)
     before = sys.argv
     sys.argv = ["kfx run", *words]
@@ -241,21 +253,22 @@ def _resume(directory: Path) -> int:
 def _rerun(directory: Path, output: Path | None, tolerance: float) -> int:
     import time
 
-    from omegaconf import DictConfig, OmegaConf
-
     from kfx import compare, config
+    from kfx.record import load_run
     from kfx.run import run
 
-    if not (directory / "config.yaml").is_file():
+    if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to repeat")
-    raw = OmegaConf.load(directory / "config.yaml")
-    assert isinstance(raw, DictConfig)
+    if not 0 <= tolerance < 1:
+        raise ConfigError(f"--tolerance {tolerance:g}: expected a number from 0 to below 1")
+    recorded = load_run(directory)
+    raw = recorded.config
     config.check(raw)
     repeated = output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     code = run(raw, repeated)
     if code:
         return code
-    same, line = compare.same_results(directory, repeated, tolerance)
+    same, line = compare.same_results(recorded, load_run(repeated), tolerance)
     print(f"{'the same' if same else 'DIFFERENT'}: {line}")
     return 0 if same else 1
 
@@ -266,11 +279,14 @@ def _compare(parsed: argparse.Namespace) -> int:
     from kfx import compare
 
     by = parsed.by.split(",")
+    if parsed.figure is not None:
+        compare.check_picture_name(parsed.figure)
     runs, left_out = compare.collect(parsed.paths, parsed.metric, parsed.kernel, parsed.n_interpolation)
+    if not runs:
+        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise ConfigError(f"kfx compare: no run to show: {left_out[0]}{more}")
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)
-    if not runs:
-        raise ConfigError(f"kfx compare: no completed run among {len(left_out)}")
     frame = compare.table(runs, by, parsed.metric, parsed.mix)
     Console(width=None if sys.stdout.isatty() else 180).print(compare.screen(frame, by, parsed.metric))
     for path, write in (

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from kfx.identity import content
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import COLOURS, figure
-from kfx.record import load_run
+from kfx.record import RecordError, Run, load_run
 from kfx.sweep import runs_below
 
 _MEASURED = ("value", "rho_initial", "rho_final", "seconds", "kernel_evaluations")
@@ -47,7 +48,12 @@ def collect(
             if item.status != Status.COMPLETED:
                 left_out.append(f"{item.directory}: {item.status}")
                 continue
-            runs.append(_read(item.directory, metric, kernel, n_interpolation))
+            try:
+                runs.append(_read(item.directory, metric, kernel, n_interpolation))
+            except (ConfigError, RecordError) as error:  # one run must not cost the others their table
+                left_out.append(str(error))
+            except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+                left_out.append(f"{item.directory}: its record is damaged ({type(error).__name__}: {error})")
     return runs, left_out
 
 
@@ -180,6 +186,13 @@ def _escaped(text: str) -> str:
     return text if text.startswith("$") else text.replace("_", r"\_").replace("%", r"\%")
 
 
+def check_picture_name(path: Path) -> None:
+    """ConfigError for a name whose ending is no format of a picture."""
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if path.suffix[1:] not in known:
+        raise ConfigError(f"--figure {path}: expected a name that ends in {', '.join(f'.{name}' for name in known)}")
+
+
 def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     """The metric of each row with its deviation over seeds."""
     drawn, (axes,) = figure(height=1.2 + 0.42 * len(frame))
@@ -191,17 +204,50 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     return drawn
 
 
-def same_results(first: Path, second: Path, tolerance: float) -> tuple[bool, str]:
-    """Whether two runs agree in trace and metrics, times aside; and a line that says how closely."""
-    a, b = load_run(first), load_run(second)
-    traces = [run.trace.drop(columns="seconds") for run in (a, b)]
-    if traces[0].equals(traces[1]) and a.evaluation.equals(b.evaluation):
-        return True, "trace and evaluation agree bit for bit"
-    if len(traces[0]) != len(traces[1]) or len(a.evaluation) != len(b.evaluation):
-        return False, f"{len(traces[0])} and {len(traces[1])} rows of trace"
-    largest = 0.0
-    for frames in (traces, [a.evaluation, b.evaluation]):
-        numbers = [frame.select_dtypes("number").to_numpy(dtype=float) for frame in frames]
-        scale = np.maximum(np.abs(numbers[0]), 1e-12)
-        largest = max(largest, float(np.nanmax(np.abs(numbers[0] - numbers[1]) / scale, initial=0.0)))
-    return largest <= tolerance, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
+    """Whether two runs agree in trace, evaluation and final parameters, times aside; and a line that says how closely.
+
+    Everything is compared: NaN agrees with NaN alone, and names, events and the number of rows must be the same.
+    tolerance: largest relative difference of two numbers that still counts as the same.
+    """
+    pairs = [
+        ("trace", a.trace.drop(columns="seconds"), b.trace.drop(columns="seconds")),
+        ("evaluation", a.evaluation, b.evaluation),
+    ]
+    largest, exact = 0.0, True
+    for name, first, second in pairs:
+        if len(first) != len(second):
+            return False, f"{len(first)} and {len(second)} rows of {name}"
+        if list(first) != list(second):
+            odd = set(map(str, first)) ^ set(map(str, second))
+            return False, f"the {name} has other columns: {', '.join(sorted(odd)) or 'in another order'}"
+        exact = exact and first.equals(second)
+        for column in first:
+            x, y = first[column], second[column]
+            if not (pd.api.types.is_numeric_dtype(x) and pd.api.types.is_numeric_dtype(y)):
+                differing = np.flatnonzero(x.astype(str).to_numpy() != y.astype(str).to_numpy())
+                if len(differing):
+                    row = differing[0]
+                    return False, f"{name} row {row}, {column}: {x[row]!s} and {y[row]!s}"
+                continue
+            difference = _relative_difference(x.to_numpy(dtype=float), y.to_numpy(dtype=float))
+            if difference > tolerance:
+                return (
+                    False,
+                    f"{name}, {column}: largest relative difference {difference:.1e}, tolerance {tolerance:.0e}",
+                )
+            largest = max(largest, difference)
+    for key in ("status", "parameters"):
+        if key == "status" and a.metrics[key] != b.metrics[key]:
+            return False, f"status: {a.metrics[key]} and {b.metrics[key]}"
+    if exact and a.metrics.get("parameters") == b.metrics.get("parameters"):
+        return True, "trace, evaluation and parameters agree bit for bit"
+    return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+
+
+def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest |x − y| / |x|; infinite where one is finite and the other is not."""
+    agree = (x == y) | (np.isnan(x) & np.isnan(y))
+    if not np.all(np.isfinite(x[~agree]) & np.isfinite(y[~agree])):
+        return math.inf
+    return float(np.max(np.abs(x - y)[~agree] / np.maximum(np.abs(x[~agree]), 1e-12), initial=0.0))

@@ -8,16 +8,21 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
+from omegaconf.grammar_parser import parse
 
+from kfx import hydra_node
 from kfx.outcomes import ConfigError, DataError
 from kfx.schema import (
     FLOWS,
@@ -45,19 +50,30 @@ def config_folder() -> Path:
     return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
 
 
-def options(group: str) -> list[str]:
-    """Every option of a group, by its name on the command line. A leading underscore marks a part of others."""
-    folder = config_folder() / group
-    paths = [path.relative_to(folder) for path in folder.rglob("*.yaml") if not path.name.startswith("_")]
-    return sorted(path.with_suffix("").as_posix() for path in paths)
+def options(group: str, own: str | None = None) -> list[str]:
+    """Every option of a group, by its name on the command line, with those of a folder of one's own. A leading
+    underscore marks a part of others."""
+    found = set()
+    for folder in _folders(group, own):
+        paths = [path.relative_to(folder) for path in folder.rglob("*.yaml") if not path.name.startswith("_")]
+        found |= {path.with_suffix("").as_posix() for path in paths}
+    return sorted(found)
 
 
-def description(group: str, option: str) -> str:
+def description(group: str, option: str, own: str | None = None) -> str:
     """The first comment of an option's file that is not a directive: its one-line description."""
-    for line in (config_folder() / group / f"{option}.yaml").read_text().splitlines():
+    path = next(path for folder in _folders(group, own) if (path := folder / f"{option}.yaml").is_file())
+    for line in path.read_text(errors="replace").splitlines():
         if line.startswith("#") and not line.startswith("# @"):
             return line.lstrip("# ")
     return ""
+
+
+def _folders(group: str, own: str | None) -> list[Path]:
+    """Where a group's options lie; kfx's own come first, as in Hydra's search path."""
+    if own is not None and not Path(own).is_dir():
+        raise ConfigError(f"--config-dir {own}: is no folder")
+    return [config_folder() / group, *([Path(own) / group] if own is not None else [])]
 
 
 def run_name(choices: DictConfig) -> str:
@@ -88,8 +104,10 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
                 raise ConfigError(f"{override.input_line}: the basic sweeper takes lists; write {key}=a,b,c")
             try:
                 alternatives[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            except (HydraException, ValueError) as error:
+            except (HydraException, ValueError, ArithmeticError, MemoryError) as error:
                 raise ConfigError(f"{override.input_line}: {_first_line(error)}; write {key}=a,b,c") from error
+            if not alternatives[key]:
+                raise ConfigError(f"{override.input_line}: holds no value; write {key}=a,b,c")
         else:
             alternatives[key] = [str(override.input_line)]
     for choice in itertools.product(*alternatives.values()):
@@ -103,9 +121,12 @@ def without_sweeps(overrides: Sequence[str]) -> list[str]:
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
-        return OverridesParser.create().parse_overrides(list(overrides))
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
         raise ConfigError(f"cannot read {_first_line(error)}; write key=value") from error
+    if any(str(override.key_or_group) == "hydra.searchpath" for override in parsed):  # it may import a package
+        raise ConfigError("hydra.searchpath: use --config-dir DIR for options of your own")
+    return parsed
 
 
 def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Config:
@@ -117,7 +138,9 @@ def composed(overrides: Sequence[str], search_path: str | None = None) -> DictCo
     """The config that Hydra will hand to the job, before the checks, with Hydra's own node."""
     try:
         return _compose(overrides, search_path)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # files and words of any kind come through here, and so do errors
         raise ConfigError(_explain(error, overrides, search_path)) from error
 
 
@@ -125,20 +148,32 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
     register_resolvers()
     if search_path is not None and not Path(search_path).is_dir():
         raise ConfigError(f"--config-dir {search_path}: is no folder")
-    extra = [f"hydra.searchpath=[file://{Path(search_path).resolve()}]"] if search_path else []
+    extra = [f"hydra.searchpath=[{quoted(f'file://{Path(search_path).resolve()}')}]"] if search_path else []
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
 
 
+@cache
+def _usual_hydra_node() -> DictConfig:
+    return _compose([], None).hydra
+
+
 def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
-    """One line for what Hydra refused: the override at fault, and what it takes."""
+    """One line for what Hydra refused: the file or the override at fault, and what it takes."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        at = f"{error.problem_mark.name}: line {error.problem_mark.line + 1}" if error.problem_mark else "a config file"
+        return f"{at.strip()}: {' '.join(str(error.problem or error.context).split())}; mend the file"
     known = [*OPTIONS, *SINGLE, "seed", "kernel_check", "resume", "figures", "retries", "experiment"]
     for override in _parse(overrides):
         key = str(override.key_or_group)
         value = override.value() if override.value_type is not None else None
         group, _, field = key.partition(".")
-        if key in GROUPS and value not in options(key):
-            return f"{key}={value}: unknown option; it takes {_near(str(value), options(key))}"
+        if key in GROUPS and str(value) not in (known_options := options(key, search_path)):
+            return f"{key}={value}: unknown option; it takes {_near(str(value), known_options)}"
+        if key == "experiment" and not override.is_add():
+            return f"experiment={value}: is not part of the default config; write +experiment={value}"
+        if key in ("hydra/launcher", "hydra/sweeper") and (extra := _EXTRAS.get(str(value))):
+            return f"{key}={value}: needs a package that is not here; pip install 'kfx[{extra}]'"
         if group not in (*known, "hydra"):
             return f"{key}: unknown key; it takes {_near(key, known)}"
         if key == "kernel_check" and not override.is_add():
@@ -161,9 +196,26 @@ def _schema_without(override: Override, overrides: Sequence[str], search_path: s
         return None
     try:
         rest = _compose([o for o in overrides if o != override.input_line], search_path)
-    except (HydraException, OmegaConfBaseException, ValueError):
+    except Exception:  # the same error again, or the next
         return None
-    return OPTIONS[group].get(rest[group].name)
+    node = rest.get(group)
+    return OPTIONS[group].get(node.get("name")) if isinstance(node, DictConfig) else None
+
+
+_EXTRAS = {
+    "joblib": "joblib",
+    "slurm": "slurm",
+    "submitit_slurm": "slurm",
+    "submitit_local": "slurm",
+    "optuna": "optuna",
+}
+"""What brings Hydra's launchers and sweepers."""
+
+
+def quoted(text: str) -> str:
+    """A text as a value of an override, whatever is in it."""
+    escaped = re.sub(r"(\\+)('|$)", lambda found: found[1] * 2 + found[2], text).replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _near(word: str, known: Sequence[str]) -> str:
@@ -176,12 +228,25 @@ def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def text_at(node: DictConfig, key: str) -> str:
+    """A setting of Hydra's with its interpolations written out; ConfigError where that cannot be done."""
+    try:
+        return str(OmegaConf.select(node, key, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"hydra.{key}: {_first_line(error)}; set it, or write the folder") from error
+
+
 # ---- checks
 
 
 def check(raw: DictConfig) -> Config:
     """Build the typed config; every key, type, range and combination is checked."""
-    _refuse_constructions(raw)
+    if "hydra" in raw:
+        hydra_node.check(raw.hydra, _usual_hydra_node())
+    try:
+        _refuse_resolvers(raw)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"cannot read an interpolation: {_first_line(error)}; write the value") from error
     raw = _resolved(raw)
     known = {item.name for item in dataclasses.fields(Config)}
     for key in map(str, raw):
@@ -224,18 +289,22 @@ def _resolved(raw: DictConfig) -> DictConfig:
         raise ConfigError(f"{error.full_key or 'config'}: {_first_line(error)}; write the value") from error
 
 
-_HYDRAS_OWN = ("hydra._internal.core_plugins.", "hydra_plugins.", "hydra.experimental.callbacks.", "optuna.samplers.")
-_RESOLVER = re.compile(r"\$\{[^}]*:")
-
-
-def _refuse_constructions(raw: DictConfig) -> None:
-    """ConfigError if the config would build a foreign object through Hydra, or read the environment."""
+def _refuse_resolvers(raw: DictConfig) -> None:
+    """ConfigError if a value of the job would call a resolver, as one that reads the environment."""
     for path, value in _leaves(OmegaConf.to_container(raw, resolve=False), ""):
-        in_hydra = path.startswith("hydra.")
-        if in_hydra and path.endswith("._target_") and not str(value).startswith(_HYDRAS_OWN):
-            raise ConfigError(f"{path}={value}: Hydra may build its own launchers and sweepers here, and nothing else")
-        if not in_hydra and isinstance(value, str) and _RESOLVER.search(value):
+        if not path.startswith("hydra.") and isinstance(value, str) and "${" in value and _calls_resolver(value):
             raise ConfigError(f"{path}={value}: an interpolation may name a key, not call a resolver; write the value")
+
+
+def _calls_resolver(value: str) -> bool:
+    """Whether there is a resolver's call in it, at any depth of its interpolations."""
+    waiting: list[Any] = [parse(value)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, OmegaConfGrammarParser.InterpolationResolverContext):
+            return True
+        waiting += getattr(node, "children", None) or []
+    return False
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -62,14 +62,21 @@ def _git() -> dict[str, Any]:
     if not (root / ".git").exists():
         return {"git_commit": None, "git_dirty": None}
     return {
-        "git_commit": _output(["git", "-C", str(root), "rev-parse", "HEAD"]),
-        "git_dirty": bool(_output(["git", "-C", str(root), "status", "--porcelain"])),
+        "git_commit": _output(["-C", str(root), "rev-parse", "HEAD"]),
+        "git_dirty": bool(_output(["-C", str(root), "status", "--porcelain"])),
     }
 
 
 def _output(command: list[str]) -> str | None:
+    # Variables and settings of Git can name programs to run.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        done = subprocess.run(
+            ["git", *safe, *command], capture_output=True, text=True, timeout=10, check=True, env=clean
+        )
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -52,9 +52,7 @@ class FlowFollower:
         self._rows: Rows | None = None
         self._measured: tuple[int, int] | None = None
 
-    def __call__(
-        self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool
-    ) -> int:
+    def __call__(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool) -> int:
         """Measure and keep what is due before a layer; how long `flow.csv` is then."""
         every, last = self.node.evaluate_every, self.node.evaluate_last
         wanted = (every and layer % every == 0) or layer > self.layers - last or (final and every + last > 0)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from kfx import build, config, sweep
 from kfx.identity import identity
 from kfx.outcomes import Event, KfxError, Status
-from kfx.progress import say
+from kfx.progress import numbered, say
 from kfx.record import CompletedError
 from kfx.run import relative, resume, run
 from kfx.writer import HeldError
@@ -27,12 +27,12 @@ class Stopped(KeyboardInterrupt):
     """A run was interrupted, has said so, and gave this exit code."""
 
 
-def start(raw: DictConfig) -> tuple[int, float | None]:
-    """What Hydra calls for each job, in this process or in a worker: its exit code, and what a sweeper may minimise.
+def start(raw: DictConfig, jobs: int = 1) -> tuple[int, float | None]:
+    """What Hydra calls for each of its jobs: the exit code, and what a sweeper may minimise.
 
     Results live in files; these two are for whoever waits.
     """
-    settings = HydraConfig.get()
+    settings: Any = HydraConfig.get()
     config.register_resolvers()
     threads = _share_of_cores(settings)
     if threads and raw.device.threads is None:
@@ -40,7 +40,8 @@ def start(raw: DictConfig) -> tuple[int, float | None]:
             raw.device.threads = threads
     own = Path(settings.runtime.output_dir)
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
-    code = attempt(raw, own, list(settings.overrides.task), roots)
+    with numbered(int(OmegaConf.select(settings, "job.num") or 0) + 1, jobs):
+        code = attempt(raw, own, list(settings.overrides.task), roots)
     if code in INTERRUPTED:
         raise Stopped(code)  # ends a sweep; the jobs after it have not started
     return code, sweep.loss(own)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from kfx.outcomes import KfxError
+from kfx.outcomes import ConfigError, KfxError
 
 SIZES = tuple(range(100, 1001, 100))
 VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
@@ -116,9 +116,22 @@ def arithmetics(frameworks: Sequence[str]) -> list[Arithmetic]:
             import jax
 
             jax.config.update("jax_enable_x64", True)
-            devices = [*jax.devices("cpu")[:1], *(d for d in jax.devices() if d.platform == "gpu")]
+            seen = jax_devices()
+            devices = [*jax.devices("cpu")[:1], *(d for d in seen if d.platform == "gpu")]
             found += [JaxArithmetic(device, dtype) for device in devices]
     return sorted(found, key=lambda a: (a.framework != "torch", a.device, a.dtype))
+
+
+def jax_devices() -> list[Any]:
+    """JAX's devices; ConfigError where JAX finds none, as for a platform that does not exist."""
+    import jax
+
+    try:
+        return jax.devices()
+    except RuntimeError as error:
+        chosen = os.environ.get("JAX_PLATFORMS")
+        said = " ".join(str(error).split())
+        raise ConfigError(f"JAX_PLATFORMS={chosen}: JAX says: {said}; leave the variable out") from error
 
 
 # ---- verdicts

@@ -9,7 +9,7 @@ from pathlib import Path
 from kfx import build
 from kfx.data.files import locate
 from kfx.outcomes import ConfigError, DataError
-from kfx.precision import pick_device
+from kfx.precision import jax_devices, pick_device
 from kfx.schema import CNNGPNode, Config
 from kfx.streams import Streams
 
@@ -35,8 +35,10 @@ def check(jobs: Sequence[Config]) -> None:
                 f"evaluation.n_interpolation=null: all {n} points need a Gram matrix of {8 * n**2 / 1e9:.0f} GB; "
                 "give a list, say [100,1000]"
             )
-        if build.uses_jax(job.kernel) and pick_device(job.device.name).type == "cuda":
-            _require_jax_gpu(job.device.name)
+        if build.uses_jax(job.kernel):
+            jax_devices()
+            if pick_device(job.device.name).type == "cuda":
+                _require_jax_gpu(job.device.name)
     from_files = [job for job in jobs if build.data_files(job.dataset) or getattr(job.dataset, "classes", None)]
     for dataset, name in dict.fromkeys(pair for job in from_files for pair in build.data_files(job.dataset)):
         locate(dataset, name)

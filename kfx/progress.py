@@ -6,6 +6,9 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +20,7 @@ class Progress:
     """Follows the trace rows of a run of `total` iterations."""
 
     def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = label, total
+        self.label, self.total = _label.get() + label, total
         self._bar: Any = None
         self._last_line = time.monotonic()
 
@@ -65,6 +68,19 @@ def _state(row: dict[str, Any]) -> str:
     return "  ".join([*shown, row["event"]]).rstrip()
 
 
+_label: ContextVar[str] = ContextVar("label", default="")
+
+
+@contextmanager
+def numbered(number: int, of: int) -> Iterator[None]:
+    """Within the block, what a run says of its progress begins with which job of a sweep it is."""
+    token = _label.set(f"job {number} of {of} · " if of > 1 else "")
+    try:
+        yield
+    finally:
+        _label.reset(token)
+
+
 class Waiting:
     """Says what goes on when a block takes more than a moment, and how long it took."""
 
@@ -93,7 +109,7 @@ class Steps:
     """Follows work of `total` equal steps: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.done = label, total, 0
+        self.label, self.total, self.done = _label.get() + label, total, 0
         self._bar: Any = None
 
     def __enter__(self) -> Self:

@@ -543,17 +543,44 @@ class Run:
 def load_run(path: str | Path) -> Run:
     """Read a run directory: `.config`, `.metrics`, `.trace`, `.evaluation`, `.kernel`.
 
-    A row that a killed run left half-written is dropped. FileNotFoundError where there is no run.
+    A row that a killed run left half-written is dropped. FileNotFoundError where there is no run; RecordError where a
+    file of it is damaged.
     """
     directory = Path(path)
     if not (directory / "metrics.json").is_file():
         raise FileNotFoundError(f"{directory} holds no run: it has no metrics.json")
-    config = OmegaConf.load(directory / "config.yaml") if (directory / "config.yaml").is_file() else OmegaConf.create()
-    assert isinstance(config, DictConfig)
     return Run(
         directory,
-        config,
-        json.loads((directory / "metrics.json").read_text()),
-        read_rows(directory / "trace.csv", TRACE_COLUMNS),
-        read_rows(directory / "evaluation.csv", EVALUATION_COLUMNS),
+        read_config(directory) if (directory / "config.yaml").is_file() else OmegaConf.create(),
+        read_metrics(directory),
+        read_table(directory / "trace.csv", TRACE_COLUMNS),
+        read_table(directory / "evaluation.csv", EVALUATION_COLUMNS),
     )
+
+
+def read_config(directory: Path) -> DictConfig:
+    """`config.yaml`; RecordError where it is damaged."""
+    path = directory / "config.yaml"
+    try:
+        config = OmegaConf.load(path)
+    except Exception as error:  # what is in a damaged file is anybody's guess
+        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig):
+        raise RecordError(f"{path}: damaged: expected keys and values")
+    return config
+
+
+def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A table of a record with at least these columns, or none; RecordError where it is damaged."""
+    import pandas as pd
+
+    try:
+        table = read_rows(path, columns)
+    except (ValueError, pd.errors.ParserError) as error:  # bytes that are no text, rows of other lengths
+        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    texts = {"event", "kernel", "metric"}
+    missing = [name for name in columns if name not in table]
+    wrong = [n for n in columns if n not in missing and n not in texts and not pd.api.types.is_numeric_dtype(table[n])]
+    if not table.empty and (missing or wrong):
+        raise RecordError(f"{path}: damaged: {'no column' if missing else 'no numbers in'} {(missing or wrong)[0]}")
+    return table

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
@@ -32,7 +32,7 @@ from kfx.optimizers.flow import Flow
 from kfx.outcomes import ConfigError, Event, KfxError, NumericalError, Status
 from kfx.preflight import check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
-from kfx.record import Record
+from kfx.record import Record, read_config
 from kfx.schema import FLOWS, Config
 from kfx.starts import objectives_at
 from kfx.streams import Streams
@@ -51,9 +51,7 @@ def resume(directory: Path) -> int:
     """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened."""
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise config.ConfigError(f"{directory}: holds no run to resume")
-    raw = OmegaConf.load(directory / "config.yaml")
-    assert isinstance(raw, DictConfig)
-    return _write(raw, directory, None, resume=True)
+    return _write(read_config(directory), directory, None, resume=True)
 
 
 _MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3  # <malloc.h>

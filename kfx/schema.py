@@ -72,7 +72,11 @@ class Node:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if "test" in item.metadata and not item.metadata["test"](value):
+            try:
+                good = "test" not in item.metadata or item.metadata["test"](value)
+            except TypeError:  # a list where a word belongs, or the like
+                good = False
+            if not good:
                 raise FieldError(item.name, value, item.metadata["accepts"])
 
 
@@ -131,7 +135,7 @@ def _classes() -> Any:
     return _ranged(
         None,
         "two or more different numbers from 0 to 9, or null for all",
-        lambda v: v is None or (len(set(v)) == len(v) > 1 and all(0 <= i <= 9 for i in v)),
+        lambda v: v is None or (all(isinstance(i, int) and 0 <= i <= 9 for i in v) and len(set(v)) == len(v) > 1),
     )
 
 
@@ -179,7 +183,11 @@ class KernelNode(Node):
         {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
     )
     starts: int = _count(1)
-    trainable: list[str] | None = _ranged(None, "a list of parameters, or null for the usual ones", lambda v: v != [])
+    trainable: list[str] | None = _ranged(
+        None,
+        "a list of parameters, or null for the usual ones",
+        lambda v: v is None or (v != [] and all(isinstance(name, str) for name in v)),
+    )
     # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
     bounds: dict = _ranged(
         {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())

@@ -50,9 +50,10 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
 
 def _metrics(directory: Path) -> dict[str, Any]:
     try:
-        return json.loads((directory / "metrics.json").read_text())
+        found = json.loads((directory / "metrics.json").read_text())
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def earlier(identity: str, roots: Iterable[Path]) -> Found | None:

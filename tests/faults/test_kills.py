@@ -231,7 +231,9 @@ def test_what_an_ended_fold_left_is_whole_or_the_run_does_not_go_on(tmp_path, da
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes(content[:200] if damage == "cut" else content[:-40] + bytes([content[-40] ^ 1]) + content[-39:])
+        path.write_bytes(
+            content[:200] if damage == "cut" else content[:-40] + bytes([content[-40] ^ 1]) + content[-39:]
+        )
     assert finish(tmp_path, "resume", "r") == 1
     counts["injected"] += 2
     log = (tmp_path / "log").read_text()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -198,16 +202,79 @@ def test_a_failure_is_never_reused_and_retried_by_number(kfx, in_folder, monkeyp
 
 
 def test_jobs_share_the_cores(kfx, in_folder):
-    import json
-
     words = ["run", "-m", *(w for w in SMALL if "threads" not in w), "seed=0,1", "hydra.sweep.dir=s"]
     assert kfx(*words, "hydra/launcher=cores", "hydra.launcher.n_jobs=2")[0] == 0
-    import os
-
     for i in range(2):
         environment = json.loads((in_folder / f"s/{i}/environment.json").read_text())
         assert environment["threads"] == max(len(os.sched_getaffinity(0)) // 2, 1)
     assert "2 of 2" in kfx(*words, "resume=true")[2]
+
+
+LONG = [
+    "run",
+    "-m",
+    *(word for word in SMALL if "threads" not in word),
+    "optimizer.iterations=4000",
+    "seed=0,1,2",
+    "hydra.sweep.dir=s",
+    "hydra/launcher=cores",
+    "resume=true",
+]
+
+
+def under_way(folder):
+    """A sweep on two cores with two jobs in the middle of their fits: its process, in a group of its own."""
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "kfx", *LONG], cwd=folder, start_new_session=True, stderr=log)
+    wait_for(lambda: min(rows(folder / "s/0"), rows(folder / "s/1")) > 20)
+    return process
+
+
+def nobody_writes(folder):
+    before = [rows(folder / "s" / str(i)) for i in range(3)]
+    time.sleep(0.5)
+    assert [rows(folder / "s" / str(i)) for i in range(3)] == before
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda pid: os.kill(pid, signal.SIGTERM),
+        lambda pid: os.kill(pid, signal.SIGINT),
+        lambda pid: os.kill(pid, signal.SIGKILL),
+        lambda pid: os.killpg(pid, signal.SIGTERM),
+        lambda pid: os.killpg(pid, signal.SIGINT),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGKILL", "SIGTERM to the group", "SIGINT to the group"],
+)
+def test_a_stopped_sweep_on_cores_leaves_no_orphan_and_starts_nothing(tmp_path, stop, request, counts):
+    process = under_way(tmp_path)
+    stop(process.pid)
+    code = process.wait(60)
+    counts["injected"] += 1
+    killed = "SIGKILL" in request.node.name
+    assert code == (-9 if killed else 130 if "SIGINT" in request.node.name else 143)
+    wait_for(lambda: all(load_run(tmp_path / "s" / str(i)).metrics["status"] == "interrupted" for i in range(2)))
+    nobody_writes(tmp_path)
+    assert not (tmp_path / "s/2/metrics.json").exists()
+    if not killed:
+        with open(tmp_path / "s/sweep.csv", newline="") as stream:
+            assert [row["status"] for row in csv.DictReader(stream)] == ["interrupted", "interrupted", "missing"]
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
+    process = under_way(tmp_path)
+    victim = json.loads((tmp_path / "s/0/.writer.json").read_text())["pid"]
+    os.kill(victim, signal.SIGKILL)  # as when memory runs out
+    counts["injected"] += 1
+    assert process.wait(200) == 1
+    with open(tmp_path / "s/sweep.csv", newline="") as stream:
+        assert [row["status"] for row in csv.DictReader(stream)] == ["killed", "completed", "completed"]
+    assert "job 1 of 3: its process ended by SIGKILL" in (tmp_path / "log").read_text()
+    again = Command(tmp_path, *LONG)
+    assert again.wait(200) == 0
+    counts["resumed"] += 1
 
 
 # ---- identity, rerun and comparison
@@ -295,7 +362,5 @@ def test_no_config_constructs_or_reads_the_environment(kfx, in_folder, word):
     code, _, err = kfx("run", *SMALL, word)
     assert code == 2
     assert len(err.splitlines()) == 1
-    import os
-
     assert os.environ["HOME"] not in err.replace(str(in_folder), "")
     assert not (in_folder / "runs").exists()

@@ -1,0 +1,82 @@
+"""The terminal: what a person sees, or no longer wants to see, never decides what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def open_missing() -> None:
+    """Put the null device in the place of standard streams that are closed, before a file of a run takes their number
+    and what libraries print."""
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest number that is free
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
+        elif isinstance(getattr(sys, name), io.TextIOWrapper):
+            getattr(sys, name).reconfigure(errors="replace")  # an encoding without λ shows a question mark
+
+
+class _Unfailing(io.TextIOBase):
+    """A stream whose writes cannot fail: once one does, as into a closed pipe or a full disk, the rest goes nowhere."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    @property
+    def encoding(self) -> Any:  # type: ignore[override]
+        return getattr(self.stream, "encoding", "utf-8")
+
+    def isatty(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            return bool(self.stream.isatty())
+        return False
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def write(self, text: str) -> int:
+        try:
+            self.stream.write(text)
+            if "\n" in text:
+                self.stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except (OSError, ValueError):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # what is in its buffer has to go somewhere, too
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+            self.stream.flush()
+
+
+@contextlib.contextmanager
+def unfailing() -> Iterator[None]:
+    """Within the block, printing cannot fail."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (s if isinstance(s, _Unfailing) else _Unfailing(s) for s in before)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
