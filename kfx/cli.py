@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kfx import __version__, terminal
 from kfx.outcomes import ConfigError, KfxError
@@ -56,6 +58,14 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _guarded(call: Callable[[], int]) -> int:
+    interrupted: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -74,6 +84,11 @@ def _guarded(call: Callable[[], int]) -> int:
         if error.args:  # a run that has said so itself, with its exit code
             return int(error.args[0])
         print("kfx: interrupted", file=sys.stderr)
+        return 130
+    except Exception:
+        if not interrupted:
+            raise
+        print("kfx: interrupted", file=sys.stderr)  # a library made an error of its own of it
         return 130
 
 
@@ -178,6 +193,7 @@ def _run(words: list[str]) -> int:
         ) from error
     key = "sweep" if parsed.multirun else "run"
     folder = Path(config.text_at(shared, f"{key}.dir"))
+    preflight.check_disk(jobs, folder)
     preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)
     words = [*words, f"hydra.{key}.dir={config.quoted(str(folder))}"]  # the time in its name must not pass on
     if not parsed.multirun:

@@ -42,6 +42,7 @@ GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation"
 
 
 _MOST_SHOWN = 30
+_MOST_JOBS = 10_000  # of a sweep: each is composed and checked before the first begins
 
 
 def config_folder() -> Path:
@@ -103,13 +104,17 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
                     continue  # that sweeper draws it while it runs
                 raise ConfigError(f"{override.input_line}: the basic sweeper takes lists; write {key}=a,b,c")
             try:
-                alternatives[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+                values = itertools.islice(override.sweep_string_iterator(), _MOST_JOBS + 1)
+                alternatives[key] = [f"{key}={value}" for value in values]
             except (HydraException, ValueError, ArithmeticError, MemoryError) as error:
                 raise ConfigError(f"{override.input_line}: {_first_line(error)}; write {key}=a,b,c") from error
             if not alternatives[key]:
                 raise ConfigError(f"{override.input_line}: holds no value; write {key}=a,b,c")
         else:
             alternatives[key] = [str(override.input_line)]
+    jobs = math.prod(map(len, alternatives.values()))
+    if jobs > _MOST_JOBS:
+        raise ConfigError(f"-m: a sweep has at most {_MOST_JOBS} jobs, this one has more; split it")
     for choice in itertools.product(*alternatives.values()):
         yield list(choice)
 

@@ -40,7 +40,7 @@ def describe(seed: int, device: torch.device, switches: dict[str, Any], checksum
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "processor": _processor(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "precision_switches": switches,

@@ -74,11 +74,16 @@ def evaluate(
     largest = max(sizes)
     head = torch.as_tensor(order[:largest], device=x_train.device)
     points, targets = x_train[head], y_train[head]
-    gram = kernel.gram(points)
-    cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
     rows: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
     failures: list[str] = []
+    try:
+        gram = kernel.gram(points)
+        cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
+    except NumericalError as error:
+        failures.append(f"{name} {kernel!r}: {error}")
+        gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
+        cross = gram.new_full((len(x_test), largest), math.nan)
     for size in sizes:
         for regularization in scoring.regularizations:
             used = gram[:size, :size]
@@ -95,7 +100,10 @@ def evaluate(
                     if not np.isfinite(prediction).all():
                         raise NumericalError(Event.DIVERGED, "a prediction is not finite")
                     arrays[f"{key}/mean"] = prediction
-                    measured |= metrics(prediction, data)
+                    found = metrics(prediction, data)
+                    if not all(map(math.isfinite, found.values())):
+                        raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
+                    measured |= found
                     if scoring.train_error:
                         fitted = [
                             _predicted(kernel.gram(block, points[:size]), alpha, scoring.clip)

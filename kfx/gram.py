@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from kfx import build
+from kfx.kernels.base import Kernel
+from kfx.outcomes import Event, NumericalError
 from kfx.precision import pick_device, set_switches
 from kfx.progress import Steps
 from kfx.schema import Config
@@ -38,15 +40,22 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
             for start in range(0, len(rows), block):
                 stop = min(start + block, len(rows))
                 if symmetric:  # the upper triangle, and its mirror image
-                    out[start:stop, start:stop] = kernel.gram(rows[start:stop]).cpu().numpy()
+                    out[start:stop, start:stop] = _finite(kernel, kernel.gram(rows[start:stop]))
                     if stop < n:
-                        right = kernel.gram(rows[start:stop], x_train[stop:]).cpu().numpy()
+                        right = _finite(kernel, kernel.gram(rows[start:stop], x_train[stop:]))
                         out[start:stop, stop:] = right
                         out[stop:, start:stop] = right.T
                 else:
-                    out[start:stop] = kernel.gram(rows[start:stop], x_train).cpu().numpy()
+                    out[start:stop] = _finite(kernel, kernel.gram(rows[start:stop], x_train))
                 steps.advance()
             out.flush()
             partial.replace(path)
             paths.append(path)
     return paths
+
+
+def _finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
+    """The block, if it is finite; NumericalError (diverged) if not."""
+    if not bool(block.isfinite().all()):
+        raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
+    return block.cpu().numpy()

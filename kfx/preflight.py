@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from kfx import build
 from kfx.data.files import locate
+from kfx.disk import in_bytes
 from kfx.outcomes import ConfigError, DataError
 from kfx.precision import jax_devices, pick_device
-from kfx.schema import CNNGPNode, Config
+from kfx.schema import FLOWS, CNNGPNode, Config
 from kfx.streams import Streams
 
 _MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
@@ -19,11 +23,8 @@ _MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been
 def check(jobs: Sequence[Config]) -> None:
     """Devices exist, kernels accept their parameters, and data files are here, fetched if they can be."""
     for job in jobs:
-        if job.device.name == "cuda":
-            import torch
-
-            if not torch.cuda.is_available():
-                raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or device=auto")
+        if job.device.name == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device=cuda: torch sees no CUDA device here; use device=cpu or device=auto")
         if isinstance(job.kernel, CNNGPNode) and job.kernel.engine == "fused":
             device = pick_device(job.device.name)
             if device.type != "cpu":
@@ -60,6 +61,25 @@ def check_sizes(job: Config, n_train: int) -> None:
             raise DataError(f"{key}: asks for {n}, and dataset {job.dataset.name} holds {n_train} training points")
 
 
+def check_layers(job: Config, folder: Path) -> str:
+    """How much disk the layers of a flow will take, in words; ConfigError if there is not so much where `folder` is, or
+    will be."""
+    flow = build.optimizer(job)
+    parts = build.parts(job, Streams(job.seed))
+    dtype = getattr(torch, job.device.dtype)
+    each = [flow.layer_bytes(torch.as_tensor(p.x_train, dtype=dtype), torch.as_tensor(p.y_train)) for p in parts]
+    there = sum(path.stat().st_size for path in folder.glob("layers-*.bin"))
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    total, free = flow.iterations * sum(each), shutil.disk_usage(place).free + there
+    size = f"about {in_bytes(total)} ({in_bytes(max(each))} a layer)"
+    if total > free:
+        raise ConfigError(
+            f"flow.record_layers=true: needs {size}, and {in_bytes(free)} are free there; set it to false (test points "
+            "flow along all the same), or take smaller batches or fewer layers"
+        )
+    return f"{size}, {in_bytes(free)} free"
+
+
 def _require_jax_gpu(name: str) -> None:
     import jax
 
@@ -67,6 +87,13 @@ def _require_jax_gpu(name: str) -> None:
         jax.devices("gpu")
     except RuntimeError as error:
         raise ConfigError(f"device={name}: JAX, which computes this kernel, sees no GPU; use device=cpu") from error
+
+
+def check_disk(jobs: Sequence[Config], folder: Path) -> None:
+    """ConfigError if a flow would record more layers than the disk has room for."""
+    for job in jobs:
+        if isinstance(job.optimizer, FLOWS) and job.flow.record_layers:
+            check_layers(job, folder)
 
 
 def make_folder(key: str, folder: Path, *, resume: bool) -> None:

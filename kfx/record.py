@@ -138,6 +138,27 @@ class Record:
         """`environment.json`, `precision.json`."""
         write_json(self.directory / name, content)
 
+    def environment(self, here: dict[str, Any]) -> str:
+        """`environment.json`; where a resumed run goes on elsewhere, that of before is kept in it too, and what changed
+        of what decides the last bits comes back in words."""
+        path = self.directory / "environment.json"
+        try:
+            before = json.loads(path.read_text()) if self._restored is not None else None
+        except (OSError, ValueError):
+            before = None
+        changed = []
+        if isinstance(before, dict):
+            names = ("threads", "cores", "processor", "host", "device", "packages")
+            changed = [name for name in names if before.get(name) != here.get(name)]
+            earlier = before.pop("earlier", [])
+            here = here | {"earlier": [*earlier, before] if changed else earlier}
+        write_json(path, here)
+        bits = [n for n in ("threads", "cores", "processor", "device", "packages") if n in changed]
+        shown = [f"{n} {before[n]} before, {here[n]} now" if n != "packages" else "other packages" for n in bits]  # type: ignore[index]
+        if shown:
+            self.note("environment_changed", "; ".join(shown))
+        return ", ".join(shown)
+
     def note(self, event: str, detail: str = "") -> None:
         """A line of `history.csv`: what happened to the run as a process."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S")

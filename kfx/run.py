@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import operator
 import os
-import shutil
 import signal
 import threading
 import time
@@ -22,15 +21,13 @@ from threadpoolctl import threadpool_limits
 
 from kfx import build, config, environment, kernel_check, plots, precision
 from kfx.data.dataset import Dataset
-from kfx.disk import in_bytes
 from kfx.evaluation import evaluate, metric_names, summary
 from kfx.flow_follower import FlowFollower, last_layers
 from kfx.identity import identity
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.base import flat_parameters
-from kfx.optimizers.flow import Flow
-from kfx.outcomes import ConfigError, Event, KfxError, NumericalError, Status
-from kfx.preflight import check_sizes
+from kfx.outcomes import Event, KfxError, NumericalError, Status
+from kfx.preflight import check_layers, check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
 from kfx.record import Record, read_config
 from kfx.schema import FLOWS, Config
@@ -140,7 +137,9 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     switches = precision.set_switches(cfg.device.allow_tf32)
     set_threads(cfg.device.threads)
     keep_freed_memory()
-    record.json("environment.json", environment.describe(cfg.seed, device, switches, checksums))
+    here = environment.describe(cfg.seed, device, switches, checksums)
+    if change := record.environment(here):
+        say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     check_precision(cfg, record, device, switches)
 
     # the data and the kernel
@@ -161,7 +160,7 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     if flows:
         record.follow = FlowFollower(cfg, record.directory, parts, tensors, streams["flow_evaluation"])
         if cfg.flow.record_layers:
-            _announce_layers(optimizer, tensors, record.directory)
+            say(f"kfx: flow.record_layers: {check_layers(cfg, record.directory)}")
     fits = record.parts(len(parts), optimizer.iterations)
     if isinstance(record.follow, FlowFollower):
         record.follow.start(*fits.resumed_at)
@@ -196,6 +195,7 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # its picture needs points and predictions
     if is_curve:
         record.predictions({name: getattr(parts[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
+    failed = ["see evaluation.csv"]
     with Steps("evaluation", len(kernels) * len(jobs)) as steps:
         for name, candidates in kernels.items():
             done = {row["repeat"] for row in rows if row["kernel"] == name}
@@ -225,6 +225,7 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
                     record.predictions(arrays)
                 record.evaluation(measured)
                 rows += measured
+                failed += failures
                 for failure in failures:
                     record.note(Event.NOT_POSITIVE_DEFINITE, failure)
                     say(f"kfx: evaluation: {failure}")
@@ -239,6 +240,9 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         )
         record.table("kernel_check.csv", kernel_check.COLUMNS, checks)
     evaluated = time.perf_counter()
+    trained_rows = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
+    if not np.isfinite(trained_rows).any():
+        raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {failed[-1]}")
 
     # record
     timing = {
@@ -293,20 +297,6 @@ def _with_chosen_regularization(
 def _bare(kernel: Kernel) -> Kernel:
     """The kernel without a λ of its own."""
     return kernel.kernel if isinstance(kernel, Regularized) else kernel
-
-
-def _announce_layers(flow: Flow, tensors: Sequence[tuple[torch.Tensor, ...]], directory: Path) -> None:
-    """Say how much disk the layers will take; ConfigError if there is not so much."""
-    each = [flow.layer_bytes(x, y) for x, y, _ in tensors]
-    there = sum(path.stat().st_size for path in directory.glob("layers-*.bin"))
-    total, free = flow.iterations * sum(each), shutil.disk_usage(directory).free + there
-    size = f"about {in_bytes(total)} ({in_bytes(max(each))} a layer)"
-    if total > free:
-        raise ConfigError(
-            f"flow.record_layers=true: needs {size}, and {in_bytes(free)} are free there; set it to false (test points "
-            "flow along all the same), or take smaller batches or fewer layers"
-        )
-    say(f"kfx: flow.record_layers: {size}, {in_bytes(free)} free")
 
 
 def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors:

@@ -29,6 +29,11 @@ def _ranged(default: Any, accepts: str, test: Callable[[Any], bool]) -> Any:
     return field(default=default, metadata=metadata)
 
 
+_MOST_POINTS = 10_000_000
+_MOST_REPEATS = 10_000
+"""Larger numbers are slips, and would only show after memory or a life had gone by."""
+
+
 def _positive(default: float) -> Any:
     return _ranged(default, "a number > 0", lambda v: math.isfinite(v) and v > 0)
 
@@ -41,12 +46,15 @@ def _between(default: float, low: float, high: float) -> Any:
     return _ranged(default, f"a number > {low} and < {high}", lambda v: low < v < high)
 
 
-def _count(default: int, least: int = 1) -> Any:
-    return _ranged(default, f"a whole number >= {least}", lambda v: v >= least)
+def _count(default: int, least: int = 1, most: int = 10**9) -> Any:
+    accepts = f"a whole number >= {least}" + (f" and <= {most}" if most < 10**9 else "")
+    return _ranged(default, accepts, lambda v: least <= v <= most)
 
 
 def _count_or_all(default: int | None, least: int, meaning: str) -> Any:
-    return _ranged(default, f"a whole number >= {least}, or null for {meaning}", lambda v: v is None or v >= least)
+    return _ranged(
+        default, f"a whole number >= {least}, or null for {meaning}", lambda v: v is None or least <= v <= 10**9
+    )
 
 
 def _one_of(default: str, *options: str) -> Any:
@@ -91,15 +99,15 @@ class DatasetNode(Node):
 
 @dataclass
 class ThreeBumps(DatasetNode):
-    n_train: int = _count(100, 2)
-    n_test: int = _count(200)
+    n_train: int = _count(100, 2, _MOST_POINTS)
+    n_test: int = _count(200, 1, _MOST_POINTS)
     points: str = _one_of("grid", "grid", "random")
 
 
 @dataclass
 class SwissRoll(DatasetNode):
-    n_train: int = _count(120, 2)
-    n_test: int = _count(200)
+    n_train: int = _count(120, 2, _MOST_POINTS)
+    n_test: int = _count(200, 1, _MOST_POINTS)
     variant: str = _one_of("symmetric", "symmetric", "khalid")
     t_range: list[float] = _ranged(
         [math.pi / 2, 5 * math.pi / 2],
@@ -110,9 +118,9 @@ class SwissRoll(DatasetNode):
 
 @dataclass
 class GPSample(DatasetNode):
-    n_train: int = _count(100, 2)
-    n_test: int = _count(100)
-    dimensions: int = _count(1)
+    n_train: int = _count(100, 2, 20_000)  # the eigenvalues of their Gram matrix are computed
+    n_test: int = _count(100, 1, 20_000)
+    dimensions: int = _count(1, 1, 10_000)
     width: float = _positive(20.0)
     noise: float = _not_negative(0.0)
     kernel: Any = _ranged(None, "a kernel: name and parameters", lambda v: isinstance(v, (dict, KernelNode)))
@@ -120,8 +128,8 @@ class GPSample(DatasetNode):
 
 @dataclass
 class NoisyCurve(DatasetNode):
-    n_train: int = _count(100, 2)
-    n_test: int = _count(200)
+    n_train: int = _count(100, 2, _MOST_POINTS)
+    n_test: int = _count(200, 1, _MOST_POINTS)
     noise: float = _not_negative(0.1)
 
 
@@ -182,7 +190,7 @@ class KernelNode(Node):
     initial_range: dict = _ranged(
         {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
     )
-    starts: int = _count(1)
+    starts: int = _count(1, 1, _MOST_REPEATS)
     trainable: list[str] | None = _ranged(
         None,
         "a list of parameters, or null for the usual ones",
@@ -224,7 +232,7 @@ class LinearNode(KernelNode):
 
 @dataclass
 class PolynomialNode(KernelNode):
-    degree: int = _count(3)
+    degree: int = _count(3, 1, 1000)
     gamma: float = _positive(1.0)
     bias_variance: float = _not_negative(1.0)
 
@@ -238,7 +246,7 @@ class CombinationNode(KernelNode):
 
 @dataclass
 class NNGPNode(KernelNode):
-    depth: int = _count(3, 0)
+    depth: int = _count(3, 0, 10_000)
     activation: str = _one_of("relu", "relu", "erf")
     weight_variance: float = _not_negative(1.0)
     bias_variance: float = _not_negative(0.1)
@@ -284,7 +292,7 @@ class SamplerNode(Node):
     name: str = ""
     batch_size: int | None = _count_or_all(100, 2, "all training points")
     choice: str = _one_of("uniform", *CHOICES)
-    samples: int = _count(1)
+    samples: int = _count(1, 1, _MOST_REPEATS)
 
 
 @dataclass
@@ -300,7 +308,7 @@ class LinearSampling(SamplerNode):
 
 @dataclass
 class DynamicSampling(SamplerNode):
-    window: int = _count(10)
+    window: int = _count(10, 1, _MOST_POINTS)
     floor: float = _between(0.05, 0, 0.5)
 
 
@@ -467,7 +475,7 @@ class EvaluationNode(Node):
         "a list of different whole numbers >= 1, or null for all training points",
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
     )
-    random_kernels: int = _count(0, 0)
+    random_kernels: int = _count(0, 0, _MOST_REPEATS)
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = _one_of("cholesky", *SOLVERS)
     rcond: float | None = _ranged(
@@ -492,7 +500,7 @@ class EvaluationNode(Node):
 
 @dataclass
 class TestPoints(EvaluationNode):
-    repeats: int = _count(1)
+    repeats: int = _count(1, 1, _MOST_REPEATS)
     balanced: bool = _flag(False)
 
 
@@ -543,8 +551,8 @@ class FlowNode(Node):
         "a list of different whole numbers >= 1, or null for evaluation.n_interpolation",
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
     )
-    repeats: int = _count(1)
-    snapshots: int = _count(50, 0)
+    repeats: int = _count(1, 1, _MOST_REPEATS)
+    snapshots: int = _count(50, 0, 100_000)
     snapshot_points: int = _count(300)
 
 
@@ -593,7 +601,7 @@ class Config:
     kernel_check: bool = False
     resume: bool = False
     figures: bool = True
-    retries: int = _count(0, 0)
+    retries: int = 0
 
 
 OPTIONS: dict[str, dict[str, type[Node]]] = {

@@ -218,10 +218,17 @@ def at(field: Field, x: torch.Tensor) -> torch.Tensor:
     return torch.cat([field(block) for block in x.split(_BLOCK)])
 
 
-def checked(positions: torch.Tensor) -> torch.Tensor:
-    """The positions, if they are finite; NumericalError (overshot) if not."""
-    if not bool(positions.isfinite().all()):
+def checked(positions: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+    """The positions, if a Gram matrix can be had there; NumericalError (overshot) if not."""
+    if not len(positions):
+        return positions
+    largest = max(map(abs, map(float, torch.aminmax(positions))))
+    if not math.isfinite(largest):
         raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
+    # The squared distance of two points is at most this; and the diagonal bounds all other entries.
+    farthest = 4 * largest * largest * positions[0].numel()
+    if farthest > torch.finfo(positions.dtype).max or not bool(kernel.diagonal(positions).isfinite().all()):
+        raise NumericalError(Event.OVERSHOT, "a step led to positions too far out to be evaluated")
     return positions
 
 

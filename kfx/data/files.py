@@ -57,6 +57,9 @@ def _table(name: str, md5: str, mirrors: tuple[str, ...]) -> dict[str, File]:
     return {name: File(f"tabular/{name}", md5, tuple(base + name for base in mirrors))}
 
 
+_MOST_BYTES = 1 << 30
+"""Of any data file: what is larger is not even read for its checksum."""
+
 FILES: dict[str, dict[str, File]] = {
     "mnist": _idx(
         "mnist",
@@ -108,6 +111,10 @@ def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
     """The path of a data file, fetched if it is missing and `fetch`; DataError says which file to put where."""
     file = FILES[dataset][name]
     path = cache_folder() / file.path
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: is no regular file; put the original file there")
+    if path.is_file() and path.stat().st_size > _MOST_BYTES:
+        raise DataError(f"{path}: {path.stat().st_size} bytes are too many for {name}; put the original file there")
     if not path.is_file():
         if not fetch:
             raise DataError(f"{path} is missing: run `kfx data fetch {dataset}`, or put the original file there")

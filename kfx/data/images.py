@@ -144,7 +144,10 @@ def read_cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raw = path.read_bytes()
         _refuse_large_memo(raw)
         content = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
-        images, labels = content["data"], np.asarray(content["labels"])
+        images, listed = content["data"], content["labels"]
+        if type(listed) is not list or len(listed) > _MOST_IMAGES or any(type(label) is not int for label in listed):
+            raise DataError("its labels are no plain list of numbers")  # lists in lists can grow without end
+        labels = np.asarray(listed)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # a broken pickle can raise anything

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
 from kfx.arrays import Array, as_tensor, in_kind
+from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
 
 Value = float | np.ndarray
@@ -175,14 +177,14 @@ class Kernel(abc.ABC):
         The diagonal of K(x, x) equals `diagonal(x)` exactly.
         """
         points = _points(x)
-        if y is None:
-            gram = self._gram(points, None)
-            gram.diagonal().copy_(self._diagonal(points))
-            return in_kind(gram, x)
-        others = _points(y).to(points)
-        if others.shape[1:] != points.shape[1:]:
+        others = None if y is None else _points(y).to(points)
+        if others is not None and others.shape[1:] != points.shape[1:]:
             raise ValueError(f"points of shape {tuple(points.shape[1:])} and {tuple(others.shape[1:])} do not match")
-        return in_kind(self._gram(points, others), x)
+        with self._within_numbers():
+            gram = self._gram(points, others)
+            if others is None:
+                gram.diagonal().copy_(self._diagonal(points))
+        return in_kind(gram, x)
 
     def diagonal(self, x: Array) -> Any:
         """K(x_i, x_i) for each point, (len(x),)."""
@@ -195,17 +197,27 @@ class Kernel(abc.ABC):
         the pair of that and the gradient to x, in x's shape. G counts both triangles and must be symmetric.
         """
         points = _points(x)
-        gram, pull = self._pullback(points)
-        gram.diagonal().copy_(self._diagonal(points))
+        with self._within_numbers():
+            gram, pull = self._pullback(points)
+            gram.diagonal().copy_(self._diagonal(points))
 
         def pull_back(cotangent: Array, inputs: bool = False) -> Any:
             given = as_tensor(cotangent)
             given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
-            by_name, to_inputs = pull(given, inputs)
+            with self._within_numbers():
+                by_name, to_inputs = pull(given, inputs)
             flat = self._flatten(by_name)
             return flat if to_inputs is None else (flat, in_kind(to_inputs.to(points.dtype), x))
 
         return in_kind(gram, x), pull_back
+
+    @contextmanager
+    def _within_numbers(self) -> Iterator[None]:
+        """NumericalError (diverged) where a parameter is too large or too small to compute with."""
+        try:
+            yield
+        except (OverflowError, ZeroDivisionError) as error:
+            raise NumericalError(Event.DIVERGED, "its entries leave the range of float64") from error
 
     @abc.abstractmethod
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from kfx.linear_algebra import solve_lower, solve_upper
 from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 from kfx.regularization import Regularization
+
+_LEAST = 1e-140
 
 
 def rho(
@@ -48,6 +51,9 @@ def nested_rho(
     factor = problem.factor
     w = solve_lower(factor, problem.y)
     energy = w.square()
+    if not _LEAST < float(energy.sum()) < 1 / _LEAST:  # its square would leave the numbers; rho knows no scale
+        w = w * 2.0 ** -math.frexp(float(w.abs().max()))[1]
+        energy = w.square()
     values: list[float] = []
     for size in reversed(sample_sizes):
         sample_energy, lost = float(energy[:size].sum()), float(energy[size:].sum())

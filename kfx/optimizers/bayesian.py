@@ -100,7 +100,12 @@ class BayesianOptimization:
                     told, events = bad(), (Event.MINIMUM_REJECTED,)
             if told < incumbent:
                 incumbent, best = told, (vector if told == evaluation.objective else best)
-            _quietly(search.tell, vector.tolist(), told)
+            try:
+                _quietly(search.tell, vector.tolist(), told)
+            except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
+                detail = f"the surrogate has no fit to values as far apart as {told:.3g} ({error})"
+                record.row(iteration, evaluation, loss.kernel_evaluations, told=told, events=(Event.DIVERGED,))
+                raise NumericalError(Event.DIVERGED, detail) from error
             history.append((vector.tolist(), told))
             record.row(
                 iteration,

@@ -172,9 +172,8 @@ class Flow(abc.ABC):
                 index = candidates[torch.as_tensor(batch.indices, device=x.device)]
                 with watch() as notices:
                     made = self.make_layer(velocity, kernel, Drawn(x, y, index, batch, number))
-                    there = checked(made.layer.move(along)) if len(along) else along
-                if not math.isfinite(made.displacement):
-                    raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
+                    there = checked(made.layer.move(along), kernel)
+                checked(made.moved, kernel)
                 layer, evaluation = made.layer, made.evaluation
                 if file is not None:
                     file.append(layer)

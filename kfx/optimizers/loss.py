@@ -132,7 +132,9 @@ class Loss:
             finite = finite and (to_points is None or math.isfinite(float(to_points.sum())))  # one pass for all
             if not (math.isfinite(value) and finite):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
-        except NumericalError as error:
+        except (NumericalError, OverflowError, ZeroDivisionError) as raised:
+            beyond = "the objective leaves the range of float64"
+            error = raised if isinstance(raised, NumericalError) else NumericalError(Event.DIVERGED, beyond)
             failed = (*events, error.event)
             detail = f"{kernel!r}: {error.detail}"
             return Evaluation(vector, value, relative_error, None, effective, jitter, failed, detail)

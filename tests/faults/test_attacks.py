@@ -1,0 +1,354 @@
+"""What an attack found: configs that run code, closed terminals, damaged records, extreme numbers, bombs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from kfx import load_run
+from kfx.data.images import read_cifar_batch
+from kfx.kernels import RBF, Polynomial
+from kfx.objectives import rho
+from kfx.outcomes import DataError, NumericalError
+from kfx.vector_field import checked
+
+SMALL = [
+    "dataset.n_train=60",
+    "dataset.n_test=30",
+    "sampler.batch_size=20",
+    "optimizer.iterations=5",
+    "device.precision_check=off",
+    "figures=false",
+]
+
+
+def command(*words):
+    return [sys.executable, "-m", "kfx", *words]
+
+
+# ---- code from a config
+
+
+def own(folder, name, text):
+    path = folder / "own/experiment" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else f"# @package _global_\n{text}".encode())
+    return ["--config-dir", "own", f"+experiment={name}"]
+
+
+HYDRA = {
+    "env_set": ("hydra: {job: {env_set: {GIT_CONFIG_COUNT: '1'}}}", "hydra.job.env_set.GIT_CONFIG_COUNT=1"),
+    "callbacks": ("hydra: {callbacks: {x: {_target_: os.system, command: 'touch ran'}}}", "hydra.callbacks.x"),
+    "re-exported": ("hydra: {callbacks: {x: {_target_: hydra.utils.os.system}}}", "hydra.callbacks.x"),
+    "logging": ("hydra: {job_logging: {handlers: {f: {class: logging.FileHandler, filename: ran}}}}", "hydra.job_log"),
+    "factory": ("hydra: {hydra_logging: {handlers: {f: {(): os.system, command: touch ran}}}}", "hydra.hydra_logging"),
+    "launcher": ("hydra: {launcher: {_target_: os.system}}", "hydra.launcher._target_=os.system"),
+    "nested target": ("hydra: {sweeper: {x: {_target_: os.system}}}", "hydra.sweeper.x._target_"),
+    "setup": ("hydra: {launcher: {setup: [touch ran]}}", "hydra.launcher.setup"),
+    "params": ("hydra: {sweeper: {params: {+experiment: 'a,b'}}}", "hydra.sweeper.params"),
+    "chdir": ("hydra: {job: {chdir: true}}", "hydra.job.chdir=True"),
+    "subdir": ("hydra: {output_subdir: x}", "hydra.output_subdir=x"),
+    "resolver": ("dataset: {preprocess: ['${oc.env:HOME}']}", "dataset.preprocess[0]"),
+    "nested resolver": ("published: {source: oc}\nseed: '${${published.source}.env:HOME}'", "seed=${${published"),
+    "resolver in a name": ("seed: '${dataset.${oc.env:HOME}}'", "seed=${dataset.${oc.env"),
+}
+
+
+@pytest.mark.parametrize("case", HYDRA)
+def test_no_file_brings_code_along(kfx, in_folder, case):
+    text, shown = HYDRA[case]
+    code, out, err = kfx("run", *own(in_folder, "bad", text), *SMALL)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1, err
+    assert shown in err
+    assert not (in_folder / "ran").exists()
+    assert not (in_folder / "runs").exists()
+    assert os.environ["HOME"] not in err
+
+
+def test_nothing_is_unpickled_on_demand(kfx, in_folder):
+    class Hostile:
+        def __reduce__(self):
+            return os.system, ("touch ran",)
+
+    (in_folder / "job.pickle").write_bytes(pickle.dumps(Hostile()))
+    code, _, err = kfx("run", "--experimental-rerun", "job.pickle")
+    assert (code, "--experimental-rerun: would unpickle" in err) == (2, True)
+    assert not (in_folder / "ran").exists()
+    assert "hydra.searchpath: use --config-dir" in kfx("run", "hydra.searchpath=[pkg://os]")[2]
+
+
+def test_git_is_asked_in_a_clean_environment(monkeypatch, tmp_path):
+    from kfx import environment
+
+    script = tmp_path / "hook"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    script.chmod(0o755)
+    settings = {"COUNT": "1", "KEY_0": "core.fsmonitor", "VALUE_0": str(script)}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    environment._git()
+    assert not (tmp_path / "ran").exists()
+
+
+# ---- the terminal
+
+
+@pytest.mark.parametrize(
+    ("redirection", "words"),
+    [("2>&1 >/dev/null | head -1", []), ("2>&-", []), ("2>/dev/full", []), (">/dev/full", []), (">&- 2>&- <&-", [])],
+    ids=["broken pipe", "closed", "full", "full output", "nothing open"],
+)
+def test_printing_cannot_fail_a_run(in_folder, redirection, words):
+    line = " ".join(command("run", *SMALL, "hydra.run.dir=r", *words))
+    subprocess.run(["sh", "-c", f"{line} {redirection}"], capture_output=True, timeout=120)
+    assert load_run("r").metrics["status"] == "completed"
+    assert (in_folder / "r/trace.csv").read_text().startswith("iteration,"), "no library wrote into a file of the run"
+
+
+def test_an_encoding_without_lambda(in_folder):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command("run", *SMALL, "hydra.run.dir=r"), capture_output=True, env=environment, timeout=120)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    done = subprocess.run(command("compare", "r"), capture_output=True, env=environment, timeout=120)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "code"),
+    [("MPLBACKEND", ["figures=true"], 0), ("JAX_PLATFORMS", ["kernel=nngp"], 2), ("OMP_NUM_THREADS", [], 2)],
+)
+def test_variables_with_nonsense_in_them(in_folder, variable, words, code):
+    environment = {**os.environ, variable: "nonsense"}
+    done = subprocess.run(command("run", *SMALL, *words), capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert code == 0 or f"{variable}=nonsense" in done.stderr
+
+
+# ---- words and files
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["~sampler", "sampler.batch_size=20"], "sampler"),
+        (["~regularization"], "regularization=null"),
+        (["kernel.trainable=[[sigma]]"], "kernel.trainable=[['sigma']]"),
+        (["dataset.classes=[[1,2],3]"], "dataset.classes"),
+        (["hydra.run.dir=${oc.env:NOT_SET}"], "NOT_SET"),
+        (["experiment=khalid/three_bumps_rbf"], "write +experiment=khalid/three_bumps_rbf"),
+        (["hydra/launcher=slurm"], "pip install 'kfx[slurm]'"),
+        (["-m", "seed=range(0)"], "seed=range(0): holds no value"),
+        (["-m", "seed=range(1000000000)"], "at most 10000 jobs"),
+        (["-m", "seed=0,1", "hydra.sweeper.params=3"], "hydra.sweeper.params"),
+        (["-m", "seed=0,1", "hydra/launcher=cores", "hydra.launcher.n_jobs=0"], "hydra.launcher.n_jobs=0"),
+        (["evaluation.repeats=1000000000000"], "evaluation.repeats=1000000000000"),
+        (["evaluation.random_kernels=1000000000"], "evaluation.random_kernels=1000000000"),
+        (["optimizer=flow_euler", "flow.record_layers=true", "optimizer.iterations=900000000"], "flow.record_layers"),
+    ],
+)
+def test_one_line_each(kfx, in_folder, words, shown):
+    flags, rest = (words[:1], words[1:]) if words[0] == "-m" else ([], words)
+    code, out, err = kfx("run", *flags, *[w for w in SMALL if not any(w.split("=")[0] in r for r in rest)], *rest)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1, err
+    assert shown in err
+    assert not (in_folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("kernel: {sigma: 2.0}\nkernel: {sigma: 3.0}", "duplicate key kernel"),
+        ("kernel:\n\tsigma: 2.0", "line 3"),
+        ("kernel: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        (b"\xff\xfe\x00", ""),
+    ],
+    ids=["duplicate", "tab", "tag", "bytes"],
+)
+def test_a_broken_file_of_ones_own(kfx, in_folder, text, shown):
+    code, _, err = kfx("run", *own(in_folder, "broken", text), *SMALL)
+    assert (code, len(err.splitlines())) == (2, 1), err
+    assert shown in err
+
+
+def test_a_misspelt_key_beside_an_experiment_of_ones_own(kfx, in_folder):
+    code, _, err = kfx("run", *own(in_folder, "good", "kernel: {sigma: 2.0}"), *SMALL, "kernel.sigam=2")
+    assert (code, "kernel.sigam: unknown key" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["a\\b", "end\\", "it's", "a b", "a\\'b"])
+def test_any_name_of_a_folder(kfx, in_folder, name):
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'") if name.endswith("\\") or "'" in name else name
+    assert kfx("run", *SMALL, "optimizer.iterations=1", f"hydra.run.dir='{escaped}'")[0] == 0
+    assert load_run(name).metrics["status"] == "completed"
+
+
+# ---- records
+
+
+@pytest.fixture
+def record(kfx, in_folder):
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
+    return in_folder / "r"
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "config.yaml", "trace.csv", "evaluation.csv"])
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe", b"a,b\n1,2,3\n4\n"])
+def test_a_damaged_record_is_a_line_and_costs_others_nothing(kfx, in_folder, record, name, content):
+    import shutil
+
+    shutil.copytree(record, in_folder / "d")
+    (in_folder / "d" / name).write_bytes(content)
+    code, out, err = kfx("compare", "r", "d")
+    assert (code, "rbf" in out) == (0, True), err
+    for words in (["rerun", "d", "--output", "again"], ["resume", "d"], ["animate", "d"]):
+        code, _, err = kfx(*words)
+        assert "Traceback" not in err
+        assert code in (1, 2)
+        shutil.rmtree("again", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "shown"),
+    [
+        ("evaluation.csv", ",accuracy,", ",precision,", "accuracy"),
+        ("trace.csv", ",0.0,,", ",0.0,reinitialized,", "event"),
+        ("evaluation.csv", "trained,60", "trained,61", "n_interpolation"),
+    ],
+)
+def test_rerun_compares_everything(kfx, record, name, old, new, shown):
+    text = (record / name).read_text()
+    assert old in text
+    (record / name).write_text(text.replace(old, new, 1))
+    code, out, _ = kfx("rerun", "r", "--output", "again")
+    assert (code, out.splitlines()[-1].startswith("DIFFERENT")) == (1, True)
+    assert shown in out
+
+
+def test_rerun_knows_nan(kfx, record):
+    table = (record / "trace.csv").read_text().splitlines()
+    cells = table[3].split(",")
+    (record / "trace.csv").write_text("\n".join([*table[:3], ",".join([cells[0], "nan", *cells[2:]]), *table[4:], ""]))
+    code, out, _ = kfx("rerun", "r", "--output", "again")
+    assert (code, "DIFFERENT: trace, rho" in out) == (1, True)
+
+
+# ---- extreme numbers
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e150, 1e-300])
+def test_rho_and_its_cotangent_do_not_know_the_scale_of_the_targets(scale):
+    x, y = torch.linspace(0, 3, 12, dtype=torch.float64)[:, None], torch.arange(12.0, dtype=torch.float64).sin()
+    gram = RBF(0.7).gram(x)
+    value, cotangent = rho(gram, y, 6, 1e-3)
+    extreme, other = rho(gram, y * scale, 6, 1e-3)
+    assert extreme == pytest.approx(value, rel=1e-9)
+    torch.testing.assert_close(other, cotangent, rtol=1e-9, atol=1e-12)
+
+
+def test_an_enormous_lambda():
+    y = torch.arange(12.0, dtype=torch.float64).sin()
+    value, cotangent = rho(RBF(0.7).gram(np.linspace(0, 3, 12)[:, None]), y, 6, 1e300)
+    assert value == pytest.approx(float(y[6:].square().sum() / y.square().sum()), rel=1e-9)
+    assert np.isfinite(cotangent).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["kernel.sigma=1e300", "optimizer=none"], "diverged"),
+        (["kernel.sigma=1e-300", "optimizer=none"], "diverged"),
+        (["dataset=gp_sample", "dataset.noise=1e160", "objective=nll", "optimizer=bayesian"], "diverged"),
+        (["dataset=gp_sample", "dataset.noise=1e200"], "diverged"),
+    ],
+)
+def test_extreme_numbers_are_a_reason(kfx, words, reason):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        code, _, err = kfx("run", *SMALL, *words, "hydra.run.dir=r")
+    assert (code, "Traceback" in err) == (1, False)
+    assert load_run("r").metrics["reason"].startswith(reason)
+
+
+def test_a_gram_matrix_that_is_not_finite_is_no_file(kfx, in_folder):
+    words = ["dataset.n_train=60", "kernel=polynomial", "kernel.degree=1000", "kernel.gamma=1e10"]
+    code, _, err = kfx("gram", *words, "--output", "g")
+    assert (code, "not finite" in err) == (1, True)
+    assert not (in_folder / "g/gram.npy").exists()
+
+
+def test_the_last_good_positions_can_be_evaluated():
+    near, far = torch.ones(4, 2, dtype=torch.float64), torch.full((4, 2), 1e160, dtype=torch.float64)
+    assert checked(near, RBF()) is near
+    with pytest.raises(NumericalError, match="too far out"):
+        checked(far, RBF())
+    with pytest.raises(NumericalError, match="too far out"):
+        checked(near * 1e60, Polynomial(8))
+
+
+# ---- bombs
+
+
+def test_labels_that_nest_through_the_memo(tmp_path):
+    labels: list = [0] * 10
+    for _ in range(60):
+        labels = [labels, labels]
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": labels}, protocol=2))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(DataError, match="no plain list"):
+        read_cifar_batch(path)
+
+
+def test_a_data_file_that_never_ends(kfx, in_folder):
+    folder = in_folder / "cache/mnist"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "train-images-idx3-ubyte.gz")
+    (folder / "train-labels-idx1-ubyte.gz").symlink_to("/dev/zero")
+    code, _, err = kfx("run", "dataset=mnist", "evaluation.n_interpolation=[50]")
+    assert (code, "is no regular file" in err) == (2, True)
+
+
+# ---- another machine, or another number of threads
+
+
+def test_a_resumed_run_says_that_its_threads_have_changed(kfx, in_folder, monkeypatch):
+    from kfx.sampling import FixedSampler
+
+    calls = iter(range(100))
+    draw_batch = FixedSampler.draw
+
+    def interrupted(self, rng, iteration=0):
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return draw_batch(self, rng, iteration)
+
+    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    assert kfx("run", *SMALL, "device.threads=1", "hydra.run.dir=r")[0] == 130
+    config = (in_folder / "r/config.yaml").read_text()
+    (in_folder / "r/config.yaml").write_text(config.replace("threads: 1", "threads: 2"))
+    code, _, err = kfx("resume", "r")
+    assert code == 0
+    assert "threads 1 before, 2 now" in err
+    kept = json.loads((in_folder / "r/environment.json").read_text())
+    assert (kept["threads"], [each["threads"] for each in kept["earlier"]]) == (2, [1])
+    assert "environment_changed" in (in_folder / "r/history.csv").read_text()
+
+
+def test_streams_that_are_closed_stay_harmless():
+    from kfx import terminal
+
+    closed = io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    assert terminal._Unfailing(closed).write("x\n") == 2
