@@ -17,6 +17,11 @@ def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         x = torch.from_numpy(np.ascontiguousarray(x) if x.flags.writeable else x.copy())
     if dtype is None and not x.dtype.is_floating_point:
         dtype = torch.float64
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "got a tensor that requires gradients, which would be lost: kernels give theirs by pullback(x); pass "
+            "x.detach(), or compute under torch.no_grad()"
+        )
     return x.detach().to(dtype) if dtype is not None else x.detach()
 
 

@@ -385,6 +385,13 @@ def sampler(node: Any, iterations: int) -> Any:
     return sampling.FixedSampler(node.batch_size, node.sample_proportion, **common)
 
 
+def held_out_sampler(node: Any) -> Any:
+    """Batches as training has them, with one sample, of a size that does not change."""
+    from kfx import sampling
+
+    return sampling.FixedSampler(node.batch_size, getattr(node, "sample_proportion", 0.5), node.choice)
+
+
 def objective(node: Any) -> Callable[..., tuple[float, Any]]:
     from kfx import objectives
 

@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 for a failed run, 2 for input that cannot be run."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.open_missing()
+    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = "1000"  # see kfx.threads
     os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a backend that is not there would stop matplotlib
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():
@@ -100,9 +102,11 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help="experiments and the options of each group, a line each")
     listing.add_argument("group", nargs="?", help="one group only, say kernel or experiment")
+    listing.add_argument("words", nargs="*", help="only options whose name or description holds all of these")
+    listing.add_argument("--config-dir", help="look for further options of any group there")
     listing.add_argument("--names", action="store_true", help="names alone, for scripts")
     listing.add_argument("--smoke", action="store_true", help="experiments that end in seconds, and no others")
-    listing.set_defaults(call=lambda parsed: _list(parsed.group, parsed.names, parsed.smoke))
+    listing.set_defaults(call=lambda p: _list(p.group, p.names, p.smoke, p.words, p.config_dir))
 
     data = commands.add_parser("data", help="data files: where they are, fetch them, verify them")
     data.add_argument("action", choices=("where", "fetch", "verify"))
@@ -143,6 +147,11 @@ def _parser() -> argparse.ArgumentParser:
     animate.add_argument("--output", type=Path, help="film.mp4 or film.gif (default: flow in the run's figures)")
     animate.add_argument("--seconds", type=float, default=10.0, help="length of the film (default: 10)")
     animate.set_defaults(call=lambda parsed: _animate(parsed.directory, parsed.output, parsed.seconds))
+
+    plot = commands.add_parser("plot", help="draw the pictures of runs anew, from their records")
+    plot.add_argument("directories", nargs="+", type=Path, metavar="RUN")
+    plot.add_argument("--format", default="png", help="png, pdf, svg, or several with commas (default: png)")
+    plot.set_defaults(call=lambda parsed: _plot(parsed.directories, parsed.format.split(",")))
 
     precision = commands.add_parser("precision", help="measure this machine's arithmetic, in every device and dtype")
     precision.add_argument("--allow-tf32", action="store_true", help="measure with TF32 allowed")
@@ -320,6 +329,26 @@ def _compare(parsed: argparse.Namespace) -> int:
 # ---- list, data, gram
 
 
+def _plot(directories: Sequence[Path], formats: Sequence[str]) -> int:
+    from kfx import plots
+    from kfx.outcomes import KfxError
+    from kfx.schema import FORMATS
+
+    if not set(formats) <= set(FORMATS):
+        raise ConfigError(f"--format {','.join(formats)}: expected {', '.join(FORMATS)}, or several with commas")
+    code = 0
+    for directory in directories:
+        try:
+            if not (directory / "metrics.json").is_file():
+                raise ConfigError(f"kfx plot {directory}: holds no run")
+            for path in plots.draw(directory, formats):
+                print(path)
+        except KfxError as error:  # the others are drawn all the same
+            print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
+            code = max(code, error.exit_code)
+    return code
+
+
 def _animate(directory: Path, output: Path | None, seconds: float) -> int:
     from matplotlib.animation import FFMpegWriter
 
@@ -348,19 +377,26 @@ def _animate(directory: Path, output: Path | None, seconds: float) -> int:
     return 0
 
 
-def _list(group: str | None, names: bool, smoke: bool) -> int:
+def _list(group: str | None, names: bool, smoke: bool, words: Sequence[str] = (), config_dir: str | None = None) -> int:
     from kfx.config import GROUPS, description, options
 
     if group is not None and group not in GROUPS:
         raise ConfigError(f"kfx list {group}: unknown group; it takes {', '.join(GROUPS)}")
-    chosen = ["experiment"] if smoke else [group] if group else list(GROUPS)
-    for name in chosen:
-        found = [o for o in options(name) if not smoke or o.endswith("_smoke") or o.startswith("smoke/")]
-        width = max((len(option) for option in found), default=0)
+    for name in ["experiment"] if smoke else [group] if group else GROUPS:
+        described = {o: description(name, o, config_dir) for o in options(name, config_dir)}
+        found = {
+            option: text
+            for option, text in described.items()
+            if (not smoke or option.endswith("_smoke") or option.startswith("smoke/"))
+            and all(word.lower() in f"{option} {text}".lower() for word in words)
+        }
+        width = max(map(len, found), default=0)
+        if words and not found:
+            raise ConfigError(f"kfx list {name} {' '.join(words)}: no such option; kfx list {name} shows all")
         if not names:
             print(f"{name}")
-        for option in found:
-            print(option if names else f"  {option:<{width}}  {description(name, option)}".rstrip())
+        for option, text in found.items():
+            print(option if names else f"  {option:<{width}}  {text}".rstrip())
     return 0
 
 

@@ -19,7 +19,15 @@ from kfx.plots.style import COLOURS, figure
 from kfx.record import RecordError, Run, load_run
 from kfx.sweep import runs_below
 
-_MEASURED = ("value", "rho_initial", "rho_final", "seconds", "kernel_evaluations")
+_MEASURED = (
+    "value",
+    "rho_initial",
+    "rho_final",
+    "objective_initial",
+    "objective_final",
+    "seconds",
+    "kernel_evaluations",
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,14 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
         sizes = sorted({r["n_interpolation"] for r in rows})
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
     settings = _dotted(content(run.config))
+    settings["n_interpolation"] = largest
     rho = run.metrics.get("rho", {})  # none where a flow stopped in its first layer
+    objective: dict[str, Any] = {}
+    if (held_out := run.metrics.get("held_out")) is not None:  # the same batches for both, not the first and the last
+        rho, objective = (
+            {"initial": held_out[name]["initial"]["mean"], "final": held_out[name]["trained"]["mean"]}
+            for name in ("rho", "objective")
+        )
     return Compared(
         directory,
         settings,
@@ -78,6 +93,8 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
             "value": _number(chosen[0]["mean"]),
             "rho_initial": _number(rho.get("initial")),
             "rho_final": _number(rho.get("final")),
+            "objective_initial": _number(objective.get("initial")),
+            "objective_final": _number(objective.get("final")),
             "seconds": run.metrics["timing"]["fit_seconds"],
             "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]),
         },
@@ -124,7 +141,13 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
             row[f"{label}_sd"] = float(numbers.std(ddof=1)) if len(numbers) > 1 else math.nan
         rows.append(row)
     frame = pd.DataFrame(rows)
-    return frame.sort_values(metric, ascending=metric not in ("accuracy",), ignore_index=True, kind="stable")
+    frame = frame.sort_values(metric, ascending=metric not in ("accuracy",), ignore_index=True, kind="stable")
+    frame.attrs["other_objective"] = any(run.settings.get("objective.name") != "rho" for run in runs)
+    frame.attrs["title"] = " · ".join(
+        f"{name} {', '.join(sorted({str(run.settings.get(key)) for run in runs}))}"
+        for name, key in (("data set", "dataset.name"), ("kernel", "kernel.name"), ("N_I", "n_interpolation"))
+    )
+    return frame
 
 
 def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence[Compared]) -> None:
@@ -147,19 +170,29 @@ def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
     """The table for the screen."""
     from rich.table import Table
 
-    shown = Table(title=f"{metric}: mean ± sd over seeds")
+    shown = Table(title=f"{metric}: mean ± sd over seeds · {frame.attrs['title']}")
     for key in by:
         shown.add_column(key)
-    for name in ("n", metric, "rho before", "rho after", "seconds", "kernel evaluations"):
+    columns = _columns(metric, frame)
+    for name in ("n", *(head for _, head, _ in columns)):
         shown.add_column(name, justify="right", no_wrap=True)  # a number stays in one piece
     for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits) for name, digits in _columns(metric)]
+        cells = [_with_spread(row, name, digits) for name, _, digits in columns]
         shown.add_row(*(str(row[key]) for key in by), str(row["n"]), *cells)
     return shown
 
 
-def _columns(metric: str) -> list[tuple[str, int]]:
-    return [(metric, 4), ("rho_initial", 4), ("rho_final", 4), ("seconds", 1), ("kernel_evaluations", 0)]
+def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str, int]]:
+    """(column, its head, digits); the objective where it is not ρ."""
+    objective = [("objective_initial", "objective before", 4), ("objective_final", "objective after", 4)]
+    return [
+        (metric, metric, 4),
+        *(objective if frame.attrs["other_objective"] else []),
+        ("rho_initial", "rho before", 4),
+        ("rho_final", "rho after", 4),
+        ("seconds", "seconds", 1),
+        ("kernel_evaluations", "kernel evaluations", 0),
+    ]
 
 
 def _with_spread(row: dict[Any, Any], name: str, digits: int) -> str:
@@ -169,15 +202,17 @@ def _with_spread(row: dict[Any, Any], name: str, digits: int) -> str:
 
 def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
     """The table in LaTeX, for booktabs."""
-    heads = [*by, "n", metric, r"$\rho$ before", r"$\rho$ after", "seconds", "kernel evaluations"]
+    columns = _columns(metric, frame)
+    heads = [*by, "n", *(head.replace("rho", r"$\rho$") for _, head, _ in columns)]
     lines = [
+        f"% {metric}: mean and standard deviation over seeds; {frame.attrs['title'].replace(' · ', ', ')}",
         rf"\begin{{tabular}}{{{'l' * len(by)}{'r' * (len(heads) - len(by))}}}",
         r"\toprule",
         " & ".join(_escaped(head) for head in heads) + r" \\",
         r"\midrule",
     ]
     for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits).replace("±", r"$\pm$") for name, digits in _columns(metric)]
+        cells = [_with_spread(row, name, digits).replace("±", r"$\pm$") for name, _, digits in columns]
         lines.append(" & ".join([*(_escaped(str(row[key])) for key in by), str(row["n"]), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -201,6 +236,7 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
     axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
     axes.set(xlabel=f"{metric} (mean ± sd over seeds)", ylim=(-0.6, len(frame) - 0.4))
+    axes.set_title(frame.attrs["title"].replace("N_I", "$N_I$"), fontsize=9)
     return drawn
 
 

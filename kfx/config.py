@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
@@ -26,6 +26,7 @@ from kfx import hydra_node
 from kfx.outcomes import ConfigError, DataError
 from kfx.schema import (
     FLOWS,
+    FORMATS,
     NETWORK_PARTS,
     OPTIONS,
     SINGLE,
@@ -230,7 +231,9 @@ def _near(word: str, known: Sequence[str]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    shown = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+    return " ".join(shown) or type(error).__name__
 
 
 def text_at(node: DictConfig, key: str) -> str:
@@ -278,7 +281,7 @@ def check(raw: DictConfig) -> Config:
         seed=_whole(raw, "seed"),
         kernel_check=_flag(raw, "kernel_check"),
         resume=_flag(raw, "resume"),
-        figures=_flag(raw, "figures", True),
+        figures=_figures(raw),
         retries=_whole(raw, "retries"),
     )
     _check_combinations(config)
@@ -328,6 +331,16 @@ def _flag(raw: DictConfig, name: str, usual: bool = False) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={value}: expected true or false")
     return value
+
+
+def _figures(raw: DictConfig) -> list[str]:
+    """The formats of the pictures: true is PNG, false none."""
+    value = raw.get("figures", True)
+    if isinstance(value, bool):
+        return ["png"] if value else []
+    if isinstance(value, ListConfig) and value and all(name in FORMATS for name in value):
+        return [str(name) for name in value]
+    raise ConfigError(f"figures={value}: expected true, false, or a list out of {', '.join(FORMATS)}")
 
 
 def _whole(raw: DictConfig, name: str) -> int:

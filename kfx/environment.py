@@ -30,8 +30,19 @@ _PACKAGES = (
 )
 
 
-def describe(seed: int, device: torch.device, switches: dict[str, Any], checksums: dict[str, str]) -> dict[str, Any]:
-    """The content of `environment.json`."""
+_THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def describe(
+    seed: int,
+    device: torch.device,
+    switches: dict[str, Any],
+    checksums: dict[str, str],
+    threads: int,
+    threads_of_fit: int,
+    threads_of_evaluation: int,
+) -> dict[str, Any]:
+    """The content of `environment.json`. threads: those that may be used; fewer where the work is small."""
     return {
         "kfx": __version__,
         **_git(),
@@ -42,7 +53,10 @@ def describe(seed: int, device: torch.device, switches: dict[str, Any], checksum
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
+        "threads": threads,
+        "threads_of_fit": threads_of_fit,
+        "threads_of_evaluation": threads_of_evaluation,
+        "threading": {name: os.environ[name] for name in _THREADING if name in os.environ},
         "precision_switches": switches,
         "data_sha256": checksums,
         "seed": seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,9 +122,10 @@ def evaluate(
                     "kernel": name,
                     "n_interpolation": size,
                     "repeat": repeat,
-                    "regularization": regularization.value,
+                    "regularization": (own or regularization).value,
                     "metric": metric,
                     "value": value,
+                    "configured_regularization": regularization.value,
                 }
                 for metric, value in measured.items()
             ]
@@ -160,17 +161,51 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
 def summary(rows: Sequence[dict[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
     """Mean and standard deviation over repeats, for `metrics.json`. `whole`: what to call the number of interpolation
     points when each fold takes all of its own, which may differ by one."""
-    groups: dict[tuple, list[float]] = {}
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for row in rows:
-        key = (row["kernel"], whole or row["n_interpolation"], row["regularization"], row["metric"])
-        groups.setdefault(key, []).append(row["value"])
-    names = ("kernel", "n_interpolation", "regularization", "metric")
-    return [
-        {
-            **dict(zip(names, key, strict=True)),
-            "mean": float(np.mean(values)),
-            "sd": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-            "repeats": len(values),
-        }
-        for key, values in groups.items()
-    ]
+        key = (row["kernel"], whole or row["n_interpolation"], row["configured_regularization"], row["metric"])
+        groups.setdefault(key, []).append(row)
+    found = []
+    for (kernel, size, configured, metric), members in groups.items():
+        used = {row["regularization"] for row in members}
+        found.append(
+            {
+                "kernel": kernel,
+                "n_interpolation": size,
+                "regularization": used.pop() if len(used) == 1 else None,
+                "metric": metric,
+                "configured_regularization": configured,
+                **_spread([row["value"] for row in members]),
+            }
+        )
+    return found
+
+
+def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+    """Mean and standard deviation over repeats of what the trained kernel has more than the initial one, on the same
+    points. `whole`: as for `summary`."""
+    by_kernel: dict[str, dict[tuple, float]] = {"initial": {}, "trained": {}}
+    for row in rows:
+        if row["kernel"] in by_kernel:
+            key = (row["n_interpolation"], row["configured_regularization"], row["metric"], row["repeat"])
+            by_kernel[row["kernel"]][key] = row["value"]
+    differences: dict[tuple, list[float]] = {}
+    for key, value in by_kernel["trained"].items():
+        if key in by_kernel["initial"]:
+            differences.setdefault((whole or key[0], *key[1:3]), []).append(value - by_kernel["initial"][key])
+    names = ("n_interpolation", "configured_regularization", "metric")
+    return [{**dict(zip(names, key, strict=True)), **_spread(values)} for key, values in differences.items()]
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "sd": sd, "repeats": len(values)}
+
+
+def constant_prediction(data: Dataset) -> tuple[str, float]:
+    """The metric by which a data set is judged, and what a prediction that knows no points has: the largest class of
+    the training points, or the mean of their targets."""
+    if data.labels_train is not None and data.labels_test is not None:
+        largest = np.bincount(data.labels_train).argmax()
+        return "accuracy", float(np.mean(data.labels_test == largest))
+    return "mse", float(np.mean((data.y_test - data.y_train.mean(axis=0)) ** 2))

@@ -13,11 +13,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kfx import build, config, sweep
+from kfx.closing import relative
 from kfx.identity import identity
 from kfx.outcomes import Event, KfxError, Status
 from kfx.progress import numbered, say
 from kfx.record import CompletedError
-from kfx.run import relative, resume, run
+from kfx.run import resume, run
 from kfx.writer import HeldError
 
 INTERRUPTED = (130, 143)

@@ -29,6 +29,10 @@ class Event(StrEnum):
     COLLAPSED = "points_collapsed"
     OVERSHOT = "overshot"
     FLOW_STOPPED = "flow_stopped"
+    AT_BOUND = "at_bound"
+    REGULARIZATION_AT_EDGE = "regularization_at_edge"
+    NO_BETTER_THAN_CONSTANT = "no_better_than_constant"
+    EVALUATION_FAILED = "evaluation_failed"
     INTERRUPTED = "interrupted"
 
     @property
@@ -56,6 +60,10 @@ _HELP = {
     Event.COLLAPSED: "points of one target merged until too few were left for a batch",
     Event.OVERSHOT: "a step left the range of numbers or of the solver: lower flow.step_size or raise regularization",
     Event.FLOW_STOPPED: "the flow ended before its last layer, at the last good positions",
+    Event.AT_BOUND: "a parameter has stayed at its bound: widen kernel.bounds, or fix the parameter",
+    Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",
+    Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the mean of the training targets, or the largest class",
+    Event.EVALUATION_FAILED: "an evaluation gave no number",
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }
 

@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -19,8 +19,11 @@ _SECONDS = 15.0
 class Progress:
     """Follows the trace rows of a run of `total` iterations."""
 
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total = _label.get() + label, total
+    def __init__(
+        self, label: str, total: int, objective: str = "rho", readable: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self.label, self.total, self.objective = _label.get() + label, total, objective
+        self.readable = readable
         self._bar: Any = None
         self._last_line = time.monotonic()
 
@@ -51,21 +54,20 @@ class Progress:
         """Show one trace row."""
         done = row["iteration"] + 1
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, state=_state(row))
+            self._bar.update(self._task, completed=done, state=self._state(row))
             return
         now = time.monotonic()
         is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
         if is_step or row["event"] or now - self._last_line > _SECONDS:
             self._last_line = now
             left = row["seconds"] / done * (self.total - done)
-            say(f"{self.label} {done:>{len(str(self.total))}}/{self.total}  {_state(row)}  {left:.0f} s left")
+            say(f"{self.label} {done:>{len(str(self.total))}}/{self.total}  {self._state(row)}  {left:.0f} s left")
 
-
-def _state(row: dict[str, Any]) -> str:
-    value = row["rho"]
-    shown = [f"rho {value:.4f}" if math.isfinite(value) else "rho -"]
-    shown += [f"{name} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
-    return "  ".join([*shown, row["event"]]).rstrip()
+    def _state(self, row: dict[str, Any]) -> str:
+        names = {"rho": "rho"} if self.objective == "rho" else {"objective": self.objective, "rho": "rho"}
+        shown = [f"{name} {row[key]:.4g}" if math.isfinite(row[key]) else f"{name} -" for key, name in names.items()]
+        shown += [f"{self.readable(name)} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
+        return "  ".join([*shown, row["event"]]).rstrip()
 
 
 _label: ContextVar[str] = ContextVar("label", default="")

@@ -46,8 +46,19 @@ TRACE_COLUMNS = (
     "jitter",
     "event",
 )
-EVALUATION_COLUMNS = ("kernel", "n_interpolation", "repeat", "regularization", "metric", "value")
+EVALUATION_COLUMNS = (
+    "kernel",
+    "n_interpolation",
+    "repeat",
+    "regularization",
+    "metric",
+    "value",
+    "configured_regularization",
+)
 _MOST_PARAMETER_COLUMNS = 256
+_DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "packages")
+_MOST_WATCHED = 16
+_ROWS_AT_BOUND = 100
 
 
 class RecordError(KfxError):
@@ -148,7 +159,16 @@ class Record:
             before = None
         changed = []
         if isinstance(before, dict):
-            names = ("threads", "cores", "processor", "host", "device", "packages")
+            names = (
+                "threads",
+                "threads_of_fit",
+                "threads_of_evaluation",
+                "cores",
+                "processor",
+                "host",
+                "device",
+                "packages",
+            )
             changed = [name for name in names if before.get(name) != here.get(name)]
             earlier = before.pop("earlier", [])
             here = here | {"earlier": [*earlier, before] if changed else earlier}
@@ -158,6 +178,12 @@ class Record:
         if shown:
             self.note("environment_changed", "; ".join(shown))
         return ", ".join(shown)
+
+    def remark(self, event: Event, text: str) -> None:
+        """What a person should know of the result, in `metrics.json`, `history.csv` and the closing lines; once."""
+        if text not in self.metrics.setdefault("remarks", []):
+            self.metrics["remarks"].append(text)
+            self.note(event, text)
 
     def note(self, event: str, detail: str = "") -> None:
         """A line of `history.csv`: what happened to the run as a process."""
@@ -179,14 +205,22 @@ class Record:
             *(f"diagnostic.{n}" for n in diagnostics),
         ]
         path = self.directory / "trace.csv"
+        watched = kernel.names if self._parameter_names and len(kernel.names) <= _MOST_WATCHED else []
+        self._bounds = {
+            n: tuple(map(float, b)) for n, b in zip(kernel.names, kernel.bounds, strict=True) if n in watched
+        }
+        self._rows_at_bound = dict.fromkeys(self._bounds, 0)
         elapsed = 0.0
         if self._restored is None:
             self._trace = Rows(path, header)
         else:
             elapsed = self._restored["seconds"]
             self._trace = Rows(path, header, keep=self._restored["bytes"]["trace.csv"])
-            rho = read_rows(path)["rho"].to_numpy(dtype=float)
+            before = read_rows(path)
+            rho = before["rho"].to_numpy(dtype=float)
             self._rho = rho[np.isfinite(rho)].tolist()
+            for values in before[[f"parameter.{name}" for name in self._bounds]].to_numpy(dtype=float).tolist():
+                self._at_bounds(dict(zip(self._bounds, values, strict=True)))
         self._started = time.perf_counter() - elapsed
         self.metrics["parameters"] = {"initial": kernel.parameters}
         self._write_metrics()
@@ -203,6 +237,7 @@ class Record:
     ) -> None:
         """One evaluation of the objective. `told` is what a surrogate was told, where that is not ρ."""
         assert self._trace is not None
+        values = self._values | dict(zip(self._kernel.names, evaluation.vector.tolist(), strict=True))
         row = {
             "iteration": iteration,
             "rho": evaluation.rho,
@@ -212,9 +247,8 @@ class Record:
             "seconds": round(time.perf_counter() - self._started, 6),
             "kernel_evaluations": kernel_evaluations,
             "jitter": evaluation.jitter,
-            "event": ";".join([*evaluation.events, *events]),
+            "event": ";".join([*evaluation.events, *events, *self._at_bounds(values)]),
         }
-        values = self._values | dict(zip(self._kernel.names, evaluation.vector.tolist(), strict=True))
         extra = diagnostics or {}
         self._trace.write(
             [
@@ -226,6 +260,19 @@ class Record:
         if math.isfinite(evaluation.rho):
             self._rho.append(evaluation.rho)
         self.watch({**row, "parameters": values})
+
+    def _at_bounds(self, values: Mapping[str, float]) -> list[Event]:
+        """The event of a parameter that has now been at one of its bounds for so many rows, with a remark."""
+        found = []
+        for name, (low, high) in self._bounds.items():
+            value = values[name]
+            at = math.isclose(value, low, rel_tol=1e-9) or math.isclose(value, high, rel_tol=1e-9)
+            self._rows_at_bound[name] = self._rows_at_bound[name] + 1 if at else 0
+            if self._rows_at_bound[name] == _ROWS_AT_BOUND:
+                text = f"{name} stayed at its bound {value:g} for {_ROWS_AT_BOUND} iterations: widen kernel.bounds"
+                self.remark(Event.AT_BOUND, text)
+                found = [Event.AT_BOUND]
+        return found
 
     # ---- checkpoints
 
@@ -600,6 +647,12 @@ def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     except (ValueError, pd.errors.ParserError) as error:  # bytes that are no text, rows of other lengths
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
     texts = {"event", "kernel", "metric"}
+    if (
+        "configured_regularization" in columns
+        and "configured_regularization" not in table
+        and "regularization" in table
+    ):
+        table["configured_regularization"] = table["regularization"]  # of a record before there were two
     missing = [name for name in columns if name not in table]
     wrong = [n for n in columns if n not in missing and n not in texts and not pd.api.types.is_numeric_dtype(table[n])]
     if not table.empty and (missing or wrong):

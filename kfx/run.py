@@ -5,32 +5,34 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import operator
-import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from threadpoolctl import threadpool_limits
 
-from kfx import build, config, environment, kernel_check, plots, precision
+from kfx import build, config, environment, held_out, kernel_check, plots, precision, threads
+from kfx.closing import closing_lines, number, relative
 from kfx.data.dataset import Dataset
-from kfx.evaluation import evaluate, metric_names, summary
+from kfx.evaluation import changes, constant_prediction, evaluate, metric_names, summary
 from kfx.flow_follower import FlowFollower, last_layers
+from kfx.held_out import on_the_same_batches
 from kfx.identity import identity
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.base import flat_parameters
+from kfx.kernels.names import readable
 from kfx.outcomes import Event, KfxError, NumericalError, Status
 from kfx.preflight import check_layers, check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
 from kfx.record import Record, read_config
-from kfx.schema import FLOWS, Config
+from kfx.schema import FLOWS, CNNGPNode, Config
 from kfx.starts import objectives_at
 from kfx.streams import Streams
 from kfx.validation import choose_regularization
@@ -96,11 +98,11 @@ def _write(
             say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
     try:
         if checked.figures:
-            plots.draw(record.directory)
+            plots.draw(record.directory, checked.figures)
     except (KeyboardInterrupt, OSError) as error:  # the record is whole; its pictures can be drawn from it again
         say(f"kfx: figures are incomplete: {error or 'interrupted'}")
-    for line in closing_lines(record):
-        say(line)
+    for line in closing_lines(checked, record.metrics, record.directory):
+        print(line)  # results are for standard output, progress is not
     return code
 
 
@@ -135,17 +137,20 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     # the machine
     device, dtype = precision.pick_device(cfg.device.name), getattr(torch, cfg.device.dtype)
     switches = precision.set_switches(cfg.device.allow_tf32)
-    set_threads(cfg.device.threads)
+    count = cfg.device.threads or threads.available()
+    threads.use(count)
     keep_freed_memory()
-    here = environment.describe(cfg.seed, device, switches, checksums)
-    if change := record.environment(here):
-        say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     check_precision(cfg, record, device, switches)
 
     # the data and the kernel
     streams = Streams(cfg.seed)
     parts = build.parts(cfg, streams)
     tensors = [_tensors(part, dtype, device) for part in parts]
+    of_fit, of_evaluation = _threads(cfg, parts, count, device)
+    here = environment.describe(cfg.seed, device, switches, checksums, count, of_fit, of_evaluation)
+    if change := record.environment(here):
+        say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
+    threads.use(of_fit, count)
     starts = _starts(cfg, parts, tensors, streams, record)
     kernel = starts[0]
     record.metrics["kernel_backend"] = kernel.backend_on(device)
@@ -167,16 +172,19 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
     label = f"{cfg.dataset.name} {cfg.kernel.name} {cfg.optimizer.name}"
     fitted = fits.ended(starts)
-    with Progress(label, optimizer.iterations * len(parts)) as bar:
+    names = partial(readable, node=cfg.kernel)
+    with Progress(label, optimizer.iterations * len(parts), cfg.objective.name, names) as bar:
         record.watch = bar
         for number in range(len(fitted), len(parts)):
             data = tensors[number] if flows else tensors[number][:2]
             fitted.append(fits.fit(starts[number], optimizer, data, streams))
     record.save()
     record.final_parameters(fitted)
+    _measure_on_held_out_batches(cfg, starts, fitted, tensors, streams, record)
     trained = time.perf_counter()
 
     # evaluate
+    threads.use(of_evaluation, count)
     scoring = build.scoring(cfg)
     jobs = build.evaluation_jobs(cfg, parts, streams)
     sizes = cfg.evaluation.n_interpolation
@@ -186,9 +194,13 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         drawn = build.random_kernel(_bare(kernel), cfg.kernel.initial_range, streams["random_kernels"])
         kernels[f"random-{i}"] = [drawn] * len(parts)
         if cfg.regularization.selection == "validation":
-            kernels[f"random-{i}"] = _with_chosen_regularization(cfg, [drawn] * len(parts), tensors, lambda_scale)
+            kernels[f"random-{i}"] = _with_chosen_regularization(
+                cfg, [drawn] * len(parts), tensors, lambda_scale, record
+            )
     if cfg.evaluation.regularization.value == "validation":
-        kernels = {name: _with_chosen_regularization(cfg, ks, tensors, lambda_scale) for name, ks in kernels.items()}
+        kernels = {
+            name: _with_chosen_regularization(cfg, ks, tensors, lambda_scale, record) for name, ks in kernels.items()
+        }
         scoring = replace(scoring, own=True)
     each = len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring))
     rows = record.evaluated(each)
@@ -250,7 +262,13 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         "fit_seconds": trained - loaded,
         "evaluation_seconds": evaluated - trained,
     }
-    entries: dict[str, Any] = {"evaluation": summary(rows, _whole(cfg, parts)), "timing": timing}
+    whole = _whole(cfg, parts)
+    entries: dict[str, Any] = {
+        "evaluation": summary(rows, whole),
+        "evaluation_change": changes(rows, whole),
+        "timing": timing,
+    }
+    _remark_on_predictions(parts, rows, jobs, failed[1:], record)
     if flows and (cfg.flow.evaluate_every or cfg.flow.evaluate_last):
         entries["last_layers"] = last_layers(record.directory, max(cfg.flow.evaluate_last, 1))
     with _undisturbed():  # a signal now would make an interrupted run of a completed one
@@ -274,7 +292,7 @@ def _starts(
                 rows.append({"part": part, "objective": value, "chosen": int(kernel is starts[part]), **named})
         record.table("starts.csv", list(rows[0]), rows)
     if cfg.regularization.selection == "validation":
-        return _with_chosen_regularization(cfg, starts, tensors, cfg.regularization.scale)
+        return _with_chosen_regularization(cfg, starts, tensors, cfg.regularization.scale, record)
     if cfg.regularization.selection == "trained":
         regularization = build.regularization(cfg.regularization)
         return [Regularized(kernel, regularization, trained=True) for kernel in starts]
@@ -282,7 +300,7 @@ def _starts(
 
 
 def _with_chosen_regularization(
-    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], scale: str
+    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], scale: str, record: Record
 ) -> list[Kernel]:
     """Each with the λ that does best in folds of its own training points, the same folds for every kernel of a part."""
     node, rng = cfg.regularization, Streams(cfg.seed)["validation"]
@@ -290,13 +308,79 @@ def _with_chosen_regularization(
     for kernel, (x, y, _) in zip(kernels, tensors, strict=True):
         inner = _bare(kernel)
         of = choose_regularization(inner, x, y, build.candidates(cfg, scale), node.folds, node.points, rng)
+        if len(node.candidates) > 1 and of.value in (min(node.candidates), max(node.candidates)):
+            edge = f"λ {of.value:g} is at the edge of regularization.candidates: the best may lie beyond"
+            record.remark(Event.REGULARIZATION_AT_EDGE, edge)
         chosen.append(Regularized(inner, of))
     return chosen
+
+
+def _measure_on_held_out_batches(
+    cfg: Config,
+    starts: Sequence[Kernel],
+    fitted: Sequence[Kernel],
+    tensors: Sequence[Tensors],
+    streams: Streams,
+    record: Record,
+) -> None:
+    """ρ and the objective before and after, on the same batches: single ones of a fit say little."""
+    if not cfg.evaluation.batches:
+        return
+    loss, sampler = build.loss_maker(cfg), build.held_out_sampler(cfg.sampler)
+    rows: list[dict[str, Any]] = []
+    with Waiting("held-out batches"):
+        for part, pair in enumerate(zip(starts, fitted, strict=True)):
+            data, count = tensors[part][:2], cfg.evaluation.batches
+            measured = on_the_same_batches(pair, loss, sampler, data, streams["held_out"], count)
+            for name, evaluations in zip(("initial", "trained"), measured, strict=True):
+                rows += held_out.rows(name, part, evaluations)
+    record.table("held_out.csv", held_out.COLUMNS, rows)
+    record.metrics["held_out"] = held_out.summary(rows)
+
+
+def _remark_on_predictions(
+    parts: Sequence[Dataset],
+    rows: Sequence[dict[str, Any]],
+    jobs: Sequence[tuple[int, int, np.ndarray]],
+    failures: Sequence[str],
+    record: Record,
+) -> None:
+    """Say what failed, and where a kernel knows less than a constant."""
+    for failure in failures:
+        record.remark(Event.EVALUATION_FAILED, failure)
+    metric = constant_prediction(parts[0])[0]
+    constants = [constant_prediction(part)[1] for part in parts]
+    of_part = {repeat: number for repeat, number, _ in jobs}
+    trained = [row for row in rows if row["kernel"] == "trained" and row["metric"] == metric]
+    largest = max(row["n_interpolation"] for row in trained)
+    pairs = [
+        (row["value"], constants[of_part[row["repeat"]]])
+        for row in trained
+        if len(parts) > 1 or row["n_interpolation"] == largest
+    ]
+    value, constant = np.mean([pair for pair in pairs if np.isfinite(pair[0])], axis=0)
+    if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
+        what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
+        text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
+        record.remark(Event.NO_BETTER_THAN_CONSTANT, text)
 
 
 def _bare(kernel: Kernel) -> Kernel:
     """The kernel without a λ of its own."""
     return kernel.kernel if isinstance(kernel, Regularized) else kernel
+
+
+def _threads(cfg: Config, parts: Sequence[Dataset], count: int, device: torch.device) -> tuple[int, int]:
+    """Threads for the fit and for the evaluation: as many as the config says, else by the size of the work."""
+    plain = isinstance(cfg.kernel, CNNGPNode) and cfg.kernel.engine == "torch"
+    if cfg.device.threads is not None or device.type != "cpu" or plain:
+        return count, count
+    n, width = len(parts[0].x_train), parts[0].x_train[0].size
+    batch = cfg.sampler.batch_size or n
+    moved = n * batch * width if isinstance(cfg.optimizer, FLOWS) else 0
+    size = max(cfg.evaluation.n_interpolation or [n])
+    predicted = len(parts[0].x_test) * size * width
+    return threads.worth(count, batch**3 + moved), threads.worth(count, size**3 + predicted)
 
 
 def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors:
@@ -308,13 +392,6 @@ def _tensors(part: Dataset, dtype: torch.dtype, device: torch.device) -> Tensors
 def _whole(cfg: Config, parts: Sequence[Dataset]) -> int | None:
     """What to call the number of interpolation points when every fold takes all of its own."""
     return None if cfg.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
-
-
-def set_threads(threads: int | None) -> None:
-    """Threads of torch and of the BLAS that NumPy uses; all cores with None. Set afresh by every run."""
-    count = threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(count)
-    threadpool_limits(count)
 
 
 def keep_freed_memory() -> None:
@@ -377,37 +454,3 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-# ---- what it says
-
-
-def closing_lines(record: Record) -> list[str]:
-    """What a run says at its end: the kernel before and after, and where to look."""
-    metrics = record.metrics
-    rows = metrics.get("evaluation", [])
-    metric = "accuracy" if any(row["metric"] == "accuracy" for row in rows) else "mse"
-    used = {
-        (row["kernel"], row["n_interpolation"], row["regularization"]): row["mean"]
-        for row in rows
-        if row["metric"] == "effective_regularization"
-    }
-    lines = [
-        f"{row['kernel']:<10} n_interpolation {row['n_interpolation']:>6}  "
-        f"λ {used[row['kernel'], row['n_interpolation'], row['regularization']]:<8.3g} "
-        f"{metric} {row['mean']:.4f}" + (f" ± {row['sd']:.4f}" if row["repeats"] > 1 else "")
-        for row in rows
-        if row["metric"] == metric
-    ]
-    pictures = sorted((record.directory / "figures").glob("*.png"))
-    names = ", ".join(path.name for path in pictures)
-    shown = relative(record.directory)
-    for part, end in metrics.get("flow_stopped", {}).items():
-        of_part = f"part {part}, " if len(metrics["parameters"].get("folds", [0])) > 1 else ""
-        lines.append(f"flow       stopped, {of_part}layer {end['layer']}: {end['reason']}")
-    return [*lines, f"results  {shown}", *([f"pictures {shown / 'figures'} ({names})"] if pictures else [])]
-
-
-def relative(directory: Path) -> Path:
-    """The path as a person would type it here."""
-    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory

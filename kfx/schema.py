@@ -14,6 +14,9 @@ from kfx.regularization import SCALES
 from kfx.sampling import CHOICES
 from kfx.vector_field import METHODS
 
+FORMATS = ("png", "pdf", "svg")
+"""Of pictures."""
+
 
 class FieldError(ValueError):
     """One field of a node is wrong: what it got and what it accepts."""
@@ -476,6 +479,7 @@ class EvaluationNode(Node):
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
     )
     random_kernels: int = _count(0, 0, _MOST_REPEATS)
+    batches: int = _count(10, 0, _MOST_REPEATS)
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = _one_of("cholesky", *SOLVERS)
     rcond: float | None = _ranged(
@@ -600,7 +604,7 @@ class Config:
     published: Published | None = None
     kernel_check: bool = False
     resume: bool = False
-    figures: bool = True
+    figures: list[str] = field(default_factory=lambda: ["png"])
     retries: int = 0
 
 

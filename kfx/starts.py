@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from kfx.held_out import on_the_same_batches
 from kfx.kernels.base import Kernel
 from kfx.optimizers.loss import Loss
 from kfx.sampling import FixedSampler
@@ -23,12 +24,7 @@ def objectives_at(
     rng: np.random.Generator,
 ) -> list[float]:
     """The mean objective of each kernel over the same ten batches, drawn for this alone; infinite where it fails."""
-    sampler.start(*data)
-    batches = [sampler.draw(rng) for _ in range(BATCHES)]
-    means = []
-    for kernel in kernels:
-        evaluate = loss(kernel, *data)
-        values = [evaluate(kernel.flat, batch, gradient=False) for batch in batches]
-        failed = any(value.failed for value in values)
-        means.append(math.inf if failed else float(np.mean([value.objective for value in values])))
-    return means
+    return [
+        math.inf if any(value.failed for value in values) else float(np.mean([value.objective for value in values]))
+        for values in on_the_same_batches(kernels, loss, sampler, data, rng, BATCHES)
+    ]

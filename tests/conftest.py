@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kfx import threads
 from kfx.cli import main
-from kfx.run import set_threads
 
 
 @pytest.fixture(autouse=True)
 def one_thread():
     """Small matrices on several threads wait for each other; a run sets its own number."""
-    set_threads(1)
+    threads.use(1)
 
 
 @pytest.fixture

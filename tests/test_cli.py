@@ -18,7 +18,13 @@ from kfx import load_run
 from kfx.kernels import RBF
 from kfx.plots import draw
 
-DRAWN = ["dataset.n_train=120", "dataset.n_test=60", "sampler.batch_size=30", "optimizer.iterations=6"]
+DRAWN = [
+    "dataset=digits",
+    "dataset.n_train=120",
+    "dataset.n_test=60",
+    "sampler.batch_size=30",
+    "optimizer.iterations=6",
+]
 SMALL = [*DRAWN, "figures=false", "device.precision_check=off"]
 
 
@@ -63,9 +69,12 @@ def test_cfg_job_prints_and_stops(kfx, in_folder):
 
 
 def test_a_run_leaves_its_whole_record(kfx, in_folder):
-    code, _, err = kfx("run", *DRAWN, "evaluation.n_interpolation=[20,60]", "evaluation.repeats=2", "hydra.run.dir=r")
+    code, out, err = kfx("run", *DRAWN, "evaluation.n_interpolation=[20,60]", "evaluation.repeats=2", "hydra.run.dir=r")
     assert code == 0
-    assert "results  r" in err
+    assert "results     r\n" in out
+    assert "kernel      sigma 1 → " in out
+    assert "held-out batches" in out
+    assert err.splitlines()[-1].startswith("evaluation "), "progress is no result"
     assert {p.name for p in (in_folder / "r").iterdir()} == {
         "config.yaml",
         "overrides.yaml",
@@ -73,6 +82,7 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
         "trace.csv",
         "evaluation.csv",
         "metrics.json",
+        "held_out.csv",
         "precision.json",
         "history.csv",
         "figures",
@@ -96,7 +106,15 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
         "jitter",
         "event",
     ]
-    assert list(run.evaluation.columns) == ["kernel", "n_interpolation", "repeat", "regularization", "metric", "value"]
+    assert list(run.evaluation.columns) == [
+        "kernel",
+        "n_interpolation",
+        "repeat",
+        "regularization",
+        "metric",
+        "value",
+        "configured_regularization",
+    ]
     assert len(run.trace) == 6
     assert run.trace["kernel_evaluations"].tolist() == [1, 2, 3, 4, 5, 6]
     assert run.trace["seconds"].is_monotonic_increasing

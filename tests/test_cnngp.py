@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfx import threads
 from kfx.kernels import CNNGP, NNGP, Conv2d, Erf, ReLU, Residual, Sequential, cnngp_torch
 from kfx.kernels.architectures import ARCHITECTURES
 from kfx.notices import watch
@@ -159,11 +160,11 @@ def test_bits_do_not_depend_on_threads():
     shared, layered = CNNGP(architecture, 1.6, 0.2), CNNGP(architecture, [1.6] * 8, [0.2] * 8)
     before, found = torch.get_num_threads(), []
     try:
-        for threads in (1, 2, 5):
-            torch.set_num_threads(threads)
+        for count in (1, 2, 5):
+            threads.use(count)
             found.append((shared.pullback(x)[1](g), *layered.pullback(x)[1](g, inputs=True), shared.gram(x)))
     finally:
-        torch.set_num_threads(before)
+        threads.use(before)
     for each in found[1:]:
         for a, b in zip(each, found[0], strict=True):
             np.testing.assert_array_equal(a, b)

@@ -240,7 +240,13 @@ def test_the_half_sample_is_measured_on_the_same_batch(objective):
 
 def test_a_dynamic_run_shows_its_sample(kfx):
     words = ["sampler=dynamic", "sampler.batch_size=40", "sampler.window=3", "optimizer=adam", "optimizer.iterations=8"]
-    small = ["dataset.n_train=120", "dataset.n_test=60", "figures=false", "device.precision_check=off"]
+    small = [
+        "dataset=digits",
+        "dataset.n_train=120",
+        "dataset.n_test=60",
+        "figures=false",
+        "device.precision_check=off",
+    ]
     assert kfx("run", *words, *small, "hydra.run.dir=r")[0] == 0
     sizes = load_run("r").trace["diagnostic.sample_size"]
     assert sizes[0] == 20

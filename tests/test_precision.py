@@ -104,7 +104,7 @@ def test_switches_are_set_afresh():
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
-SMALL = ["dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2"]
+SMALL = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2"]
 
 
 def test_a_run_records_the_check(kfx, in_folder):

@@ -17,7 +17,7 @@ from kfx.regularization import Regularization
 from kfx.sampling import FixedSampler
 from kfx.streams import Streams
 
-SMALL = ["dataset.n_train=80", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=8"]
+SMALL = ["dataset=digits", "dataset.n_train=80", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=8"]
 BARE = [*SMALL, "figures=false", "device.precision_check=off"]
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from kfx import threads
 from kfx.kernels import cnngp_maps as maps
 from kfx.kernels.cnngp_torch import Gradient, tiles
 from kfx.kernels.layers import Add, Conv2d, Erf, Instruction, ReLU
@@ -142,19 +143,19 @@ def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Each item and what `work` makes of it, on torch's number of threads, in the items' order: sums of the results
+    """Each item and what `work` makes of it, on `threads.of_engine()` threads, in the items' order: sums of the results
     have the same bits however many there are."""
-    threads = torch.get_num_threads()
-    if threads == 1:
+    count = threads.of_engine()
+    if count == 1:
         for item in items:
             yield item, work(item)
         return
     waiting: deque[tuple[T, Future[R]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(count) as pool:
         try:
             for item in items:
                 waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > 2 * threads:  # what is done and not yet taken stays bounded
+                if len(waiting) > 2 * count:  # what is done and not yet taken stays bounded
                     first, future = waiting.popleft()
                     yield first, future.result()
             while waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -12,14 +13,15 @@ from kfx.plots import curve, evaluation, flow, landscape, precision, surrogate, 
 from kfx.record import load_run
 
 
-def draw(directory: Path) -> list[Path]:
-    """Draw what the record has data for into `figures/`; the paths of the pictures."""
+def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Draw what the record has data for into `figures/`, in each of the formats; the paths of the pictures."""
     run = load_run(directory)
     figures: dict[str, Figure | None] = {
         "rho": trace.objective_over_iterations(run),
         "parameters": trace.parameters_over_iterations(run),
-        "evaluation": evaluation.error_against_points(run),
+        "evaluation": evaluation.before_and_after(run),
         "landscape": landscape.objective_over_parameter(run),
+        "displacement": trace.displacement_over_layers(run),
         "flow_positions": flow.positions(run),
         "flow_displacement": flow.displacement(run),
         "flow_images": flow.images(run) if run.metrics.get("parameters") else None,
@@ -36,8 +38,9 @@ def draw(directory: Path) -> list[Path]:
     paths = []
     for name, figure in figures.items():
         if figure is not None:
-            path = directory / "figures" / f"{name}.png"
-            path.parent.mkdir(exist_ok=True)
-            figure.savefig(path)
-            paths.append(path)
+            for suffix in formats:
+                path = directory / "figures" / f"{name}.{suffix}"
+                path.parent.mkdir(exist_ok=True)
+                figure.savefig(path, metadata={"Date": None} if suffix == "svg" else None)
+                paths.append(path)
     return paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, title
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
 from kfx.record import Run
 
 
@@ -18,7 +18,7 @@ def fitted_curve(run: Run) -> Figure | None:
         if "x_train" not in arrays:
             return None
         largest = run.evaluation["n_interpolation"].max()
-        regularization = run.evaluation["regularization"].iloc[0]
+        regularization = run.evaluation["configured_regularization"].iloc[0]
         x = arrays["x_test"][:, 0]
         order = np.argsort(x)
         picture, (axes,) = figure()
@@ -35,7 +35,8 @@ def fitted_curve(run: Run) -> Figure | None:
         axes.plot(
             arrays["x_train"][:, 0], arrays["y_train"][:, 0], ".", color=DATA, markersize=4, label="training points"
         )
-    axes.set(xlabel="x", ylabel="y", title=f"{title(run)} · $N_I$ = {largest}")
+    axes.set(xlabel="x", ylabel="y")
+    set_title(axes, run, f"$N_I$ = {largest}")
     axes.margins(y=0.1)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9)
+    legend(picture, axes)
     return picture

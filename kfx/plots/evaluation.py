@@ -1,47 +1,98 @@
-"""Accuracy, or error, against the number of interpolation points."""
+"""Accuracy, or error, of the initial and the trained kernel."""
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from kfx.plots.style import FAINT, INITIAL, TRAINED, figure, title
+from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, figure, legend, set_title
 from kfx.record import Run
 
+_NAMES = {"accuracy": "test accuracy", "mse": "test mean squared error"}
+_LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
-def error_against_points(run: Run) -> Figure | None:
-    """One curve for the initial kernel, one for the trained, faint ones for random kernels; bars are ± one sd."""
+
+def before_and_after(run: Run) -> Figure | None:
+    """Against the number of interpolation points where it was varied; else from the initial kernel to the trained one.
+
+    Each fold or repeat is a faint line; markers are means, bars ± one standard deviation over them. Random kernels are
+    a band from the worst to the best.
+    """
     table = run.evaluation
     if table.empty:
         return None
     metric = "accuracy" if (table["metric"] == "accuracy").any() else "mse"
-    table = table[table["metric"] == metric]
-    picture, (axes,) = figure()
-    several = table["regularization"].nunique() > 1
-    labelled = False
-    for (name, regularization), rows in table.groupby(["kernel", "regularization"], sort=False):
+    table = table[(table["metric"] == metric) & table["value"].notna()]
+    if table.empty:
+        return None
+    picture, (axes,) = figure(height=4.2)
+    varied = run.config.evaluation.n_interpolation is not None and table["n_interpolation"].nunique() > 1
+    (_against_points if varied else _from_initial_to_trained)(axes, table)
+    axes.set(ylabel=_NAMES[metric])
+    several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"
+    count = table["repeat"].nunique()
+    sizes = sorted(table["n_interpolation"].unique())
+    fixed = [] if varied else [f"$N_I$ = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "")]
+    set_title(axes, run, *fixed, *([f"{count} {several}"] if count > 1 else []))
+    axes.margins(y=0.12)
+    legend(picture, axes)
+    return picture
+
+
+def _against_points(axes: Axes, table: pd.DataFrame) -> None:
+    several = table["configured_regularization"].nunique() > 1
+    random = table[table["kernel"].str.startswith("random")]
+    if not random.empty:
+        by_size = random.groupby(["n_interpolation", "kernel"])["value"].mean().groupby("n_interpolation")
+        low, high = by_size.min(), by_size.max()
+        label = f"{random['kernel'].nunique()} random kernels"
+        axes.fill_between(low.index, low, high, color=FAINT, alpha=0.5, linewidth=0, label=label, zorder=0)
+    groups = table[table["kernel"].isin(list(_LOOKS))].groupby(["kernel", "configured_regularization"], sort=False)
+    for i, ((name, regularization), rows) in enumerate(groups):
+        colour, marker, style = _LOOKS[str(name)]
+        colour = COLOURS[i // 2 % len(COLOURS)] if several else colour
+        for _, one in rows.groupby("repeat"):
+            axes.plot(one["n_interpolation"], one["value"], style, color=colour, linewidth=0.7, alpha=0.3)
         by_size = rows.groupby("n_interpolation")["value"]
         mean, spread = by_size.mean(), by_size.std().fillna(0.0)
-        suffix = f", λ = {regularization:g}" if several else ""
-        if str(name).startswith("random"):
-            axes.plot(
-                mean.index, mean, color=FAINT, linewidth=1, label=None if labelled else "random kernels", zorder=1
-            )
-            labelled = True
-            continue
-        colour = {"initial": INITIAL, "trained": TRAINED}.get(str(name))
-        marker = {"initial": "s", "trained": "o"}.get(str(name), "^")
+        label = f"{name}, λ = {regularization:g}" if several else str(name)
         axes.errorbar(
-            mean.index, mean, yerr=spread, color=colour, marker=marker, capsize=3, label=f"{name}{suffix}", alpha=0.9
+            mean.index, mean, yerr=spread, color=colour, marker=marker, linestyle=style, capsize=3, label=label
         )
     sizes = sorted(table["n_interpolation"].unique())
-    if len(sizes) > 1 and sizes[-1] >= 8 * sizes[0]:
+    if sizes[-1] >= 8 * sizes[0]:
         axes.set_xscale("log")
     if len(sizes) <= 8:
         axes.set_xticks(sizes)
         axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.xaxis.set_minor_formatter(NullFormatter())
-    names = {"accuracy": "test accuracy", "mse": "test mean squared error"}
-    axes.set(xlabel=r"interpolation points $N_I$", ylabel=names[metric], title=title(run))
-    axes.legend(loc="best")
-    return picture
+    axes.set(xlabel=r"interpolation points $N_I$")
+
+
+def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
+    several = table["configured_regularization"].nunique() > 1
+    random = table[table["kernel"].str.startswith("random")].groupby("kernel")["value"].mean()
+    if len(random):
+        label = f"{len(random)} random kernels"
+        axes.axhspan(random.min(), random.max(), color=FAINT, alpha=0.5, linewidth=0, label=label, zorder=0)
+    for i, (regularization, rows) in enumerate(table.groupby("configured_regularization", sort=False)):
+        pairs = rows.pivot_table(index="repeat", columns="kernel", values="value")
+        pairs = pairs.reindex(columns=["initial", "trained"])
+        colour = COLOURS[i % len(COLOURS)]
+        if len(pairs) > 1:
+            axes.plot([0, 1], pairs.to_numpy().T, color=colour, linewidth=0.8, alpha=0.35)
+            axes.plot([], [], color=colour, linewidth=0.8, alpha=0.5, label="a fold or repeat" if i == 0 else None)
+        mean, spread = pairs.mean(), pairs.std().fillna(0.0)
+        of = f"λ = {regularization:g}" if several else "mean"
+        shown = of + (" ± sd" if len(pairs) > 1 else "") if several or len(pairs) > 1 else None
+        axes.errorbar(
+            [0, 1], mean, yerr=spread, color=colour, marker="o", markersize=6, capsize=4, linewidth=2, label=shown
+        )
+        for x, value in enumerate(mean):
+            if not several and np.isfinite(value):
+                axes.annotate(f"{value:.4g}", (x, value), xytext=(8, 6), textcoords="offset points", fontsize=9)
+    axes.set_xticks([0, 1], ["initial kernel", "trained kernel"])
+    axes.set_xlim(-0.35, 1.45)

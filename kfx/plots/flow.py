@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from kfx.disk import read_rows
 from kfx.flow_follower import COLUMNS
-from kfx.plots.style import COLOURS, DATA, FAINT, figure, title
+from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
 from kfx.record import Run
 
 _PANELS = 8
@@ -90,13 +90,14 @@ def displacement(run: Run) -> Figure | None:
     order = np.argsort(x)
     picture, (left, right) = figure(columns=2, width=4.6)
     left.plot(x[order], moved[order], ".-", color=COLOURS[0], markersize=4, linewidth=0.8)
-    left.set(xlabel="x", ylabel=f"F(x) after {layer} layers", title=title(run))
+    left.set(xlabel="x", ylabel=f"F(x) after {layer} layers")
+    set_title(left, run)
     values = targets(run, len(x))
     if values is not None:
         right.plot(x[order], values[order], ".-", color=FAINT, markersize=4, linewidth=0.8, label="y over x")
         right.plot(moved[order], values[order], ".", color=COLOURS[1], markersize=5, label="y over F(x)")
         right.set(xlabel="position", ylabel="y")
-        right.legend(loc="best")
+        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8)
     return picture
 
 
@@ -144,18 +145,24 @@ def errors(run: Run) -> Figure | None:
     for i, ((size, value), rows) in enumerate(groups):
         curve = rows.groupby("layer")["value"].mean()
         label = f"{int(size)} points" + (f", λ {value:g}" if several else "")
-        left.plot(curve.index, curve, ".-", color=COLOURS[i % len(COLOURS)], label=label)
+        look: dict[str, Any] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "markersize": 4,
+        }
+        left.plot(curve.index, curve, "-", **look, label=label)
     metric = "test error" if wanted["metric"].iloc[0] == "error" else "test MSE"
-    left.set(xlabel="layer", ylabel=metric, title=title(run))
-    left.set_ylim(bottom=0)
-    left.legend(loc="best", fontsize=8)
+    left.set(xlabel="layer", ylabel=metric)
+    set_title(left, run)
+    left.margins(y=0.08)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8)
     names = {"distance_all": "all", "distance_in_class": "in class", "distance_between": "between classes"}
     for i, (name, label) in enumerate(names.items()):
         curve = distances[distances["metric"] == name].groupby("layer")["value"].mean()
         if len(curve):
-            right.plot(curve.index, curve, color=COLOURS[i], label=label)
+            right.plot(curve.index, curve, color=COLOURS[i], marker=MARKERS[i], markersize=4, label=label)
     right.set(xlabel="layer", ylabel="mean squared distance")
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8)
     return picture
 
 

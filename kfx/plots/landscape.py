@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, FAINT, figure, symbol, title
+from kfx.plots.style import COLOURS, FAINT, figure, legend, set_title, symbol
 from kfx.record import Run
 
 
@@ -32,13 +32,20 @@ def objective_over_parameter(run: Run) -> Figure | None:
         if deviation.notna().any():
             low, high = (mean - deviation).to_numpy(), (mean + deviation).to_numpy()
             panel.fill_between(x, low, high, color=FAINT, alpha=0.5, linewidth=0, label="± 1 sd over batches")
-        panel.plot(x, mean, color=COLOURS[0], label=f"mean of {int(sweeps.size().max())}")
+        panel.plot(x, mean, color=COLOURS[0], label=f"mean of {int(sweeps.size().max())} batches")
+        if key == "objective" and mean.notna().any():
+            least = x[int(np.nanargmin(mean.to_numpy()))]
+            shown = symbol(column[len("parameter.") :], run)
+            label_of_it = f"smallest at {shown} = {least:.4g}"
+            panel.plot(
+                least, mean.min(), "*", color=COLOURS[1], markeredgecolor="white", markersize=15, label=label_of_it
+            )
         panel.set(ylabel=label)
         if key != "objective" and np.all(mean > 0) and mean.max() > 100 * mean.min():
             panel.set_yscale("log")
         if run.config.optimizer.space == "log":
             panel.set_xscale("log")
-    axes[-1].set_xlabel(symbol(column[len("parameter.") :]))
-    axes[0].set_title(title(run))
-    axes[0].legend(loc="best")
+    axes[-1].set_xlabel(symbol(column[len("parameter.") :], run))
+    set_title(axes[0], run)
+    legend(picture, axes[0])
     return picture

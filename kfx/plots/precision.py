@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, figure
+from kfx.plots.style import COLOURS, MARKERS, figure, legend
 from kfx.precision import VERDICTS
 
 
@@ -19,10 +19,21 @@ def error_against_size(content: dict[str, Any]) -> Figure:
         # float64 on the CPU is the reference: an error of exactly 0 has no place on a logarithmic axis
         errors = [max(float(e), 1e-17) for e in v["products"].values()]
         label = f"{v['framework']} {v['device']} {v['dtype']}"
-        axes.plot(sizes, errors, "o-", color=COLOURS[i % len(COLOURS)], markersize=4, label=label)
+        marker = MARKERS[i % len(MARKERS)]
+        axes.plot(sizes, errors, "-", marker=marker, color=COLOURS[i % len(COLOURS)], markersize=4, label=label)
     for name, bound in VERDICTS:
         axes.axhline(bound, color="#b9c1cc", linewidth=0.8, linestyle="--", zorder=0)
-        axes.annotate(name, (1.0, bound), xycoords=("axes fraction", "data"), ha="right", va="top", color="#6c757d")
+        axes.annotate(
+            f"at most {bound:g}: {name}",
+            (1.0, bound),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color="#6c757d",
+        )
     axes.set_yscale("log")
     axes.set(xlabel="matrix size N", ylabel="relative Frobenius error", title="Products of random matrices")
     axes.set_ylim(5e-18, 3e-2)
@@ -35,7 +46,7 @@ def product_check(table: pd.DataFrame) -> Figure:
     has_accuracy = bool(table["accuracy"].notna().any())
     picture, axes = figure(columns=2 if has_accuracy else 1, width=5.2)
     for i, ((device, dtype), rows) in enumerate(table.groupby(["device", "dtype"])):
-        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": "os^d"[i % 4]}
+        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         style |= {"alpha": 0.8, "label": f"{device} {dtype}"}
         distance = rows["norm_of_difference"].clip(lower=1e-17)
         axes[0].plot(rows["n_interpolation"], distance, **style)
@@ -45,6 +56,6 @@ def product_check(table: pd.DataFrame) -> Figure:
     axes[0].set(xlabel=r"interpolation points $N_I$", ylabel="Frobenius distance from cpu float64")
     if has_accuracy:
         axes[1].set(xlabel=r"interpolation points $N_I$", ylabel="test accuracy")
-    axes[0].legend(loc="best")
+    legend(picture, axes[0])
     picture.suptitle("The regression product in each device and dtype")
     return picture

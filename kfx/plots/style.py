@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from kfx.kernels.names import readable
 from kfx.record import Run
 
-COLOURS = ("#3b6ea8", "#c8553d", "#588157", "#8e6c8a", "#b08900", "#4a4e69", "#2a9d8f", "#9c6644")
-INITIAL, TRAINED, DATA, FAINT = "#8d99ae", COLOURS[0], "#2b2d42", "#b9c1cc"
+# Told apart with protanopia and deuteranopia too (Okabe & Ito 2008), their yellow left out: it is faint on white.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d", "#7a4b1e")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+INITIAL, TRAINED, DATA, FAINT = "#7b8794", COLOURS[0], "#2b2d42", "#b9c1cc"
 SYMBOLS = {
     "weight_variance": r"$\sigma_w^2$",
     "bias_variance": r"$\sigma_b^2$",
@@ -39,13 +44,40 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
     return picture, list(axes)
 
 
-def title(run: Run) -> str:
-    """Data set, kernel and optimizer of a run."""
-    parts = [run.config[group].name for group in ("dataset", "kernel", "optimizer")]
-    return " · ".join(parts) + f" · seed {run.config.seed}"
+def title(run: Run, *more: str) -> str:
+    """Data set, kernel and optimizer of a run; beneath, what else tells it from its like."""
+    config = run.config
+    parts = [config[group].name for group in ("dataset", "kernel", "optimizer")]
+    size = config.sampler.batch_size
+    value, scale = config.regularization.value, config.regularization.scale
+    chosen = "" if config.regularization.selection == "fixed" else f" ({config.regularization.selection})"
+    of_batch = f"$N_f$ = {size}" if size is not None else "full batch"
+    second = [of_batch, f"λ = {value:g} {scale}{chosen}", *more, f"seed {config.seed}"]
+    return " · ".join(parts) + "\n" + " · ".join(second)
 
 
-def symbol(name: str) -> str:
-    """A parameter's symbol; `weight_variance.2` gets its layer as a second index."""
-    base, _, index = name.rpartition(".")
-    return f"{SYMBOLS.get(base, base)} [{index}]" if base else SYMBOLS.get(name, name)
+def set_title(axes: Axes, run: Run, *more: str) -> None:
+    """The title of a picture over its axes."""
+    axes.set_title(title(run, *more), fontsize=9)
+
+
+def legend(picture: Figure, axes: Axes, most: int = 4) -> None:
+    """A legend under the axes, off the data."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        picture.legend(handles, labels, loc="outside lower center", ncols=min(len(handles), most), fontsize=9)
+
+
+def symbol(name: str, run: Run) -> str:
+    """A parameter's symbol; `weight_variance.2` gets its layer as a second index, a part of a sum its name."""
+    said = readable(name, run.config.kernel)
+    head, _, last = said.rpartition(" ")
+    base, _, index = last.rpartition(".")
+    shown = f"{SYMBOLS.get(base, base)} [{index}]" if base else SYMBOLS.get(last, last)
+    return f"{head} {shown}".strip()
+
+
+def running(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The median of the values around each one, and the tenth and ninetieth percentile."""
+    series = pd.Series(values).rolling(window, min_periods=1, center=True)
+    return series.median().to_numpy(), series.quantile(0.1).to_numpy(), series.quantile(0.9).to_numpy()

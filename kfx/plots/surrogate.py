@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
-from kfx.plots.style import COLOURS, DATA, FAINT, figure, symbol, title
+from kfx.plots.style import COLOURS, DATA, FAINT, figure, legend, set_title, symbol
 from kfx.record import Run
 
 _GRID = 60
@@ -19,19 +19,25 @@ def convergence(run: Run) -> Figure | None:
     trace = run.trace
     if "diagnostic.incumbent" not in trace or trace.empty:
         return None
-    picture, (axes,) = figure()
+    picture, (axes,) = figure(height=4.2)
     axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="told")
     differs = trace["told"] != trace["objective"]
     if differs.any():
         rows = trace[differs & trace["objective"].notna()]
         axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label="measured, told as 1")
-    axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="incumbent")
+    axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="best so far")
     initial = run.config.optimizer.initial_points
     if initial < len(trace):
         axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="end of random points")
-    axes.set(xlabel="iteration", ylabel=r"$\rho$", title=title(run))
-    axes.legend(loc="best")
+    axes.set(xlabel="iteration", ylabel=_objective(run))
+    set_title(axes, run)
+    legend(picture, axes)
     return picture
+
+
+def _objective(run: Run) -> str:
+    name = run.config.objective.name
+    return r"$\rho$" if name == "rho" else name.replace("_", " ")
 
 
 def surface(run: Run) -> Figure | None:
@@ -68,12 +74,13 @@ def surface(run: Run) -> Figure | None:
         clip_on=False,
     )
     best = points[int(trace["told"].to_numpy().argmin())]
-    axes.plot(*best, "*", color=COLOURS[1], markeredgecolor="white", markersize=16, label="incumbent", clip_on=False)
+    axes.plot(*best, "*", color=COLOURS[1], markeredgecolor="white", markersize=16, label="best", clip_on=False)
     if settings.space == "log":
         axes.set(xscale="log", yscale="log")
-    names = [symbol(c.removeprefix("parameter.")) for c in columns]
-    axes.set(xlabel=names[0], ylabel=names[1], title=title(run))
+    names = [symbol(c.removeprefix("parameter."), run) for c in columns]
+    axes.set(xlabel=names[0], ylabel=names[1])
+    set_title(axes, run)
     axes.grid(visible=False)
-    picture.colorbar(shown, ax=axes, label=r"surrogate mean of $\rho$")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    picture.colorbar(shown, ax=axes, label=f"surrogate's mean of {_objective(run)}")
+    legend(picture, axes)
     return picture

@@ -2,67 +2,147 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, DATA, FAINT, figure, symbol, title
+from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, legend, running, set_title, symbol
 from kfx.record import Run
 
 _MOST_CURVES = 8
+_MOST_POINTS = 3000
+"""Beyond, single points are a grey mass: a running median with its band says more."""
 
 
 def objective_over_iterations(run: Run) -> Figure | None:
-    """ρ at each iteration, its running mean, and the events."""
+    """ρ at each iteration, below the objective where that is another; a line a fold."""
     trace = run.trace
     if trace.empty:
         return None
-    picture, (axes,) = figure()
-    iterations, rho = trace["iteration"].to_numpy(), trace["rho"].to_numpy(dtype=float)
-    window = max(len(rho) // 20, 1)
-    axes.plot(iterations, rho, ".", color=FAINT, markersize=3.5, label=r"$\rho$ of the batch")
-    if window > 1:
-        mean = trace["rho"].rolling(window, min_periods=1).mean()
-        axes.plot(iterations, mean, color=COLOURS[0], label=f"mean of {window} batches")
-    _mark_events(axes, run)
-    axes.set(xlabel="iteration", ylabel=r"$\rho$", title=title(run))
-    finite = rho[np.isfinite(rho)]
-    if len(finite) and finite.min() >= 0 and finite.max() <= 1:
-        axes.set_ylim(0, min(1.0, 1.15 * finite.max() + 0.01))
-    axes.legend(loc="best")
+    name = run.config.objective.name
+    wanted = [("rho", r"$\rho$")] if name == "rho" else [("objective", name.replace("_", " ")), ("rho", r"$\rho$")]
+    picture, axes = figure(rows=len(wanted), height=4.0 if len(wanted) == 1 else 2.9)
+    for panel, (column, label) in zip(axes, wanted, strict=True):
+        folds = _folds(trace)
+        for i, (fold, rows) in enumerate(folds):
+            x, values = _within_fold(run, rows), rows[column].to_numpy(dtype=float)
+            _draw_noisy(panel, x, values, label, None if fold is None else f"fold {fold}", i)
+        _mark_events(panel, run, len(folds) > 1)
+        panel.set(ylabel=label)
+        panel.margins(y=0.08)
+    axes[-1].set_xlabel("iteration" if len(_folds(trace)) == 1 else "iteration of the fold")
+    set_title(axes[0], run)
+    legend(picture, axes[0])
     return picture
+
+
+def _folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
+    """The rows of each fold with its number; all of them with None where there are no folds."""
+    if "diagnostic.fold" not in trace:
+        return [(None, trace)]
+    groups: Any = trace.groupby("diagnostic.fold")
+    return [(int(fold), rows) for fold, rows in groups]
+
+
+def _within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
+    """Iterations counted from the fold's own first."""
+    iterations = rows["iteration"].to_numpy()
+    return iterations - iterations[0] if "diagnostic.fold" in rows else iterations
+
+
+def _draw_noisy(axes: Axes, x: np.ndarray, values: np.ndarray, what: str, name: str | None, i: int) -> None:
+    """Values of single batches: points and their running median; of one fold among several the median alone."""
+    colour = COLOURS[i % len(COLOURS)]
+    window = max(len(x) // 20, 1)
+    median, low, high = running(values, window)
+    if name is None and len(x) <= _MOST_POINTS:
+        axes.plot(x, values, ".", color=FAINT, markersize=3.5, label=f"{what} of a batch")
+    elif name is None:
+        axes.fill_between(x, low, high, color=FAINT, alpha=0.6, linewidth=0, label=f"80 % of {window} batches")
+    if window > 1 or name is not None:
+        label = f"median of {window} batches" if name is None else name
+        style = ("-", "--", "-.", ":")[i // len(COLOURS) % 4]
+        axes.plot(x, median, style, color=colour, linewidth=1.4, label=label)
 
 
 def parameters_over_iterations(run: Run) -> Figure | None:
-    """Each parameter at each iteration; a logarithmic axis where they span more than a decade."""
+    """Each parameter that moved, at each iteration; a line a fold, an axis a parameter where there are folds. For a
+    search, whose points are scattered, those of the best so far; a grid has its landscape instead."""
     trace = run.trace
-    names = [c for c in trace.columns if c.startswith("parameter.")]
-    if trace.empty or not names:
+    moved = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]
+    if trace.empty or not moved or run.config.optimizer.name == "grid":
         return None
-    picture, (axes,) = figure()
-    moved = [c for c in names if trace[c].nunique() > 1] or names
-    for i, column in enumerate(moved[:_MOST_CURVES]):
-        axes.plot(
-            trace["iteration"],
-            trace[column],
-            color=COLOURS[i % len(COLOURS)],
-            label=symbol(column[len("parameter.") :]),
-        )
-    values = trace[moved[:_MOST_CURVES]].to_numpy(dtype=float)
-    positive = values[values > 0]
-    if len(positive) == values.size and positive.max() > 10 * positive.min():
-        axes.set_yscale("log")
-    _mark_events(axes, run)
+    shown = moved[:_MOST_CURVES]
     more = f" (first {_MOST_CURVES} of {len(moved)})" if len(moved) > _MOST_CURVES else ""
-    axes.set(xlabel="iteration", ylabel="parameter" + more, title=title(run))
-    axes.legend(loc="best", ncols=2 if len(moved) > 4 else 1)
+    if "diagnostic.incumbent" in trace:
+        best = trace["told"].where(trace["told"] <= trace["told"].cummin()).notna()
+        trace = trace.assign(**{c: trace[c].where(best).ffill() for c in shown})
+        more += ", of the best so far"
+    folds = _folds(trace)
+    panels = len(shown) if len(folds) > 1 else 1
+    picture, axes = figure(rows=panels, height=4.0 if panels == 1 else 2.2)
+    for i, column in enumerate(shown):
+        panel, name = axes[min(i, panels - 1)], symbol(column[len("parameter.") :], run)
+        for j, (fold, rows) in enumerate(folds):
+            x, values = _within_fold(run, rows), rows[column].to_numpy(dtype=float)
+            k = i if fold is None else j
+            marks: dict[str, Any] = {
+                "marker": MARKERS[k % len(MARKERS)],
+                "markevery": max(len(x) // 8, 1),
+                "markersize": 4,
+            }
+            label = name if fold is None else f"fold {fold}"
+            drawstyle = "steps-post" if "diagnostic.incumbent" in trace else "default"
+            panel.plot(
+                x, values, color=COLOURS[k % len(COLOURS)], linewidth=1.3, label=label, drawstyle=drawstyle, **marks
+            )
+        if panels > 1:
+            panel.set(ylabel=name)
+    every = trace[shown].to_numpy(dtype=float)
+    if np.isfinite(every).all() and every.min() > 0 and every.max() > 10 * every.min():
+        for panel in axes:
+            panel.set_yscale("log")
+    for panel in axes:
+        _mark_events(panel, run, len(folds) > 1)
+    if panels == 1:
+        axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
+    axes[-1].set_xlabel("iteration" if len(folds) == 1 else "iteration of the fold")
+    set_title(axes[0], run)
+    legend(picture, axes[0])
     return picture
 
 
-def _mark_events(axes: Axes, run: Run) -> None:
-    events = run.trace.loc[run.trace["event"].astype(str).str.len() > 0, ["iteration", "event"]]
+def displacement_over_layers(run: Run) -> Figure | None:
+    """Of a flow: the longest way that a point goes in each layer, and the step, or how many were accepted."""
+    trace = run.trace
+    if "diagnostic.displacement" not in trace or trace["diagnostic.displacement"].notna().sum() < 2:
+        return None
+    pace = next(name for name in ("step", "accepted_steps") if f"diagnostic.{name}" in trace)
+    wanted = (("displacement", "longest way in a layer"), (pace, "step ε" if pace == "step" else "accepted steps"))
+    picture, axes = figure(rows=2, height=2.7)
+    for panel, (column, label) in zip(axes, wanted, strict=True):
+        for i, (fold, rows) in enumerate(_folds(trace)):
+            values = rows[f"diagnostic.{column}"].to_numpy(dtype=float)
+            _draw_noisy(panel, _within_fold(run, rows), values, "value", None if fold is None else f"fold {fold}", i)
+        every = trace[f"diagnostic.{column}"]
+        if every.min() > 0 and every.max() > 30 * every.min():
+            panel.set_yscale("log")
+        panel.set(ylabel=label)
+    axes[-1].set_xlabel("layer")
+    set_title(axes[0], run)
+    legend(picture, axes[0])
+    return picture
+
+
+def _mark_events(axes: Axes, run: Run, in_folds: bool) -> None:
+    events = run.trace.loc[run.trace["event"].astype(str).str.len() > 0]
     for i, (name, rows) in enumerate(events.groupby("event")):
-        for j, iteration in enumerate(rows["iteration"]):
+        first: Any = run.trace.groupby("diagnostic.fold")["iteration"].transform("min") if in_folds else 0
+        where = (rows["iteration"] - first).dropna() if in_folds else rows["iteration"]
+        for j, iteration in enumerate(where[:50]):
             label = f"{str(name).replace(';', ', ')} ({len(rows)})" if j == 0 else None
             style = ("--", ":", "-.")[i % 3]
             axes.axvline(iteration, color=DATA, linestyle=style, linewidth=0.9, alpha=0.7, label=label)

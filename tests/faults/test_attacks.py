@@ -22,6 +22,7 @@ from kfx.outcomes import DataError, NumericalError
 from kfx.vector_field import checked
 
 SMALL = [
+    "dataset=digits",
     "dataset.n_train=60",
     "dataset.n_test=30",
     "sampler.batch_size=20",
@@ -52,8 +53,8 @@ HYDRA = {
     "logging": ("hydra: {job_logging: {handlers: {f: {class: logging.FileHandler, filename: ran}}}}", "hydra.job_log"),
     "factory": ("hydra: {hydra_logging: {handlers: {f: {(): os.system, command: touch ran}}}}", "hydra.hydra_logging"),
     "launcher": ("hydra: {launcher: {_target_: os.system}}", "hydra.launcher._target_=os.system"),
-    "nested target": ("hydra: {sweeper: {x: {_target_: os.system}}}", "hydra.sweeper.x._target_"),
-    "setup": ("hydra: {launcher: {setup: [touch ran]}}", "hydra.launcher.setup"),
+    "nested target": ("hydra: {sweeper: {x: {_target_: os.system}}}", "Key 'x' not in"),
+    "setup": ("hydra: {launcher: {setup: [touch ran]}}", "Key 'setup' not in"),
     "params": ("hydra: {sweeper: {params: {+experiment: 'a,b'}}}", "hydra.sweeper.params"),
     "chdir": ("hydra: {job: {chdir: true}}", "hydra.job.chdir=True"),
     "subdir": ("hydra: {output_subdir: x}", "hydra.output_subdir=x"),
@@ -210,7 +211,7 @@ def test_a_damaged_record_is_a_line_and_costs_others_nothing(kfx, in_folder, rec
 
     shutil.copytree(record, in_folder / "d")
     (in_folder / "d" / name).write_bytes(content)
-    code, out, err = kfx("compare", "r", "d")
+    code, out, err = kfx("compare", "r", "d", "--mix")
     assert (code, "rbf" in out) == (0, True), err
     for words in (["rerun", "d", "--output", "again"], ["resume", "d"], ["animate", "d"]):
         code, _, err = kfx(*words)
@@ -305,7 +306,7 @@ def test_labels_that_nest_through_the_memo(tmp_path):
     for _ in range(60):
         labels = [labels, labels]
     path = tmp_path / "data_batch_1"
-    path.write_bytes(pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": labels}, protocol=2))
+    path.write_bytes(pickle.dumps({"data": b"", "labels": labels}))
     assert path.stat().st_size < 10_000
     with pytest.raises(DataError, match="no plain list"):
         read_cifar_batch(path)

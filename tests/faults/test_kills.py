@@ -16,6 +16,7 @@ from tests.faults.harness import Command, finish, results, rows, wait_for
 
 INTERVAL = 5
 WORDS = [
+    "dataset=digits",
     "dataset.n_train=150",
     "dataset.n_test=60",
     "sampler.batch_size=60",

@@ -19,6 +19,7 @@ from kfx.sweep import runs_below
 from tests.faults.harness import Command, rows, wait_for
 
 SMALL = [
+    "dataset=digits",
     "dataset.n_train=60",
     "dataset.n_test=30",
     "sampler.batch_size=20",

@@ -1,0 +1,178 @@
+"""What a run says at its end: the kernel before and after, what that changed, what a paper printed, where to look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfx.disk import read_rows
+from kfx.kernels.names import readable
+from kfx.schema import Config
+
+_WIDTH = 12
+_MOST = 6  # parameters, a line each kept short
+
+
+def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
+    """A line for each thing that a person wants to know first; all of it is in the record too."""
+    lines = [
+        *_parameters(cfg.kernel, metrics.get("parameters", {})),
+        *_held_out(cfg.objective.name, metrics.get("held_out")),
+        *_evaluation(metrics.get("evaluation", []), metrics.get("evaluation_change", [])),
+        *_published(cfg, metrics, directory),
+        *_stopped(metrics),
+        *(_line("note", text) for text in metrics.get("remarks", [])),
+        _line("results", str(relative(directory))),
+    ]
+    pictures = sorted(path for path in (directory / "figures").glob("*") if path.suffix in (".png", ".pdf"))
+    if pictures:
+        lines.append(_line("pictures", f"{relative(directory / 'figures')}: {', '.join(p.name for p in pictures)}"))
+    return lines
+
+
+def relative(directory: Path) -> Path:
+    """The path as a person would type it here."""
+    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_WIDTH}}{text}"
+
+
+def number(value: float | None, beside: float | None = None) -> str:
+    """A number as short as it stays readable, whatever its size; with as many digits as one that it stands beside."""
+    if value is None or math.isnan(value):
+        return "nan"
+    size = abs(value if beside is None or not math.isfinite(beside) else beside)
+    if value == 0 or (1e-3 <= abs(value) < 1e5 or 1e-3 <= size < 1e5):
+        return f"{value:.{1 if size >= 1000 else 4}f}"
+    return f"{value:.3g}"
+
+
+def change(before: Mapping[str, Any], after: Mapping[str, Any], difference: Mapping[str, Any] | None) -> str:
+    """0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
+    shown = f"{_spread(before)} → {_spread(after)}"
+    if difference is None or difference["mean"] is None or math.isnan(difference["mean"]):
+        return shown
+    sign = "+" if difference["mean"] >= 0 else "−"
+    return f"{shown}  ({sign}{_spread({**difference, 'mean': abs(difference['mean'])}, before['mean'])})"
+
+
+def _spread(value: Mapping[str, Any], beside: float | None = None) -> str:
+    sd, beside = value.get("sd"), value["mean"] if beside is None else beside
+    return number(value["mean"], beside) + (f" ± {number(sd, beside)}" if sd and math.isfinite(sd) else "")
+
+
+def _parameters(kernel: Any, parameters: Mapping[str, Any]) -> list[str]:
+    initial, final = parameters.get("initial", {}), parameters.get("final")
+    folds: Sequence[Mapping[str, Any]] = parameters.get("folds") or ([final] if final else [])
+    moved = []
+    for name, before in initial.items():
+        after = np.array([np.mean(fold[name]) for fold in folds if name in fold], dtype=float)
+        if not len(after) or not np.any(
+            np.concatenate([np.ravel(f[name]) for f in folds if name in f]) != np.mean(before)
+        ):
+            continue
+        mean = f" (mean of {np.size(before)})" if np.size(before) > 1 else ""
+        over = f" ± {after.std(ddof=1):.2g} ({len(after)} folds)" if len(after) > 1 else ""
+        moved.append(f"{readable(name, kernel)} {np.mean(before):.4g} → {after.mean():.4g}{over}{mean}")
+    if not moved:
+        return [_line("kernel", "unchanged")] if final else []
+    more = f", and {len(moved) - _MOST} more" if len(moved) > _MOST else ""
+    return [_line("kernel", ", ".join(moved[:_MOST]) + more)]
+
+
+def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:
+    if measured is None:
+        return []
+    lines = []
+    for name in ("objective", "rho") if objective != "rho" else ("rho",):
+        each = measured[name]
+        failed = max(each[kernel]["failed"] for kernel in ("initial", "trained"))
+        note = f"; {failed} of {measured['batches']} failed" if failed else ""
+        shown = change(each["initial"], each["trained"], each["change"])
+        lines.append(
+            _line(
+                objective if name == "objective" else "rho", f"{shown} on {measured['batches']} held-out batches{note}"
+            )
+        )
+    return lines
+
+
+def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    metric = "accuracy" if any(row["metric"] == "accuracy" for row in rows) else "mse"
+
+    def at(row: Mapping[str, Any]) -> tuple[Any, Any]:
+        return row["n_interpolation"], row["configured_regularization"]
+
+    by: dict[tuple[str, str], dict[Any, Mapping[str, Any]]] = {}
+    for row in rows:
+        by.setdefault((row["kernel"], row["metric"]), {})[at(row)] = row
+    differences = {at(row): row for row in changes if row["metric"] == metric}
+    several = len({row["configured_regularization"] for row in rows}) > 1
+    lines = []
+    initial, trained = by.get(("initial", metric), {}), by.get(("trained", metric), {})
+    for place, after in trained.items():
+        if place not in initial:
+            continue
+        size, configured = place
+        shown = change(initial[place], after, differences.get(place))
+        used = [by[kernel, "effective_regularization"][place]["mean"] for kernel in ("initial", "trained")]
+        chosen = after["regularization"]
+        value = "one for each fold" if chosen is None else f"{chosen:g}"
+        of = f"λ {value}" if chosen != configured or not several else f"λ {configured:g}"
+        own = f"{of}, in the kernel's own units {number(used[0])} → {number(used[1])}"
+        lines.append(_line(f"N_I {size}", f"{metric} {shown}; {own}"))
+    random = [
+        row["mean"]
+        for (kernel, name), found in by.items()
+        if kernel.startswith("random") and name == metric
+        for row in found.values()
+    ]
+    good = [value for value in random if value is not None and math.isfinite(value)]
+    if good:
+        kernels = len({kernel for kernel, _ in by if kernel.startswith("random")})
+        lines.append(_line("random", f"{metric} {number(min(good))} to {number(max(good))} ({kernels} kernels)"))
+    return lines
+
+
+def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
+    printed = cfg.published
+    if printed is None or metrics.get("status") != "completed":
+        return []
+    measured = _measured(printed.metric, metrics, directory)
+    beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
+    return [_line("published", f"{printed.metric} {printed.value:g}, {beside} ({printed.source})")]
+
+
+def _measured(metric: str, metrics: Mapping[str, Any], directory: Path) -> float | None:
+    """What a run found for a metric that a paper printed, of the trained kernel at its largest N_I."""
+    kernel, name = ("initial", metric.split()[0]) if metric.endswith("of the initial kernel") else ("trained", metric)
+    rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == kernel and row["metric"] == name]
+    if rows:
+        return max(rows, key=lambda row: row["n_interpolation"])["mean"]
+    final = metrics.get("parameters", {}).get("final", {})
+    if metric in final:
+        return float(np.mean(final[metric]))
+    if metric == "error" and metrics.get("last_layers"):
+        return min(metrics["last_layers"], key=lambda row: row["n_interpolation"])["mean"]
+    if metric == "linearly_separable" and (directory / "flow.csv").is_file():
+        table = read_rows(directory / "flow.csv")
+        found = table.loc[table["metric"] == metric, "value"].to_list() if "metric" in table else []
+        return float(found[-1]) if found else None
+    if metric == "seconds an iteration" and "timing" in metrics:
+        iterations = len(read_rows(directory / "trace.csv"))
+        return metrics["timing"]["fit_seconds"] / iterations if iterations else None
+    return None
+
+
+def _stopped(metrics: Mapping[str, Any]) -> list[str]:
+    several = len(metrics.get("parameters", {}).get("folds", [0])) > 1
+    return [
+        _line("flow", f"stopped, {f'part {part}, ' if several else ''}layer {end['layer']}: {end['reason']}")
+        for part, end in metrics.get("flow_stopped", {}).items()
+    ]

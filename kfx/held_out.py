@@ -1,0 +1,65 @@
+"""Kernels on batches that no optimizer sees: whether one is better than another is measured on the same ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.sampling import FixedSampler
+
+COLUMNS = ("kernel", "part", "batch", "rho", "objective")
+
+
+def on_the_same_batches(
+    kernels: Sequence[Kernel],
+    loss: Callable[..., Loss],
+    sampler: FixedSampler,
+    data: tuple[torch.Tensor, torch.Tensor],
+    rng: np.random.Generator,
+    count: int,
+) -> list[list[Evaluation]]:
+    """For each kernel the objective on each of `count` batches, drawn for this alone and the same for all kernels."""
+    sampler.start(*data)
+    batches = [sampler.draw(rng) for _ in range(count)]
+    return [
+        [evaluate(kernel.flat, b, gradient=False) for b in batches]
+        for kernel in kernels
+        for evaluate in [loss(kernel, *data)]
+    ]
+
+
+def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """Rows of `held_out.csv`; NaN where the objective could not be evaluated."""
+    return [
+        {"kernel": name, "part": part, "batch": i, "rho": e.rho, "objective": math.nan if e.failed else e.objective}
+        for i, e in enumerate(evaluations)
+    ]
+
+
+def summary(table: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """For `metrics.json`: mean and standard deviation of ρ and the objective over the batches of all parts, of the
+    initial kernel, the trained one and the change from one to the other on the same batch."""
+    found: dict[str, Any] = {"batches": sum(row["kernel"] == "initial" for row in table)}
+    for name in ("rho", "objective"):
+        initial, trained = (
+            np.array([row[name] for row in table if row["kernel"] == kernel], dtype=float)
+            for kernel in ("initial", "trained")
+        )
+        each = {"initial": initial, "trained": trained, "change": trained - initial}
+        found[name] = {kernel: _mean_and_sd(values) for kernel, values in each.items()}
+    return found
+
+
+def _mean_and_sd(values: np.ndarray) -> dict[str, float | int]:
+    good = values[np.isfinite(values)]
+    return {
+        "mean": float(good.mean()) if len(good) else math.nan,
+        "sd": float(good.std(ddof=1)) if len(good) > 1 else math.nan,
+        "failed": len(values) - len(good),
+    }

@@ -1,0 +1,29 @@
+"""Names of parameters as a person would say them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def readable(name: str, node: Any) -> str:
+    """`0.sigma` of a sum as `rbf sigma`, or `rbf 2 sigma` where it has several of them; other names as they are.
+
+    node: the kernel's part of a config, checked or as recorded.
+    """
+    parts = _get(node, "parts")
+    head, _, rest = name.partition(".")
+    if not parts or not rest or not head.isdigit() or int(head) >= len(parts):
+        return name
+    kernels = [part[1] if isinstance(part, tuple) else part for part in parts]
+    own = kernels[int(head)]
+    kind = str(_get(own, "name"))
+    if rest.startswith("0.") and not _get(own, "parts"):  # below a coefficient
+        rest = rest[2:]
+    same = [i for i, kernel in enumerate(kernels) if _get(kernel, "name") == kind]
+    number = f" {same.index(int(head)) + 1}" if len(same) > 1 else ""
+    return f"{kind}{number} {readable(rest, own)}"
+
+
+def _get(node: Any, key: str) -> Any:
+    return node.get(key) if isinstance(node, Mapping) else getattr(node, key, None)
