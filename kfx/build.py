@@ -101,7 +101,14 @@ def _loaded(node: Any, streams: Streams) -> Dataset:
         "three_bumps": lambda: synthetic.three_bumps(node.n_train, node.n_test, node.points, rng),
         "swiss_roll": lambda: synthetic.swiss_roll(node.n_train, node.n_test, node.variant, tuple(node.t_range)),
         "gp_sample": lambda: synthetic.gp_sample(
-            node.n_train, node.n_test, node.dimensions, node.width, node.noise, kernel(node.kernel, None).gram, rng
+            node.n_train,
+            node.n_test,
+            node.dimensions,
+            node.width,
+            node.noise,
+            kernel(node.kernel, None).gram,
+            rng,
+            node.function,
         ),
         "noisy_sine": lambda: synthetic.noisy_sine(node.n_train, node.n_test, node.noise, rng),
         "line": lambda: synthetic.line(node.n_train, node.n_test, node.noise, rng),
@@ -277,9 +284,9 @@ def starting_candidates(config: schema.Config, parts: Sequence[Dataset], streams
     """For each part the kernels to choose its start from: the one that the config describes, then random ones."""
     node, rng = config.kernel, streams["initial_parameters"]
     built = kernel(node, image_size(config.dataset))
-    first = random_kernel(built, node.initial_range, rng) if node.initial == "random" else built
+    first = random_kernel(built, rng, node) if node.initial == "random" else built
     _check_length(config, built, parts)
-    others = [random_kernel(built, node.initial_range, rng) for _ in range(node.starts - 1)]
+    others = [random_kernel(built, rng, node) for _ in range(node.starts - 1)]
     if node.initial not in _LENGTHS:
         return [[first, *others]] * len(parts)
     return [[first.with_parameters(sigma=_LENGTHS[node.initial](part.x_train)), *others] for part in parts]
@@ -300,12 +307,14 @@ def _check_length(config: schema.Config, built: Any, parts: Sequence[Dataset]) -
 
 
 def _natural(x: np.ndarray) -> float:
-    """σ² = Var ‖x‖ (Darcy 2020, ch. 5, the "natural variance")."""
+    """σ² = Var ‖x‖: what gives the numbers of Darcy 2020, Tables 5.1 to 5.8, for his σ̂; ch. 5 prints the variance of
+    the squared norms."""
     return float(np.std(np.linalg.norm(x.reshape(len(x), -1), axis=1)))
 
 
 def _mean_squared_distance(x: np.ndarray) -> float:
-    """2σ² = mean of ‖x − x'‖² over all pairs, a point with itself among them (Owhadi & Yoo 2019, γ⁻¹ = MSD)."""
+    """2σ² = mean of ‖x − x'‖² over all pairs, a point with itself among them (Owhadi & Yoo 2019, §8, γ⁻¹ = MSD; Darcy
+    2020, §5.0.1, prints 1/2σ² for it)."""
     flat = x.reshape(len(x), -1)
     return math.sqrt(float(np.mean(np.sum((flat - flat.mean(axis=0)) ** 2, axis=1))))
 
@@ -313,13 +322,14 @@ def _mean_squared_distance(x: np.ndarray) -> float:
 _LENGTHS = {"natural": _natural, "mean_squared_distance": _mean_squared_distance}
 
 
-def random_kernel(built: Any, ranges: dict[str, list[float]], rng: np.random.Generator) -> Any:
-    """The same kernel with its trainable parameters drawn within `ranges`, or their bounds where it is silent."""
+def random_kernel(built: Any, rng: np.random.Generator, node: schema.KernelNode) -> Any:
+    """The same kernel, its trainable parameters drawn within `initial_range`, or their bounds where that is silent."""
     from kfx.optimizers.space import random_within
 
+    ranges = node.initial_range
     keys = [name if name in ranges else key for name, key in zip(built.names, built.keys, strict=True)]
     box = np.array([ranges.get(key, bound) for key, bound in zip(keys, built.bounds, strict=True)])
-    return built.with_flat(random_within(box, rng))
+    return built.with_flat(random_within(box, rng, node.initial_distribution))
 
 
 def regularization(node: schema.RegularizationNode) -> Regularization:
@@ -377,7 +387,7 @@ def evaluation_jobs(
 def sampler(node: Any, iterations: int) -> Any:
     from kfx import sampling
 
-    common: dict[str, Any] = {"choice": node.choice, "samples": node.samples}
+    common: dict[str, Any] = {"choice": node.choice, "samples": node.samples, "rounding": node.rounding}
     if isinstance(node, schema.LinearSampling):
         return sampling.LinearSampler(node.batch_size, node.start, node.end, iterations, **common)
     if isinstance(node, schema.DynamicSampling):
@@ -389,7 +399,8 @@ def held_out_sampler(node: Any) -> Any:
     """Batches as training has them, with one sample, of a size that does not change."""
     from kfx import sampling
 
-    return sampling.FixedSampler(node.batch_size, getattr(node, "sample_proportion", 0.5), node.choice)
+    proportion = getattr(node, "sample_proportion", 0.5)
+    return sampling.FixedSampler(node.batch_size, proportion, node.choice, rounding=node.rounding)
 
 
 def objective(node: Any) -> Callable[..., tuple[float, Any]]:
@@ -445,6 +456,7 @@ def optimizer(config: schema.Config) -> Any:
             space=node.space,
             noise=node.noise,
             recheck_threshold=node.recheck_threshold,
+            recheck=node.recheck,
         )
     return gradient.GradientDescent(
         loss,
@@ -455,6 +467,7 @@ def optimizer(config: schema.Config) -> Any:
         final=node.final,
         final_window=node.final_window,
         max_reinitializations=node.max_reinitializations,
+        redraw=partial(random_kernel, node=config.kernel),
     )
 
 

@@ -141,12 +141,12 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
 
 
 def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
-    printed = cfg.published
-    if printed is None or metrics.get("status") != "completed":
-        return []
-    measured = _measured(printed.metric, metrics, directory)
-    beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
-    return [_line("published", f"{printed.metric} {printed.value:g}, {beside} ({printed.source})")]
+    lines = []
+    for printed in cfg.published if metrics.get("status") == "completed" else []:
+        measured = _measured(printed.metric, metrics, directory)
+        beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
+        lines.append(_line("published", f"{printed.metric} {printed.value:g}, {beside} ({printed.source})"))
+    return lines
 
 
 def _measured(metric: str, metrics: Mapping[str, Any], directory: Path) -> float | None:

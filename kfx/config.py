@@ -268,9 +268,14 @@ def check(raw: DictConfig) -> Config:
         _choose_parts("dataset.kernel", parts["dataset"].kernel, raw.dataset.kernel)
     _choose_parts("kernel", parts["kernel"], raw.kernel)
     for key, schema in SINGLE.items():
-        if raw.get(key) is not None:
+        if key == "published":
+            found = raw.get(key)
+            listed = isinstance(found, ListConfig)
+            entries = [] if found is None else list(found) if listed else [found]
+            parts[key] = [_build(f"published[{i}]" if listed else key, schema, node) for i, node in enumerate(entries)]
+        elif raw.get(key) is not None:
             parts[key] = _build(key, schema, raw[key])
-        elif key != "published":
+        else:
             raise ConfigError(f"{key}=null: expected {', '.join(_fields(schema))}; leave it out for the defaults")
     if parts["interpolation"].kernel is not None:
         chosen = _chosen("interpolation.kernel", "kernel", raw.interpolation.kernel)
@@ -435,6 +440,8 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(f"sampler.choice=stratified: dataset {config.dataset.name} has no classes; use uniform")
     if isinstance(config.optimizer, FLOWS):
         _check_flow(config, size)
+    if config.kernel.start_from == "worst" and config.kernel.starts == 1:
+        raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
     if config.regularization.selection == "trained":
         _check_trained_regularization(config)
     if config.dataset.n_test == 0 and not isinstance(config.evaluation, KFold):

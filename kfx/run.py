@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import operator
 import signal
 import threading
@@ -151,7 +152,8 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     if change := record.environment(here):
         say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     threads.use(of_fit, count)
-    starts = _starts(cfg, parts, tensors, streams, record)
+    candidates = build.starting_candidates(cfg, parts, streams)
+    starts = _starts(cfg, candidates, parts, tensors, streams, record)
     kernel = starts[0]
     record.metrics["kernel_backend"] = kernel.backend_on(device)
     check_sizes(cfg, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
@@ -188,10 +190,12 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     scoring = build.scoring(cfg)
     jobs = build.evaluation_jobs(cfg, parts, streams)
     sizes = cfg.evaluation.n_interpolation
-    kernels = {"initial": starts, "trained": fitted}
+    kernels: dict[str, list[Kernel]] = {"initial": starts, "trained": fitted}
     lambda_scale = cfg.evaluation.regularization.scale or cfg.regularization.scale
-    for i in range(cfg.evaluation.random_kernels):
-        drawn = build.random_kernel(_bare(kernel), cfg.kernel.initial_range, streams["random_kernels"])
+    if cfg.kernel.start_from == "worst":  # those that the start was chosen from are shown beside it
+        kernels |= {f"random-{i}": [own[i] for own in candidates] for i in range(cfg.kernel.starts)}
+    for i in range(len(kernels) - 2, len(kernels) - 2 + cfg.evaluation.random_kernels):
+        drawn = build.random_kernel(_bare(kernel), streams["random_kernels"], cfg.kernel)
         kernels[f"random-{i}"] = [drawn] * len(parts)
         if cfg.regularization.selection == "validation":
             kernels[f"random-{i}"] = _with_chosen_regularization(
@@ -209,9 +213,9 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         record.predictions({name: getattr(parts[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
     failed = ["see evaluation.csv"]
     with Steps("evaluation", len(kernels) * len(jobs)) as steps:
-        for name, candidates in kernels.items():
+        for name, of_parts in kernels.items():
             done = {row["repeat"] for row in rows if row["kernel"] == name}
-            if name != "initial" and all(map(operator.is_, candidates, starts)):  # nothing moved: the same rows
+            if name != "initial" and all(map(operator.is_, of_parts, starts)):  # nothing moved: the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 record.evaluation(same)
@@ -225,7 +229,7 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
                     continue
                 measured, arrays, failures = evaluate(
                     name,
-                    candidates[number],
+                    of_parts[number],
                     parts[number],
                     tensors[number],
                     repeat,
@@ -275,21 +279,50 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         record.finish(Status.COMPLETED, **entries)
 
 
+def _errors_of(
+    cfg: Config, kernels: Sequence[Kernel], parts: Sequence[Dataset], tensors: Sequence[Tensors], part: int
+) -> list[float]:
+    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; infinite
+    where that fails."""
+    of_part = next(job for job in build.evaluation_jobs(cfg, parts, Streams(cfg.seed)) if job[1] == part)
+    size = max(cfg.evaluation.n_interpolation or [len(parts[part].x_train)])
+    metric = constant_prediction(parts[part])[0]
+    errors = []
+    with Steps("starts", len(kernels)) as steps:
+        for kernel in kernels:
+            rows, _, _ = evaluate(
+                "start", kernel, parts[part], tensors[part], 0, of_part[2], [size], build.scoring(cfg)
+            )
+            value = next(row["value"] for row in rows if row["metric"] == metric)
+            errors.append(math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
+            steps.advance()
+    return errors
+
+
 def _starts(
-    cfg: Config, parts: Sequence[Dataset], tensors: Sequence[Tensors], streams: Streams, record: Record
+    cfg: Config,
+    candidates: Sequence[Sequence[Kernel]],
+    parts: Sequence[Dataset],
+    tensors: Sequence[Tensors],
+    streams: Streams,
+    record: Record,
 ) -> list[Kernel]:
     """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
-    candidates = build.starting_candidates(cfg, parts, streams)
     starts = [kernels[0] for kernels in candidates]
     if cfg.kernel.starts > 1:
+        worst = cfg.kernel.start_from == "worst"
         loss, sampler = build.loss_maker(cfg), build.sampler(cfg.sampler, cfg.optimizer.iterations)
         rows = []
         for part, kernels in enumerate(candidates):
-            values = objectives_at(kernels, loss, sampler, tensors[part][:2], streams["starts"])
-            starts[part] = kernels[int(np.argmin(values))]
+            if worst:
+                values = _errors_of(cfg, kernels, parts, tensors, part)
+            else:
+                values = objectives_at(kernels, loss, sampler, tensors[part][:2], streams["starts"])
+            starts[part] = kernels[int(np.argmax(values) if worst else np.argmin(values))]
             for kernel, value in zip(kernels, values, strict=True):
                 named = {f"parameter.{k}": v for k, v in flat_parameters(kernel.parameters).items()}
-                rows.append({"part": part, "objective": value, "chosen": int(kernel is starts[part]), **named})
+                measure = "error" if worst else "objective"
+                rows.append({"part": part, measure: value, "chosen": int(kernel is starts[part]), **named})
         record.table("starts.csv", list(rows[0]), rows)
     if cfg.regularization.selection == "validation":
         return _with_chosen_regularization(cfg, starts, tensors, cfg.regularization.scale, record)

@@ -25,9 +25,12 @@ class Batch:
     orders: tuple[np.ndarray, ...] = ()
 
 
-def sample_size(batch_size: int, sample_proportion: float) -> int:
-    """N_c = p N_f, rounded, leaving at least one point on either side."""
-    return min(max(round(sample_proportion * batch_size), 1), batch_size - 1)
+def sample_size(batch_size: int, sample_proportion: float, rounding: str = "nearest") -> int:
+    """N_c = p N_f, leaving at least one point on either side. rounding: `nearest`, halves to the even number (Owhadi &
+    Yoo 2019 print round(N_f / 2)); `up`, as in Darcy's code."""
+    exact = sample_proportion * batch_size
+    size = math.ceil(exact - 1e-9) if rounding == "up" else round(exact)
+    return min(max(size, 1), batch_size - 1)
 
 
 # ---- which points
@@ -103,11 +106,16 @@ class FixedSampler:
     _wants_half = False
 
     def __init__(
-        self, batch_size: int | None, sample_proportion: float = 0.5, choice: str = "uniform", samples: int = 1
+        self,
+        batch_size: int | None,
+        sample_proportion: float = 0.5,
+        choice: str = "uniform",
+        samples: int = 1,
+        rounding: str = "nearest",
     ) -> None:
         self.batch_size = batch_size
         self.sample_proportion = sample_proportion
-        self.choice, self.samples = choice, samples
+        self.choice, self.samples, self.rounding = choice, samples, rounding
 
     def start(self, x: torch.Tensor, y: torch.Tensor) -> Self:
         """Take the training points, and forget those before."""
@@ -125,10 +133,10 @@ class FixedSampler:
         size = n if self.batch_size is None else self.batch_size
         if not 2 <= size <= n:
             raise ValueError(f"a batch of {size} points cannot be drawn from {n}")
-        half = sample_size(size, 0.5) if self._wants_half else None
+        half = sample_size(size, 0.5, self.rounding) if self._wants_half else None
         indices = self._points.draw(size, rng)
         orders = tuple(self._points.reorder(indices, rng) for _ in range(self.samples - 1))
-        return Batch(indices, sample_size(size, self.proportion(iteration)), half, orders)
+        return Batch(indices, sample_size(size, self.proportion(iteration), self.rounding), half, orders)
 
     def shown(self, batch: Batch) -> dict[str, float]:
         """What the diagnostics of this batch are."""

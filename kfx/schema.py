@@ -111,7 +111,7 @@ class ThreeBumps(DatasetNode):
 class SwissRoll(DatasetNode):
     n_train: int = _count(120, 2, _MOST_POINTS)
     n_test: int = _count(200, 1, _MOST_POINTS)
-    variant: str = _one_of("symmetric", "symmetric", "khalid")
+    variant: str = _one_of("symmetric", "symmetric", "darcy", "khalid")
     t_range: list[float] = _ranged(
         [math.pi / 2, 5 * math.pi / 2],
         "two rising numbers",
@@ -125,6 +125,7 @@ class GPSample(DatasetNode):
     n_test: int = _count(100, 1, 20_000)
     dimensions: int = _count(1, 1, 10_000)
     width: float = _positive(20.0)
+    function: str = _one_of("sample", "sample", "kernel")
     noise: float = _not_negative(0.0)
     kernel: Any = _ranged(None, "a kernel: name and parameters", lambda v: isinstance(v, (dict, KernelNode)))
 
@@ -193,7 +194,9 @@ class KernelNode(Node):
     initial_range: dict = _ranged(
         {}, "parameter: [low, high] with 0 <= low < high", lambda v: all(_is_range(pair) for pair in v.values())
     )
+    initial_distribution: str = _one_of("log_uniform", "log_uniform", "uniform")
     starts: int = _count(1, 1, _MOST_REPEATS)
+    start_from: str = _one_of("best", "best", "worst")
     trainable: list[str] | None = _ranged(
         None,
         "a list of parameters, or null for the usual ones",
@@ -295,6 +298,7 @@ class SamplerNode(Node):
     name: str = ""
     batch_size: int | None = _count_or_all(100, 2, "all training points")
     choice: str = _one_of("uniform", *CHOICES)
+    rounding: str = _one_of("nearest", "nearest", "up")
     samples: int = _count(1, 1, _MOST_REPEATS)
 
 
@@ -378,6 +382,7 @@ class Bayesian(OptimizerNode):
     noise: Any = _ranged(
         1e-10, "a number > 0, or gaussian to have it estimated", lambda v: v == "gaussian" or (_is_number(v) and v > 0)
     )
+    recheck: str = _one_of("two_sided", "two_sided", "one_sided")
     recheck_threshold: float = _not_negative(0.1)
 
     def __post_init__(self) -> None:
@@ -411,8 +416,8 @@ class FlowEuler(OptimizerNode):
 
 @dataclass
 class Hybrid(OptimizerNode):
-    rule: str = _one_of("nesterov", "sgd", "nesterov", "adam")
-    learning_rate: float = _positive(0.01)
+    rule: str = _one_of("sgd", "sgd", "nesterov", "adam")
+    learning_rate: float = _positive(0.1)
     momentum: float = _ranged(0.9, "a number >= 0 and < 1", lambda v: 0 <= v < 1)
     space: str = _one_of("raw", "raw", "log")
 
@@ -601,7 +606,7 @@ class Config:
     flow: FlowNode
     interpolation: InterpolationNode
     seed: int = _seed(0)
-    published: Published | None = None
+    published: list[Published] = field(default_factory=list)
     kernel_check: bool = False
     resume: bool = False
     figures: list[str] = field(default_factory=lambda: ["png"])

@@ -25,7 +25,7 @@ _MERGED = 16  # round-off errors of the largest coordinate between points that c
 
 @dataclass(frozen=True)
 class Interpolation:
-    """How the batch's velocities g become a field, v(x) = K(x, X_f) (K(X_f, X_f) + λI)⁻¹ g (Owhadi & Yoo 2019, 6.7).
+    """How the batch's velocities g become a field, v(x) = K(x, X_f) (K(X_f, X_f) + λI)⁻¹ g (Owhadi & Yoo 2019, 6.6).
 
     kernel: K; None for the flow's own. regularization: λ, its own. solver, rcond: as in `kfx.regression`.
     """

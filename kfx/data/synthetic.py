@@ -25,7 +25,8 @@ def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator
 
 
 def noisy_sine(n_train: int, n_test: int, noise: float, rng: np.random.Generator) -> Dataset:
-    """y = sin x + ε on [0, 3π], ε of standard deviation `noise` on the training targets alone (Darcy 2020, §2.5).
+    """y = sin x + ε on [0, 3π], ε of standard deviation `noise` on the training targets alone (Darcy 2020, §2.2.3 and
+    eq. 2.5).
 
     Training points are uniform at random, test points a grid without noise.
     """
@@ -45,15 +46,16 @@ def line(n_train: int, n_test: int, noise: float, rng: np.random.Generator) -> D
 def swiss_roll(n_train: int, n_test: int, variant: str, t_range: tuple[float, float]) -> Dataset:
     """Two spirals, x = ±(t sin t, t cos t) with labels ±1; n points in all, half on each arm.
 
-    variant: `symmetric`, t uniform over `t_range` (Owhadi & Yoo 2019, §7; by default [π/2, 5π/2]);
+    variant: `symmetric`, t uniform over `t_range`, which no paper states (Owhadi & Yoo 2019, §7, show a picture);
+    `darcy`, as his code: x = ±r (sin t, cos t), r = 1.5 t + 2, t uniform over [0, 2π], so that his σ apply;
     `khalid`, as the thesis's code: t uniform over [1.5π, 4.5π] of which the first 65 % are kept, the second
-    spiral shifted by 0.25 in both coordinates; `t_range` is then not used.
+    spiral shifted by 0.25 in both coordinates. These two do not use `t_range`.
     Test points lie on the same arms, at the midpoints of a finer uniform grid.
     """
     if variant == "khalid":
         t_range, shift = (1.5 * np.pi, 1.5 * np.pi + 0.65 * 3 * np.pi), 0.25
     else:
-        shift = 0.0
+        t_range, shift = (0.0, 2 * np.pi) if variant == "darcy" else t_range, 0.0
     low, high = t_range
 
     def arms(n: int, midpoints: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +63,8 @@ def swiss_roll(n_train: int, n_test: int, variant: str, t_range: tuple[float, fl
         points, labels = [], []
         for count, sign in ((first, 1), (second, -1)):
             t = low + (high - low) * (np.arange(count) + 0.5) / count if midpoints else np.linspace(low, high, count)
-            arm = sign * np.stack([t * np.sin(t), t * np.cos(t)], axis=1)
+            radius = 1.5 * t + 2 if variant == "darcy" else t
+            arm = sign * np.stack([radius * np.sin(t), radius * np.cos(t)], axis=1)
             points.append(arm if sign > 0 else arm + shift)
             labels.append(np.full(count, sign))
         return np.concatenate(points), np.concatenate(labels)
@@ -87,13 +90,20 @@ def gp_sample(
     noise: float,
     gram: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
+    function: str = "sample",
 ) -> Dataset:
     """One draw of a Gaussian process at points uniform in [−width/2, width/2]^dimensions.
 
+    function: `sample`, that; `kernel`, K(x, 0) in its place, as in the scripts of Darcy 2020: his text, "generated
+    according to the Gaussian kernel", allows both.
     gram: its covariance, (n, features) → (n, n). noise: standard deviation added to the training targets alone.
     What the parameters of the covariance are is then known: for studies of recovery.
     """
     x = rng.uniform(-width / 2, width / 2, (n_train + n_test, dimensions))
+    if function == "kernel":
+        y = gram(np.concatenate([x, np.zeros((1, dimensions))]))[:-1, -1]
+        y_train = y[:n_train] + noise * rng.standard_normal(n_train)
+        return Dataset("gp_sample", x[:n_train], y_train[:, None], x[n_train:], y[n_train:, None])
     covariance = gram(x)
     # An eigenvalue of round-off size may be negative; it is set to 0, which changes nothing that can be seen.
     eigenvalues, vectors = np.linalg.eigh(covariance)

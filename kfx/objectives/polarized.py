@@ -22,7 +22,8 @@ def rho_polarized(
     """(‖v_f‖² + ‖v_s‖² − 2⟨v_f, v_s⟩) / ‖v_f‖², with v_f = Σ ŷ_i K(x_i, ·) and v_s = Σ ẑ_i K(x_i, ·).
 
     Ŷ = A⁻¹Y and Ẑ = (A_c⁻¹Y_c, 0) are regularized, the inner products are Θ's own: with D = Ŷ − Ẑ it is
-    tr DᵀΘD / tr ŶᵀΘŶ ≥ 0, and may pass 1. Without λ it is ρ (Darcy 2020, ch. 2, his later form).
+    tr DᵀΘD / tr ŶᵀΘŶ ≥ 0, and may pass 1. Without λ it is ρ. In none of the papers: public code after
+    Darcy 2020 has it.
     Arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)

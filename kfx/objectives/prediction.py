@@ -55,7 +55,7 @@ def interpolation_error(
 ) -> tuple[float, Any]:
     """e₂ = Σ ‖Y_i − S_i‖² over the batch's points, S the sample's predictions there.
 
-    A sum, as Owhadi & Yoo 2019, eq. 7.4, has it. Darcy 2020 divides by N_f; Khalid 2022 takes its root: the same
+    A sum, as in Owhadi & Yoo 2019, §8.5, and Darcy 2020, eq. 2.3; Owhadi & Yoo's eq. 10.2 is 2/N_f times it: the same
     minimum on a batch, other step lengths. Arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)

@@ -27,9 +27,11 @@ class BayesianOptimization:
     bounds: (low, high) for every parameter, within the kernel's own bounds; None for those alone.
     noise: variance that the surrogate assumes for the objective, or "gaussian" to have it estimated. Every point
         sees another batch, so there is some; the thesis assumed none.
-    recheck_threshold: two rules keep an unstable kernel from passing for a good one. A ρ below 0, or none at all,
-        is told as 1. A new minimum is evaluated on another batch, and told as 1 if ρ rises by more than this. For an
-        objective that is no ratio, as a likelihood, a failure is told as the worst value so far; the rest is left out.
+    recheck, recheck_threshold: two rules keep an unstable kernel from passing for a good one. A ρ below 0, or none at
+        all, is told as 1. A new minimum, the first included, is evaluated on another batch, and told as 1 if ρ changes
+        (`two_sided`, as the thesis prints it) or rises (`one_sided`, as its code has it) by more than the threshold.
+        For an objective that is no ratio, as a likelihood, a failure is told as the worst value so far; the rest is
+        left out.
 
     The trace keeps what was measured; `told`, what the surrogate heard; `diagnostic.recheck`, ρ on the other batch;
     `diagnostic.incumbent`, the smallest value told so far. The kernel that comes back is the incumbent's.
@@ -46,11 +48,12 @@ class BayesianOptimization:
         space: str,
         noise: float | str,
         recheck_threshold: float,
+        recheck: str = "two_sided",
     ) -> None:
         self.loss, self.sampler, self.iterations = loss, sampler, iterations
         self.diagnostics = ("recheck", "incumbent", *sampler.diagnostics)
         self.initial_points, self.bounds, self.space = initial_points, bounds, space
-        self.noise, self.recheck_threshold = noise, recheck_threshold
+        self.noise, self.recheck_threshold, self.two_sided = noise, recheck_threshold, recheck == "two_sided"
 
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss, batches = self.loss(kernel, *data), streams["batches"]
@@ -93,10 +96,11 @@ class BayesianOptimization:
                 told, cause = bad(), NumericalError(evaluation.events[-1], evaluation.detail)
             elif loss.is_ratio and told < 0:
                 told = bad()
-            elif loss.is_ratio and told < incumbent and iteration > 0:
+            elif loss.is_ratio and told < incumbent:
                 again = loss(vector, self.sampler.draw(batches, iteration), gradient=False)
                 recheck = again.objective
-                if again.failed or recheck - told > self.recheck_threshold:
+                change = abs(recheck - told) if self.two_sided else recheck - told
+                if again.failed or change > self.recheck_threshold:
                     told, events = bad(), (Event.MINIMUM_REJECTED,)
             if told < incumbent:
                 incumbent, best = told, (vector if told == evaluation.objective else best)

@@ -225,7 +225,7 @@ class Flow(abc.ABC):
 
 
 class EulerFlow(Flow):
-    """x ← x + ε v(x) (Owhadi & Yoo 2019, eq. 6.3).
+    """x ← x + ε v(x) (Owhadi & Yoo 2019, eq. 6.7).
 
     rule: ε's. over: the points that bound it, `batch` or `all`. test_step: ε of other points, `train`, `test` (by the
     same rule, from them) or `min` of both (Darcy 2020, §3.2).
@@ -274,9 +274,10 @@ class EulerFlow(Flow):
 
 
 class HybridFlow(EulerFlow):
-    """Points and parameters in one iteration, from one pullback (Darcy 2020, §3.4.1).
+    """Points and parameters in one iteration, from one pullback (Darcy 2020, §3.4.1, step 5: θ ← θ − δ∇L).
 
-    parameters: the rule that moves the kernel's parameters. space: `raw` or `log`.
+    parameters: the rule that moves the kernel's parameters. space: `raw` or `log`. A rule that takes its gradient
+    ahead, as Nesterov's, has the layer made there: one evaluation serves points and parameters.
     """
 
     def __init__(self, *arguments: Any, parameters: Rule, space: str, **options: Any) -> None:
@@ -292,11 +293,15 @@ class HybridFlow(EulerFlow):
     def restore(self, state: dict[str, Any]) -> None:
         self.parameters.restore(state)
 
+    def make_layer(self, velocity: Velocity, kernel: Kernel, drawn: Drawn) -> Made:
+        space = Space(self.space, kernel.bounds)
+        ahead = space.project(self.parameters.point(space.to_coordinates(kernel.flat)))
+        return super().make_layer(velocity, kernel.with_flat(space.to_parameters(ahead)), drawn)
+
     def next_kernel(self, kernel: Kernel, evaluation: Evaluation) -> Kernel:
-        # The gradient is at the parameters themselves: one evaluation serves points and parameters.
         space = Space(self.space, kernel.bounds)
         assert evaluation.gradient is not None
-        slope = space.gradient(kernel.flat, evaluation.gradient)
+        slope = space.gradient(evaluation.vector, evaluation.gradient)
         coordinates = self.parameters.step(space.to_coordinates(kernel.flat), slope)
         return kernel.with_flat(space.to_parameters(space.project(coordinates)))
 

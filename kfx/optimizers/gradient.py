@@ -108,7 +108,7 @@ class Adam(Rule):
 class GradientDescent:
     """A fresh batch, a gradient, a step, `iterations` times, within the kernel's bounds.
 
-    Where the objective cannot be evaluated the parameters are drawn anew within their bounds, at most
+    Where the objective cannot be evaluated the parameters are drawn anew, by `redraw`, or within their bounds, at most
     `max_reinitializations` times; then `NumericalError`.
     final: `last`, where the last step led; `best`, the evaluated point at the end of the `final_window` rows
     with the smallest mean objective.
@@ -125,11 +125,13 @@ class GradientDescent:
         final: str,
         final_window: int,
         max_reinitializations: int,
+        redraw: Callable[[Kernel, np.random.Generator], Kernel] | None = None,
     ) -> None:
         self.loss, self.sampler, self.rule, self.iterations = loss, sampler, rule, iterations
         self.diagnostics = sampler.diagnostics
         self.space, self.final, self.final_window = space, final, final_window
         self.max_reinitializations = max_reinitializations
+        self.redraw = redraw or (lambda kernel, rng: kernel.with_flat(random_within(kernel.bounds, rng)))
 
     def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
         loss = self.loss(kernel, *data)
@@ -174,7 +176,7 @@ class GradientDescent:
                 record.row(iteration, evaluation, loss.kernel_evaluations, events=then, diagnostics=shown)
                 if give_up:
                     evaluation.require()
-                position = space.to_coordinates(random_within(kernel.bounds, streams["optimizer"]))
+                position = space.to_coordinates(self.redraw(kernel, streams["optimizer"]).flat)
                 self.rule.reset()
                 window.clear()
                 continue

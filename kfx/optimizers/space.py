@@ -35,7 +35,7 @@ def _within(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(x, low), high)  # what np.clip does at a tenth of its price for a short vector
 
 
-def random_within(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A point whose logarithms are uniform within the bounds: parameters are scales, and may be off by decades."""
-    space = Space("log", bounds)
+def random_within(bounds: np.ndarray, rng: np.random.Generator, distribution: str = "log_uniform") -> np.ndarray:
+    """A point within the bounds: `uniform`, or, for scales that may be off by decades, with uniform logarithms."""
+    space = Space("log" if distribution == "log_uniform" else "raw", bounds)
     return space.to_parameters(rng.uniform(space.low, space.high))

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
+from kfx.closing import number
 from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, figure, legend, set_title
 from kfx.record import Run
 
@@ -93,6 +94,6 @@ def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
         )
         for x, value in enumerate(mean):
             if not several and np.isfinite(value):
-                axes.annotate(f"{value:.4g}", (x, value), xytext=(8, 6), textcoords="offset points", fontsize=9)
+                axes.annotate(number(value), (x, value), xytext=(8, 6), textcoords="offset points", fontsize=9)
     axes.set_xticks([0, 1], ["initial kernel", "trained kernel"])
     axes.set_xlim(-0.35, 1.45)

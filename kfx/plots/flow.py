@@ -97,7 +97,7 @@ def displacement(run: Run) -> Figure | None:
         right.plot(x[order], values[order], ".-", color=FAINT, markersize=4, linewidth=0.8, label="y over x")
         right.plot(moved[order], values[order], ".", color=COLOURS[1], markersize=5, label="y over F(x)")
         right.set(xlabel="position", ylabel="y")
-        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8)
+        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8, frameon=False)
     return picture
 
 
@@ -155,14 +155,14 @@ def errors(run: Run) -> Figure | None:
     left.set(xlabel="layer", ylabel=metric)
     set_title(left, run)
     left.margins(y=0.08)
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
     names = {"distance_all": "all", "distance_in_class": "in class", "distance_between": "between classes"}
     for i, (name, label) in enumerate(names.items()):
         curve = distances[distances["metric"] == name].groupby("layer")["value"].mean()
         if len(curve):
             right.plot(curve.index, curve, color=COLOURS[i], marker=MARKERS[i], markersize=4, label=label)
     right.set(xlabel="layer", ylabel="mean squared distance")
-    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8)
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
     return picture
 
 

@@ -61,11 +61,13 @@ def set_title(axes: Axes, run: Run, *more: str) -> None:
     axes.set_title(title(run, *more), fontsize=9)
 
 
-def legend(picture: Figure, axes: Axes, most: int = 4) -> None:
+def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
     """A legend under the axes, off the data."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        picture.legend(handles, labels, loc="outside lower center", ncols=min(len(handles), most), fontsize=9)
+        picture.legend(
+            handles, labels, loc="outside lower center", ncols=min(len(handles), most), fontsize=9, frameon=False
+        )
 
 
 def symbol(name: str, run: Run) -> str:

@@ -24,7 +24,7 @@ def convergence(run: Run) -> Figure | None:
     differs = trace["told"] != trace["objective"]
     if differs.any():
         rows = trace[differs & trace["objective"].notna()]
-        axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label="measured, told as 1")
+        axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label="measured, told as bad")
     axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="best so far")
     initial = run.config.optimizer.initial_points
     if initial < len(trace):

@@ -20,7 +20,7 @@ _MOST_POINTS = 3000
 def objective_over_iterations(run: Run) -> Figure | None:
     """ρ at each iteration, below the objective where that is another; a line a fold."""
     trace = run.trace
-    if trace.empty:
+    if trace.empty or run.config.optimizer.name == "grid":  # its rows go to and fro; see its landscape
         return None
     name = run.config.objective.name
     wanted = [("rho", r"$\rho$")] if name == "rho" else [("objective", name.replace("_", " ")), ("rho", r"$\rho$")]
