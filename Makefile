@@ -21,6 +21,7 @@ install: $(STAMP)  ## set up .venv
 
 run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
 	$(BIN)/kfx run +experiment=first_light/digits_cnngp
+	@echo "Now call $(BIN)/kfx, or kfx after: . $(BIN)/activate"
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest

@@ -27,7 +27,8 @@ COLUMNS = ("part", "layer", "n_interpolation", "regularization", "repeat", "metr
 
 
 class FlowFollower:
-    """Writes `flow.csv` every `flow.evaluate_every` layers and in the last `flow.evaluate_last`, and `snapshots/`.
+    """Writes `flow.csv` every `flow.evaluate_every` layers and in the last `flow.evaluate_last`, though at most a tenth
+    of all, and `snapshots/`.
 
     Subsets of interpolation points are drawn once, so that errors of different layers compare.
     """
@@ -42,6 +43,7 @@ class FlowFollower:
     ) -> None:
         self.node, self.directory, self.parts, self.tensors = config.flow, directory, parts, tensors
         self.layers = config.optimizer.iterations
+        self.last = min(self.node.evaluate_last, max(self.layers // 10, 1))
         self.scoring = build.scoring(config)
         self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
         balanced = parts[0].labels_train is not None
@@ -54,7 +56,7 @@ class FlowFollower:
 
     def __call__(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool) -> int:
         """Measure and keep what is due before a layer; how long `flow.csv` is then."""
-        every, last = self.node.evaluate_every, self.node.evaluate_last
+        every, last = self.node.evaluate_every, self.last
         wanted = (every and layer % every == 0) or layer > self.layers - last or (final and every + last > 0)
         if wanted and self._measured != (part, layer):  # a flow that stops is where it was before its last layer
             self._measure(part, layer, kernel, x, along)

@@ -50,8 +50,7 @@ def _between(default: float, low: float, high: float) -> Any:
 
 
 def _count(default: int, least: int = 1, most: int = 10**9) -> Any:
-    accepts = f"a whole number >= {least}" + (f" and <= {most}" if most < 10**9 else "")
-    return _ranged(default, accepts, lambda v: least <= v <= most)
+    return _ranged(default, f"a whole number >= {least} and <= {most}", lambda v: least <= v <= most)
 
 
 def _count_or_all(default: int | None, least: int, meaning: str) -> Any:

@@ -329,3 +329,17 @@ def test_real_mnist_and_cifar(real_data):
     cifar = built("dataset=cifar10", "dataset.batches=[1]", "dataset.n_test=200")
     assert cifar.x_train.shape == (10_000, 3, 32, 32)
     assert (cifar.x_train.min(), cifar.x_train.max()) == (-1.0, 1.0)
+
+
+def test_swiss_roll_of_darcy():
+    data = synthetic.swiss_roll(120, 10, "darcy", (0.0, 1.0))
+    radius = np.linalg.norm(data.x_train, axis=1)
+    np.testing.assert_allclose(radius[:60], 1.5 * np.linspace(0, 2 * np.pi, 60) + 2)
+    np.testing.assert_allclose(data.x_train[60:], -data.x_train[:60])
+
+
+def test_the_kernel_itself_in_place_of_a_draw():
+    words = ["dataset=gp_sample", "dataset.function=kernel", "+dataset.kernel.sigma=2", "dataset.n_train=30"]
+    data = built(*words)
+    np.testing.assert_allclose(data.y_train, np.exp(-(data.x_train**2) / 8), rtol=1e-12)
+    np.testing.assert_allclose(data.y_test, np.exp(-(data.x_test**2) / 8), rtol=1e-12)

@@ -225,3 +225,52 @@ def test_a_length_that_the_points_do_not_have_is_an_error(kfx):
     code, _, err = kfx("run", *words, "hydra.run.dir=r")
     assert code == 2
     assert "kernel.initial=natural: gives sigma=" in err
+
+
+def test_the_column_of_lambda_holds_what_was_used(kfx):
+    words = ["regularization.selection=validation", "dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3"]
+    small = ["optimizer.iterations=2", "sampler.batch_size=30", "figures=false", "device.precision_check=off"]
+    code, _, _ = kfx("run", *words, *small, "hydra.run.dir=r")
+    assert code == 0
+    run = load_run("r")
+    assert set(run.evaluation["configured_regularization"]) == {1e-4}
+    used = run.evaluation.query("kernel == 'initial' and metric == 'mse'").set_index("repeat")["regularization"]
+    chosen = [fold["regularization"] for fold in run.metrics["parameters"]["folds"]]
+    assert used.tolist() == chosen
+    assert all(value != 1e-4 for value in chosen)
+    for row in run.metrics["evaluation"]:
+        assert row["configured_regularization"] == 1e-4
+        assert row["regularization"] == (chosen[0] if len(set(chosen)) == 1 else None)
+
+
+def test_what_a_person_should_know_is_said(kfx, in_folder):
+    words = ["dataset=diabetes", "kernel.sigma=0.02", "optimizer=none", "optimizer.iterations=1", "figures=false"]
+    code, out, _ = kfx("run", *words, "hydra.run.dir=r")
+    assert code == 0
+    assert "is no better than what the mean of the training targets predicts" in out
+    assert ",no_better_than_constant," in (in_folder / "r/history.csv").read_text()
+    edge = [
+        "regularization.selection=validation",
+        "regularization.candidates=[1e-8,1e-7,1e-6]",
+        "optimizer.iterations=1",
+    ]
+    code, out, _ = kfx("run", "dataset=diabetes", *edge, "figures=false", "hydra.run.dir=s")
+    assert "λ 1e-06 is at the edge of regularization.candidates" in out
+    code, out, _ = kfx(
+        "run", "dataset=digits", "dataset.n_train=60", "sampler.batch_size=20", *words[2:], "hydra.run.dir=t"
+    )
+    assert "note" not in out
+
+
+def test_published_stands_beside_measured(kfx):
+    code, out, _ = kfx("run", "+experiment=khalid/three_bumps_rbf", "optimizer=none", "optimizer.iterations=1")
+    assert code == 0
+    assert "published   mse of the initial kernel 6.865, measured 6.8701 (Khalid 2022" in out
+
+
+def test_an_evaluation_without_a_number_fails_the_run(kfx):
+    words = ["dataset=gp_sample", "dataset.noise=1e200", "dataset.n_train=60", "sampler.batch_size=20", "figures=false"]
+    code, _, err = kfx("run", *words, "optimizer=none", "optimizer.iterations=1", "hydra.run.dir=r")
+    assert code == 1
+    assert "no evaluation of the trained kernel gave a number" in err
+    assert load_run("r").metrics["status"] == "failed"

@@ -474,3 +474,90 @@ def test_extreme_exponents_come_back_from_scikit_learn():
     optimizer = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(None), 5)
     fitted = optimizer.fit(RationalQuadratic(100.0, 1e-3), (x, y), Streams(0), Rows())
     assert np.isfinite(fitted.gram(x).numpy()).all()
+
+
+def test_uniform_starts_and_re_initialisation_within_their_range(kfx):
+    bounds = np.array([[1e-3, 100.0]])
+    drawn = {
+        distribution: np.array([random_within(bounds, rng, distribution)[0] for _ in range(4000)])
+        for distribution, rng in (("uniform", Streams(0)["a"]), ("log_uniform", Streams(0)["a"]))
+    }
+    assert np.median(drawn["uniform"]) == pytest.approx(50, abs=3)
+    assert np.median(drawn["log_uniform"]) == pytest.approx(0.316, rel=0.2)
+    from kfx import build
+    from kfx.config import load
+
+    settings = load(["kernel.initial=random", "+kernel.initial_range.sigma=[3,4]", "optimizer=sgd"])
+    again = [build.optimizer(settings).redraw(RBF(), Streams(i)["optimizer"]).flat[0] for i in range(20)]
+    assert 3 <= min(again) < max(again) <= 4
+
+
+@pytest.mark.parametrize(("n", "nearest", "up"), [(25, 12, 13), (353, 176, 177), (100, 50, 50), (2, 1, 1)])
+def test_the_rounding_of_the_sample_size(n, nearest, up):
+    assert sample_size(n, 0.5) == nearest
+    assert sample_size(n, 0.5, "up") == up
+
+
+def test_held_out_batches_are_the_same_for_both_kernels(kfx, in_folder):
+    words = ["optimizer.iterations=30", "figures=false", "device.precision_check=off"]
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    assert kfx("run", *words, "optimizer=none", "hydra.run.dir=s")[0] == 0
+    table = pd.read_csv("r/held_out.csv")
+    assert len(table) == 20
+    before, after = (table[table["kernel"] == name]["rho"].to_numpy() for name in ("initial", "trained"))
+    found = load_run("r").metrics["held_out"]["rho"]
+    assert found["change"]["mean"] == pytest.approx(np.mean(after - before))
+    assert found["change"]["sd"] == pytest.approx(np.std(after - before, ddof=1))
+    np.testing.assert_array_equal(before, pd.read_csv("s/held_out.csv")["rho"][:10])
+    assert load_run("s").metrics["held_out"]["rho"]["change"]["mean"] == 0
+    used = set(load_run("r").trace["rho"])
+    assert not used & set(before), "no batch of the fit is among them"
+
+
+def test_the_default_run_shows_what_tuning_does(kfx):
+    code, _, _ = kfx("run", "figures=false", "hydra.run.dir=r")
+    assert code == 0
+    run = load_run("r")
+    before, after = (
+        next(row["mean"] for row in run.metrics["evaluation"] if (row["kernel"], row["metric"]) == (name, "mse"))
+        for name in ("initial", "trained")
+    )
+    assert after < 0.85 * before
+    assert run.metrics["held_out"]["rho"]["change"]["mean"] < -0.1
+
+
+def test_a_parameter_at_its_bound_is_an_event_and_a_line(kfx, in_folder):
+    words = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=20", "sampler.batch_size=20", "kernel.sigma=10"]
+    small = ["figures=false", "device.precision_check=off", "optimizer.iterations=130", "kernel.bounds.sigma=[5,20]"]
+    code, out, _ = kfx("run", *words, *small, "hydra.run.dir=r")
+    assert code == 0
+    trace = load_run("r").trace
+    first = int(np.flatnonzero(trace["parameter.sigma"] == 5)[0])
+    assert np.flatnonzero(trace["event"].astype(str) == "at_bound").tolist() == [first + 99]
+    assert "note        sigma stayed at its bound 5 for 100 iterations" in out
+    assert ",at_bound," in (in_folder / "r/history.csv").read_text()
+
+
+def test_the_worst_of_several_kernels_is_where_training_starts(kfx, in_folder):
+    words = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=40", "sampler.batch_size=20"]
+    small = [
+        "figures=true",
+        "device.precision_check=off",
+        "optimizer.iterations=3",
+        "evaluation.n_interpolation=[20,50]",
+    ]
+    starts = [
+        "kernel.initial=random",
+        "+kernel.initial_range.sigma=[0.05,20]",
+        "kernel.starts=5",
+        "kernel.start_from=worst",
+    ]
+    assert kfx("run", *words, *small, *starts, "hydra.run.dir=r")[0] == 0
+    table = pd.read_csv("r/starts.csv")
+    assert table.loc[table["chosen"] == 1, "error"].iloc[0] == table["error"].max()
+    run = load_run("r")
+    assert run.metrics["parameters"]["initial"]["sigma"] == table.loc[table["chosen"] == 1, "parameter.sigma"].iloc[0]
+    last = run.evaluation.query("metric == 'accuracy' and n_interpolation == 50").set_index("kernel")["value"]
+    random = last[[f"random-{i}" for i in range(5)]]
+    np.testing.assert_allclose(1 - random.to_numpy(), table["error"])
+    assert last["initial"] == random.min()

@@ -135,15 +135,15 @@ def test_a_likelihood_is_told_as_it_is_and_a_failure_as_the_worst_so_far():
 
 
 def test_a_failed_factorisation_is_told_as_1():
-    _, rows = search(lambda vector, call: np.nan if call == 2 else 0.5)
+    _, rows = search(lambda vector, call: np.nan if call == 3 else 0.5)
     assert [row["told"] for row in rows if not np.isfinite(row["value"])] == [1.0]
 
 
 def test_a_minimum_that_does_not_hold_is_rejected():
-    """The third call is a new minimum, the fourth its second batch, where ρ rises by 0.3."""
+    """The first two calls are a point and its second batch, the third a new minimum, whose ρ rises there by 0.3."""
     values = {1: 0.6, 2: 0.6, 3: 0.2, 4: 0.5}
     _, rows = search(lambda vector, call: values.get(call, 0.6))
-    rejected = rows[2]
+    rejected = rows[1]
     assert (rejected["value"], rejected["told"], rejected["recheck"]) == (0.2, 1.0, 0.5)
     assert rejected["events"] == (Event.MINIMUM_REJECTED,)
     assert rows[-1]["incumbent"] == 0.6
@@ -152,9 +152,17 @@ def test_a_minimum_that_does_not_hold_is_rejected():
 def test_a_minimum_that_holds_stays():
     values = {1: 0.6, 2: 0.6, 3: 0.2, 4: 0.25}
     _, rows = search(lambda vector, call: values.get(call, 0.6))
-    assert (rows[2]["told"], rows[2]["recheck"]) == (0.2, 0.25)
-    assert rows[2]["events"] == ()
+    assert (rows[1]["told"], rows[1]["recheck"]) == (0.2, 0.25)
+    assert rows[1]["events"] == ()
     assert rows[-1]["incumbent"] == 0.2
+
+
+@pytest.mark.parametrize(("recheck", "told"), [("two_sided", 1.0), ("one_sided", 0.5)])
+def test_a_minimum_that_falls_on_another_batch(recheck, told):
+    """|ρ_new − ρ_old| ≤ ε as printed, ρ_new − ρ_old ≤ ε as coded; of the first point as well."""
+    values = {1: 0.5, 2: 0.2}
+    _, rows = search(lambda vector, call: values.get(call, 0.9), recheck=recheck)
+    assert (rows[0]["told"], rows[0]["recheck"]) == (told, 0.2)
 
 
 def test_nothing_but_failures_is_an_error():

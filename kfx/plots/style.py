@@ -15,7 +15,7 @@ from kfx.kernels.names import readable
 from kfx.record import Run
 
 # Told apart with protanopia and deuteranopia too (Okabe & Ito 2008), their yellow left out: it is faint on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d", "#7a4b1e")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#4d4d4d", "#7a4b1e")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INITIAL, TRAINED, DATA, FAINT = "#7b8794", COLOURS[0], "#2b2d42", "#b9c1cc"
 SYMBOLS = {

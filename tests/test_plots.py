@@ -1,0 +1,102 @@
+"""Pictures: a line a fold, statistics over folds, what is informative for each optimizer, and colours told apart."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from kfx import load_run
+from kfx.plots import evaluation, landscape, trace
+from kfx.plots.style import COLOURS, MARKERS, running
+
+FOLDS = ["dataset=diabetes", "dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3", "optimizer.iterations=12"]
+QUICK = ["device.precision_check=off", "sampler.batch_size=30"]
+
+
+def test_folds_are_not_joined(kfx):
+    assert kfx("run", *FOLDS, *QUICK, "objective=loo", "figures=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    picture = trace.objective_over_iterations(run)
+    assert [panel.get_ylabel() for panel in picture.axes] == ["loo", r"$\rho$"], "what is minimised comes first"
+    for panel in picture.axes:
+        assert [line.get_label() for line in panel.lines] == ["fold 0", "fold 1", "fold 2"]
+        assert all(line.get_xdata().tolist() == list(range(12)) for line in panel.lines)
+    (axes,) = trace.parameters_over_iterations(run).axes
+    assert len(axes.lines) == 3
+    (axes,) = evaluation.before_and_after(run).axes
+    values = run.evaluation.query("metric == 'mse'").pivot(index="repeat", columns="kernel", values="value")
+    of_folds = [line.get_ydata() for line in axes.lines if line.get_alpha() == 0.35]
+    np.testing.assert_allclose(sorted(y[1] for y in of_folds), sorted(values["trained"]))
+    means = [line.get_ydata(orig=False) for line in axes.lines if line.get_marker() == "o"]
+    assert len(means) == 1
+    np.testing.assert_allclose(means[0], [values["initial"].mean(), values["trained"].mean()])
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["initial kernel", "trained kernel"]
+
+
+def test_random_kernels_are_a_band(kfx):
+    words = ["evaluation.n_interpolation=[30,60]", "evaluation.random_kernels=3", "optimizer.iterations=2"]
+    assert kfx("run", *words, *QUICK, "figures=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    (axes,) = evaluation.before_and_after(run).axes
+    (band,) = [artist for artist in axes.collections if artist.get_label() == "3 random kernels"]
+    drawn = band.get_paths()[0].vertices[:, 1]
+    random = run.evaluation[run.evaluation["kernel"].str.startswith("random")].query("metric == 'mse'")["value"]
+    np.testing.assert_allclose([drawn.min(), drawn.max()], [random.min(), random.max()])
+
+
+def test_a_landscape_marks_its_minimum_and_a_grid_has_no_saw_tooth(kfx):
+    words = ["optimizer=grid", "optimizer.bounds=[0.2,5]", "optimizer.points=8", "optimizer.iterations=24"]
+    assert kfx("run", "dataset=digits", *words, *QUICK, "figures=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    axes = landscape.objective_over_parameter(run).axes[0]
+    (star,) = [line for line in axes.lines if str(line.get_label()).startswith("smallest at")]
+    means = run.trace.groupby("parameter.sigma")["objective"].mean()
+    assert star.get_xdata()[0] == means.idxmin()
+    assert trace.objective_over_iterations(run) is None
+    assert trace.parameters_over_iterations(run) is None
+
+
+def test_long_traces_are_a_median_with_its_band(kfx):
+    words = ["optimizer.iterations=3200", "dataset.n_train=20", "sampler.batch_size=6", "device.precision_check=off"]
+    assert kfx("run", *words, "figures=false", "hydra.run.dir=r")[0] == 0
+    (axes,) = trace.objective_over_iterations(load_run("r")).axes
+    assert [line.get_label() for line in axes.lines] == ["median of 160 batches"]
+    assert [band.get_label() for band in axes.collections] == ["80 % of 160 batches"]
+    median, low, high = running(np.arange(100.0), 11)
+    assert median[50] == 50
+    assert low[50] < 50 < high[50]
+
+
+def test_pictures_in_several_formats_and_anew(kfx, in_folder):
+    words = ["optimizer.iterations=2", "device.precision_check=off", "hydra.run.dir=r"]
+    assert kfx("run", *words, "figures=[png,pdf]")[0] == 0
+    names = {path.name for path in (in_folder / "r/figures").iterdir()}
+    assert {"rho.png", "rho.pdf"} <= names
+    for path in (in_folder / "r/figures").iterdir():
+        path.unlink()
+    code, out, err = kfx("plot", "r", "nothing", "--format", "svg")
+    assert (code, "kfx plot nothing: holds no run" in err) == (2, True)
+    assert "r/figures/rho.svg" in out
+    for bad in ("figures=[bmp]", "figures=3"):
+        assert kfx("run", bad)[0] == 2
+    assert kfx("plot", "r", "--format", "bmp")[0] == 2
+
+
+# Viénot, Brettel & Mollon 1999, in linear RGB.
+_DICHROMATS = {
+    "protanopia": [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]],
+    "deuteranopia": [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]],
+}
+
+
+@pytest.mark.parametrize("seen_by", _DICHROMATS)
+def test_colours_are_told_apart(seen_by):
+    """The first five, as far as most pictures go, by their distance in what a dichromat sees; markers differ too."""
+    linear = [np.array(to_rgb(colour)) ** 2.2 for colour in COLOURS[:5]]
+    seen = [np.clip(np.array(_DICHROMATS[seen_by]) @ rgb, 0, 1) ** (1 / 2.2) for rgb in linear]
+    nearest = min(float(np.linalg.norm(a - b)) for a, b in itertools.combinations(seen, 2))
+    assert nearest > 0.15
+    assert len(set(MARKERS)) == len(MARKERS) >= len(COLOURS)
