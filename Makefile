@@ -46,6 +46,7 @@ bench: $(STAMP)  ## measure the time of one iteration
 	$(BIN)/python scripts/bench_parametric.py
 	$(BIN)/python scripts/bench_cnngp.py
 	$(BIN)/python scripts/bench_flows.py
+	$(BIN)/python scripts/bench_neighbour.py
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
