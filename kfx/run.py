@@ -156,6 +156,7 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
     starts = _starts(cfg, candidates, parts, tensors, streams, record)
     kernel = starts[0]
     record.metrics["kernel_backend"] = kernel.backend_on(device)
+    record.metrics["n_train"] = len(parts[0].x_train)
     check_sizes(cfg, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
     with Waiting("compiling the kernel, once on this machine"):
         kernel.prepare(dtype, device)

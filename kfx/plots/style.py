@@ -52,7 +52,8 @@ def title(run: Run, *more: str) -> str:
     value, scale = config.regularization.value, config.regularization.scale
     chosen = "" if config.regularization.selection == "fixed" else f" ({config.regularization.selection})"
     of_batch = f"$N_f$ = {size}" if size is not None else "full batch"
-    second = [of_batch, f"λ = {value:g} {scale}{chosen}", *more, f"seed {config.seed}"]
+    n = run.metrics.get("n_train")
+    second = [*([f"N = {n}"] if n else []), of_batch, f"λ = {value:g} {scale}{chosen}", *more, f"seed {config.seed}"]
     return " · ".join(parts) + "\n" + " · ".join(second)
 
 
