@@ -181,8 +181,8 @@ def _run(words: list[str]) -> int:
         raise ConfigError("--experimental-rerun: would unpickle a file, which can run code; use kfx rerun RUN")
     if parsed.shell_completion or parsed.hydra_help:
         raise ConfigError("--shell-completion, --hydra-help: kfx does not offer them; see kfx run --help")
-    if parsed.cfg is not None and parsed.multirun:
-        raise ConfigError("--cfg prints one config: leave out -m, and give each key one value")
+    if parsed.multirun and (parsed.cfg is not None or parsed.info or parsed.run):
+        raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
     overrides = list(config.combinations(parsed.overrides, parsed.multirun))
     composed = [config.composed(each, parsed.config_dir) for each in overrides]
     jobs = [config.check(raw) for raw in composed]
@@ -200,6 +200,9 @@ def _run(words: list[str]) -> int:
             f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
             "a sweep too, key=choice(value))"
         ) from error
+    config.check_hydra(shared)  # what Hydra starts the sweep from: no job need have seen it
+    if parsed.multirun:
+        config.check_subfolders([raw.hydra for raw in composed])
     key = "sweep" if parsed.multirun else "run"
     folder = Path(config.text_at(shared, f"{key}.dir"))
     preflight.check_disk(jobs, folder)
@@ -346,6 +349,9 @@ def _plot(directories: Sequence[Path], formats: Sequence[str]) -> int:
         except KfxError as error:  # the others are drawn all the same
             print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
             code = max(code, error.exit_code)
+        except Exception as error:  # what is in a damaged record is anybody's guess
+            print(f"kfx: {directory}: its record is damaged ({type(error).__name__}: {error})", file=sys.stderr)
+            code = max(code, 1)
     return code
 
 
@@ -354,7 +360,7 @@ def _animate(directory: Path, output: Path | None, seconds: float) -> int:
 
     from kfx.plots import flow
     from kfx.progress import Steps
-    from kfx.record import load_run
+    from kfx.record import RecordError, load_run
 
     if not (directory / "metrics.json").is_file():
         raise ConfigError(f"kfx animate {directory}: holds no run")
@@ -367,7 +373,10 @@ def _animate(directory: Path, output: Path | None, seconds: float) -> int:
     if path.suffix == ".mp4" and usual == ".gif":
         raise ConfigError(f"--output {path}: MP4 needs ffmpeg, which is not here; write a .gif")
     run = load_run(directory)
-    shown = flow.snapshots(run)
+    try:
+        shown = flow.snapshots(run)
+    except Exception as error:
+        raise RecordError(f"{directory}: a snapshot is damaged ({type(error).__name__}: {error})") from error
     if len(shown) < 2 or shown[0][1][0].size > 2:
         raise ConfigError(f"kfx animate {directory}: takes a flow in one or two dimensions with flow.snapshots above 0")
     path.parent.mkdir(parents=True, exist_ok=True)

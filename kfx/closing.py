@@ -11,7 +11,7 @@ import numpy as np
 
 from kfx.disk import read_rows
 from kfx.kernels.names import readable
-from kfx.schema import Config
+from kfx.schema import FLOWS, Config
 
 _WIDTH = 12
 _MOST = 6  # parameters, a line each kept short
@@ -20,7 +20,7 @@ _MOST = 6  # parameters, a line each kept short
 def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
     """A line for each thing that a person wants to know first; all of it is in the record too."""
     lines = [
-        *_parameters(cfg.kernel, metrics.get("parameters", {})),
+        *_parameters(cfg, metrics),
         *_held_out(cfg.objective.name, metrics.get("held_out")),
         *_evaluation(metrics.get("evaluation", []), metrics.get("evaluation_change", [])),
         *_published(cfg, metrics, directory),
@@ -67,23 +67,30 @@ def _spread(value: Mapping[str, Any], beside: float | None = None) -> str:
     return number(value["mean"], beside) + (f" ± {number(sd, beside)}" if sd and math.isfinite(sd) else "")
 
 
-def _parameters(kernel: Any, parameters: Mapping[str, Any]) -> list[str]:
-    initial, final = parameters.get("initial", {}), parameters.get("final")
-    folds: Sequence[Mapping[str, Any]] = parameters.get("folds") or ([final] if final else [])
-    moved = []
-    for name, before in initial.items():
-        after = np.array([np.mean(fold[name]) for fold in folds if name in fold], dtype=float)
-        if not len(after) or not np.any(
-            np.concatenate([np.ravel(f[name]) for f in folds if name in f]) != np.mean(before)
-        ):
+def _parameters(cfg: Config, metrics: Mapping[str, Any]) -> list[str]:
+    parameters = metrics.get("parameters", {})
+    if "final" not in parameters:
+        return []
+    finals: Sequence[Mapping[str, Any]] = parameters.get("folds") or [parameters["final"]]
+    starts: Sequence[Mapping[str, Any]] = parameters.get("initial_folds") or [parameters["initial"]] * len(finals)
+    changed = []
+    for name in finals[0]:
+        before = [np.asarray(start[name], dtype=float) for start in starts if name in start]
+        after = [np.asarray(final[name], dtype=float) for final in finals]
+        if before and all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
             continue
-        mean = f" (mean of {np.size(before)})" if np.size(before) > 1 else ""
-        over = f" ± {after.std(ddof=1):.2g} ({len(after)} folds)" if len(after) > 1 else ""
-        moved.append(f"{readable(name, kernel)} {np.mean(before):.4g} → {after.mean():.4g}{over}{mean}")
-    if not moved:
-        return [_line("kernel", "unchanged")] if final else []
-    more = f", and {len(moved) - _MOST} more" if len(moved) > _MOST else ""
-    return [_line("kernel", ", ".join(moved[:_MOST]) + more)]
+        means = np.array([a.mean() for a in after])
+        of = f" (mean of {after[0].size})" if after[0].size > 1 else ""
+        over = f" ± {means.std(ddof=1):.2g} ({len(means)} folds)" if len(means) > 1 else ""
+        start = f"{np.mean([b.mean() for b in before]):.4g} → " if before else "→ "
+        changed.append(f"{readable(name, cfg.kernel)} {start}{means.mean():.4g}{over}{of}")
+    if not changed:
+        flows = isinstance(cfg.optimizer, FLOWS)
+        return [
+            _line("kernel", f"unchanged; its points flow, {cfg.optimizer.iterations} layers" if flows else "unchanged")
+        ]
+    more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
+    return [_line("kernel", ", ".join(changed[:_MOST]) + more)]
 
 
 def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:
@@ -92,7 +99,7 @@ def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:
     lines = []
     for name in ("objective", "rho") if objective != "rho" else ("rho",):
         each = measured[name]
-        failed = max(each[kernel]["failed"] for kernel in ("initial", "trained"))
+        failed = measured["failed"]
         note = f"; {failed} of {measured['batches']} failed" if failed else ""
         shown = change(each["initial"], each["trained"], each["change"])
         lines.append(
@@ -113,30 +120,26 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
     for row in rows:
         by.setdefault((row["kernel"], row["metric"]), {})[at(row)] = row
     differences = {at(row): row for row in changes if row["metric"] == metric}
-    several = len({row["configured_regularization"] for row in rows}) > 1
     lines = []
     initial, trained = by.get(("initial", metric), {}), by.get(("trained", metric), {})
     for place, after in trained.items():
         if place not in initial:
             continue
-        size, configured = place
+        size = place[0]
         shown = change(initial[place], after, differences.get(place))
         used = [by[kernel, "effective_regularization"][place]["mean"] for kernel in ("initial", "trained")]
-        chosen = after["regularization"]
-        value = "one for each fold" if chosen is None else f"{chosen:g}"
-        of = f"λ {value}" if chosen != configured or not several else f"λ {configured:g}"
+        values = [row["regularization"] for row in (initial[place], after)]
+        named = ["one for each fold" if value is None else f"{value:g}" for value in values]
+        of = f"λ {named[0]}" if named[0] == named[1] else f"λ {named[0]} → {named[1]}"
         own = f"{of}, in the kernel's own units {number(used[0])} → {number(used[1])}"
         lines.append(_line(f"N_I {size}", f"{metric} {shown}; {own}"))
-    random = [
-        row["mean"]
-        for (kernel, name), found in by.items()
-        if kernel.startswith("random") and name == metric
-        for row in found.values()
-    ]
-    good = [value for value in random if value is not None and math.isfinite(value)]
-    if good:
-        kernels = len({kernel for kernel, _ in by if kernel.startswith("random")})
-        lines.append(_line("random", f"{metric} {number(min(good))} to {number(max(good))} ({kernels} kernels)"))
+    random = {kernel: found for (kernel, name), found in by.items() if kernel.startswith("random") and name == metric}
+    if random and trained:  # where the trained kernel has the most points, with the first λ
+        place = max(trained, key=lambda place: place[0])
+        good = [found[place]["mean"] for found in random.values() if math.isfinite(found[place]["mean"] or math.nan)]
+        if good:
+            shown = f"{metric} {number(min(good))} to {number(max(good))} at N_I {place[0]}"
+            lines.append(_line("random", f"{shown} ({len(random)} kernels)"))
     return lines
 
 
@@ -150,7 +153,8 @@ def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list
 
 
 def _measured(metric: str, metrics: Mapping[str, Any], directory: Path) -> float | None:
-    """What a run found for a metric that a paper printed, of the trained kernel at its largest N_I."""
+    """What a run found for a metric that a paper printed: of the trained kernel, at its largest N_I; an error over the
+    last layers of a flow at the smallest."""
     kernel, name = ("initial", metric.split()[0]) if metric.endswith("of the initial kernel") else ("trained", metric)
     rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == kernel and row["metric"] == name]
     if rows:

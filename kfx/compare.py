@@ -273,12 +273,31 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
                     f"{name}, {column}: largest relative difference {difference:.1e}, tolerance {tolerance:.0e}",
                 )
             largest = max(largest, difference)
-    for key in ("status", "parameters"):
-        if key == "status" and a.metrics[key] != b.metrics[key]:
-            return False, f"status: {a.metrics[key]} and {b.metrics[key]}"
-    if exact and a.metrics.get("parameters") == b.metrics.get("parameters"):
+    if a.metrics["status"] != b.metrics["status"]:
+        return False, f"status: {a.metrics['status']} and {b.metrics['status']}"
+    for key in ("parameters", "held_out", "flow_stopped"):
+        one, other = (_leaves(run.metrics.get(key), key) for run in (a, b))
+        for path in sorted(one | other):
+            if (own := one.get(path)) == (repeated := other.get(path)):
+                continue
+            numbers = isinstance(own, (int, float)) and isinstance(repeated, (int, float))
+            difference = (
+                _relative_difference(np.array([own], float), np.array([repeated], float)) if numbers else math.inf
+            )
+            if difference > tolerance:
+                return False, f"{path}: {own} and {repeated}"
+            exact, largest = False, max(largest, difference)
+    if exact:
         return True, "trace, evaluation and parameters agree bit for bit"
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+
+
+def _leaves(node: Any, path: str) -> dict[str, Any]:
+    if isinstance(node, dict):
+        return {k: v for key, each in node.items() for k, v in _leaves(each, f"{path}.{key}").items()}
+    if isinstance(node, list):
+        return {k: v for i, each in enumerate(node) for k, v in _leaves(each, f"{path}.{i}").items()}
+    return {path: node}
 
 
 def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
@@ -159,6 +159,11 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
         return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
 
 
+def check_hydra(node: DictConfig) -> None:
+    """ConfigError if a composed `hydra` node holds what kfx does not let a config change."""
+    hydra_node.check(node, _usual_hydra_node())
+
+
 @cache
 def _usual_hydra_node() -> DictConfig:
     return _compose([], None).hydra
@@ -236,6 +241,17 @@ def _first_line(error: BaseException) -> str:
     return " ".join(shown) or type(error).__name__
 
 
+def check_subfolders(nodes: Sequence[DictConfig]) -> None:
+    """ConfigError if the jobs of a sweep would not each have a folder of its own."""
+    names: dict[str, int] = {}
+    for number, node in enumerate(nodes):
+        with open_dict(node):
+            node.job.num = node.job.id = number
+        first = names.setdefault(text_at(node, "sweep.subdir"), number)
+        if first != number:
+            raise ConfigError(f"hydra.sweep.subdir: is the same for the jobs {first} and {number}; leave it out")
+
+
 def text_at(node: DictConfig, key: str) -> str:
     """A setting of Hydra's with its interpolations written out; ConfigError where that cannot be done."""
     try:
@@ -250,7 +266,7 @@ def text_at(node: DictConfig, key: str) -> str:
 def check(raw: DictConfig) -> Config:
     """Build the typed config; every key, type, range and combination is checked."""
     if "hydra" in raw:
-        hydra_node.check(raw.hydra, _usual_hydra_node())
+        check_hydra(raw.hydra)
     try:
         _refuse_resolvers(raw)
     except OmegaConfBaseException as error:

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from kfx import build
+from kfx.checkpoint import CheckpointError
 from kfx.data.dataset import Dataset
 from kfx.disk import Rows, read_rows, whole_file
 from kfx.evaluation import evaluate, interpolation_order
@@ -79,9 +80,14 @@ class FlowFollower:
             return
         path = self.directory / "flow.csv"
         head, *rows = path.read_bytes().splitlines(keepends=True) if path.is_file() else [b""]
-        kept = itertools.takewhile(
-            lambda row: row.endswith(b"\n") and tuple(map(int, row.split(b",")[:2])) < (part, layer), rows
-        )
+        try:
+            kept = list(
+                itertools.takewhile(
+                    lambda row: row.endswith(b"\n") and tuple(map(int, row.split(b",")[:2])) < (part, layer), rows
+                )
+            )
+        except ValueError as error:
+            raise CheckpointError(f"{path}: damaged ({error}); start anew with kfx run") from error
         self._rows = Rows(path, COLUMNS, keep=len(head) + sum(map(len, kept)) if head.endswith(b"\n") else 0)
 
     def _measure(self, part: int, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:

@@ -37,29 +37,35 @@ def on_the_same_batches(
 def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
     """Rows of `held_out.csv`; NaN where the objective could not be evaluated."""
     return [
-        {"kernel": name, "part": part, "batch": i, "rho": e.rho, "objective": math.nan if e.failed else e.objective}
+        {
+            "kernel": name,
+            "part": part,
+            "batch": i,
+            "rho": math.nan if e.failed else e.rho,
+            "objective": math.nan if e.failed else e.objective,
+        }
         for i, e in enumerate(evaluations)
     ]
 
 
 def summary(table: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For `metrics.json`: mean and standard deviation of ρ and the objective over the batches of all parts, of the
-    initial kernel, the trained one and the change from one to the other on the same batch."""
+    initial kernel, the trained one and the change from one to the other, on batches where both could be had."""
     found: dict[str, Any] = {"batches": sum(row["kernel"] == "initial" for row in table)}
     for name in ("rho", "objective"):
         initial, trained = (
             np.array([row[name] for row in table if row["kernel"] == kernel], dtype=float)
             for kernel in ("initial", "trained")
         )
+        both = np.isfinite(initial) & np.isfinite(trained)
         each = {"initial": initial, "trained": trained, "change": trained - initial}
-        found[name] = {kernel: _mean_and_sd(values) for kernel, values in each.items()}
+        found[name] = {kernel: _mean_and_sd(values[both]) for kernel, values in each.items()}
+        found["failed"] = int(len(both) - both.sum())
     return found
 
 
-def _mean_and_sd(values: np.ndarray) -> dict[str, float | int]:
-    good = values[np.isfinite(values)]
+def _mean_and_sd(values: np.ndarray) -> dict[str, float]:
     return {
-        "mean": float(good.mean()) if len(good) else math.nan,
-        "sd": float(good.std(ddof=1)) if len(good) > 1 else math.nan,
-        "failed": len(values) - len(good),
+        "mean": float(values.mean()) if len(values) else math.nan,
+        "sd": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
     }

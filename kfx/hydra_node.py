@@ -8,31 +8,38 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.outcomes import ConfigError
+from kfx.schema import OPTIONS
 
-_ADMITTED = ("run.dir", "sweep.dir", "sweep.subdir", "launcher", "sweeper")
-"""What kfx documents; with `_HYDRAS_OWN`, which Hydra fills in itself, all that may differ from the defaults."""
-_HYDRAS_OWN = (
-    "searchpath",  # --config-dir
-    "overrides",
-    "runtime",
-    "job.name",
-    "job.id",
-    "job.num",
-    "job.override_dirname",
-    "job.config_name",
+_FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
+_HYDRAS_OWN = re.compile(
+    r"searchpath(\[\d+\])?"  # of --config-dir
+    r"|overrides\.(task|hydra)(\[\d+\])?"
+    r"|runtime\.(version|version_base|cwd|output_dir|choices\.[^.\[]+|config_sources(\[\d+\]\.(path|schema|provider))?)"
+    r"|job\.(name|id|num|override_dirname|config_name)"
 )
-_LAUNCHERS_AND_SWEEPERS = (
-    "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
-    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
-    "hydra_plugins.kfx.CoresLauncher",
-    "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher",
-    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher",
-    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher",
-    "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper",
+"""What Hydra fills in itself."""
+_SLURM = (
+    "submitit_folder timeout_min cpus_per_task gpus_per_node tasks_per_node mem_gb nodes name stderr_to_stdout "
+    "partition qos comment constraint exclude gres cpus_per_gpu gpus_per_task mem_per_gpu mem_per_cpu account "
+    "signal_delay_s max_num_timeout additional_parameters array_parallelism"
 )
+_STARTERS = {
+    "hydra._internal.core_plugins.basic_launcher.BasicLauncher": "",
+    "hydra_plugins.kfx.CoresLauncher": "n_jobs",
+    "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": (
+        "n_jobs backend prefer require verbose timeout pre_dispatch batch_size temp_folder max_nbytes mmap_mode"
+    ),
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": _SLURM,
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": _SLURM,
+    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper": "max_batch_size params",
+    "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper": (
+        "sampler direction storage study_name n_trials n_jobs max_failure_rate search_space params"
+    ),
+}
+"""Launchers and sweepers, and the settings of each that hold no command and name no function."""
 _SAMPLER = re.compile(r"optuna\.samplers\.[A-Z]\w*Sampler")
-_COMMANDS = ("setup", "python", "srun_args", "custom_search_space")
-"""Settings of launchers and sweepers that are commands or names of functions."""
+_SLURM_FOLDER = "${hydra.sweep.dir}/.submitit/%j"
+_MISSING = object()
 
 
 def check(node: DictConfig, usual: DictConfig) -> None:
@@ -41,50 +48,67 @@ def check(node: DictConfig, usual: DictConfig) -> None:
     usual: the node without any override.
     """
     settings, defaults = (_dotted(OmegaConf.to_container(each, resolve=False), "") for each in (node, usual))
-    _check_drawn(node.get("sweeper"))
+    for name in ("launcher", "sweeper"):
+        _check_starter(name, node.get(name))
     for key in sorted(set(settings) | set(defaults)):
-        group, value = key.partition(".")[0], settings.get(key)
-        if group in ("launcher", "sweeper"):
-            _check_starter(key, value)
-        elif value != defaults.get(key) and not _is_below(key, _ADMITTED + _HYDRAS_OWN):
-            if key not in settings and any(_is_below(other, (key,)) for other in settings):
-                continue  # it was empty, and what is in it now is shown by its own name
-            raise ConfigError(
-                f"hydra.{key}={value}: kfx lets a config set hydra.run.dir, hydra.sweep.dir, hydra.sweep.subdir, "
-                "hydra.launcher and hydra.sweeper, and no other key of Hydra's; leave it out"
-            )
-
-
-def _is_below(key: str, names: tuple[str, ...]) -> bool:
-    return any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in names)
-
-
-def _check_starter(key: str, value: Any) -> None:
-    """ConfigError if a setting of a launcher or sweeper names code of its own."""
-    words = re.split(r"[.\[]", key)
-    if "_target_" in words:
-        allowed = value in _LAUNCHERS_AND_SWEEPERS if len(words) == 2 else key == "sweeper.sampler._target_"
-        if not allowed or (len(words) > 2 and not _SAMPLER.fullmatch(str(value))):
-            raise ConfigError(f"hydra.{key}={value}: kfx starts Hydra's own launchers and sweepers, and nothing else")
-    if key == "launcher.n_jobs" and (not isinstance(value, int) or isinstance(value, bool) or value < -1 or value == 0):
-        raise ConfigError(f"hydra.{key}={value}: expected a whole number >= 1, or -1 for one job a core")
-    if len(words) > 1 and words[1] in _COMMANDS and value not in (None, []):
+        value, group = settings.get(key, _MISSING), key.partition(".")[0]
+        if group in ("launcher", "sweeper") or key in _FOLDERS or value == defaults.get(key, _MISSING):
+            continue
+        if _HYDRAS_OWN.fullmatch(key) and (group != "runtime" or "${" not in str(value)):
+            continue
+        if value is _MISSING and any(other.startswith((f"{key}.", f"{key}[")) for other in settings):
+            continue  # it was empty, and what is in it now is shown by its own name
+        shown = None if value is _MISSING else value
         raise ConfigError(
-            f"hydra.{key}={value}: is a command; put it into the script around kfx, no config may hold one"
+            f"hydra.{key}={shown}: kfx lets a config set hydra.run.dir, hydra.sweep.dir, "
+            "hydra.sweep.subdir, hydra.launcher and hydra.sweeper, and no other key of Hydra's; leave it out"
         )
 
 
-def _check_drawn(sweeper: DictConfig | None) -> None:
+def _check_starter(name: str, node: Any) -> None:
+    """ConfigError for a launcher or sweeper that is none, or has a setting that could be code."""
+    if not isinstance(node, DictConfig):
+        raise ConfigError(f"hydra.{name}={node}: expected its settings; leave it out")
+    target = node.get("_target_")
+    if target not in _STARTERS or (name == "launcher") != str(target).endswith("Launcher"):
+        raise ConfigError(
+            f"hydra.{name}._target_={target}: kfx starts Hydra's own launchers and sweepers, and nothing else"
+        )
+    settings = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(settings, dict)
+    allowed = _STARTERS[target].split()
+    for key, value in ((str(key), value) for key, value in settings.items()):
+        shown = f"hydra.{name}.{key}={value}"
+        if key not in ("_target_", *allowed) and value is not None:
+            raise ConfigError(f"{shown}: is a command or unknown; {name} takes {', '.join(allowed) or 'no settings'}")
+        for path, leaf in _dotted(value, key).items():
+            if path.endswith("_target_") and path != "_target_" and not _is_sampler(path, leaf):
+                raise ConfigError(f"hydra.{name}.{path}={leaf}: kfx constructs nothing else here; leave it out")
+            if "${" in str(leaf) and leaf != _SLURM_FOLDER:
+                raise ConfigError(f"hydra.{name}.{path}={leaf}: no interpolation is taken here; write the value")
+            if not (path + str(leaf)).isprintable():
+                raise ConfigError(f"hydra.{name}.{path}={leaf!r}: holds a control character; leave it out")
+    jobs = settings.get("n_jobs", 1)
+    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < -1 or jobs == 0:
+        raise ConfigError(f"hydra.{name}.n_jobs={jobs}: expected a whole number >= 1, or -1 for one job a core")
+    if not str(settings.get("storage") or "sqlite:///").startswith("sqlite:///"):
+        raise ConfigError(f"hydra.{name}.storage={settings['storage']}: expected null or sqlite:///FILE")
+    if name == "sweeper":
+        _check_drawn(settings.get("params") or {}, str(target).endswith("BasicSweeper"))
+
+
+def _is_sampler(path: str, leaf: Any) -> bool:
+    return path == "sampler._target_" and _SAMPLER.fullmatch(str(leaf)) is not None
+
+
+def _check_drawn(params: Any, basic: bool) -> None:
     """ConfigError for what a sweeper would draw that could bring in more than values: those jobs are not seen before
     they run."""
-    if not isinstance(sweeper, DictConfig):
-        raise ConfigError(f"hydra.sweeper={sweeper}: expected a sweeper's settings; leave it out")
-    params = sweeper.get("params") or {}
-    if not isinstance(params, DictConfig | dict):
+    if not isinstance(params, dict):
         raise ConfigError(f"hydra.sweeper.params={params}: expected keys and what to draw for them; leave it out")
     for name in map(str, params):
-        group = name.lstrip("+~").partition(".")[0].partition("@")[0].partition("/")[0]
-        if sweeper.get("_target_") == _LAUNCHERS_AND_SWEEPERS[1] or group in ("hydra", "experiment"):
+        bare = name.lstrip("+~")
+        if basic or bare in (*OPTIONS, "experiment") or bare.startswith("hydra") or set("@/") & set(bare):
             raise ConfigError(
                 f"hydra.sweeper.params.{name}: kfx checks the jobs of a sweep before they run; write it as a word of "
                 "the command, key=a,b,c"
@@ -94,9 +118,9 @@ def _check_drawn(sweeper: DictConfig | None) -> None:
 def _dotted(node: Any, path: str) -> dict[str, Any]:
     """Every leaf, an empty container too, by its path."""
     if isinstance(node, dict) and node:
-        return {
-            k: v for key, each in node.items() for k, v in _dotted(each, f"{path}.{key}" if path else str(key)).items()
-        }
-    if isinstance(node, list) and node:
-        return {k: v for i, each in enumerate(node) for k, v in _dotted(each, f"{path}[{i}]").items()}
-    return {path: node}
+        found = [_dotted(each, f"{path}.{key}" if path else str(key)) for key, each in node.items()]
+    elif isinstance(node, list) and node:
+        found = [_dotted(each, f"{path}[{i}]") for i, each in enumerate(node)]
+    else:
+        return {path: node}
+    return {key: leaf for part in found for key, leaf in part.items()}

@@ -126,6 +126,9 @@ class _Pool:
                 self._end(worker)
                 continue
             self.busy[worker] = job
+            if self.stopped is not None:  # between its writing and here
+                with contextlib.suppress(ProcessLookupError):
+                    worker.send_signal(self.stopped)
             return
 
     def _started(self, answers: selectors.BaseSelector) -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -157,24 +158,18 @@ class Record:
             before = json.loads(path.read_text()) if self._restored is not None else None
         except (OSError, ValueError):
             before = None
-        changed = []
-        if isinstance(before, dict):
-            names = (
-                "threads",
-                "threads_of_fit",
-                "threads_of_evaluation",
-                "cores",
-                "processor",
-                "host",
-                "device",
-                "packages",
-            )
-            changed = [name for name in names if before.get(name) != here.get(name)]
+        changed: list[str] = []
+        before = before if isinstance(before, dict) else {}
+        if before:
+            changed = [name for name in (*_DECIDE_BITS, "host") if before.get(name) != here.get(name)]
             earlier = before.pop("earlier", [])
             here = here | {"earlier": [*earlier, before] if changed else earlier}
         write_json(path, here)
-        bits = [n for n in ("threads", "cores", "processor", "device", "packages") if n in changed]
-        shown = [f"{n} {before[n]} before, {here[n]} now" if n != "packages" else "other packages" for n in bits]  # type: ignore[index]
+        shown = [
+            "other packages" if name == "packages" else f"{name} {before.get(name)} before, {here[name]} now"
+            for name in _DECIDE_BITS
+            if name in changed
+        ]
         if shown:
             self.note("environment_changed", "; ".join(shown))
         return ", ".join(shown)
@@ -319,6 +314,7 @@ class Record:
 
     def _reopen(self, identity: str | None) -> None:
         self.metrics = read_metrics(self.directory)
+        self.before = self.metrics["status"], self.metrics.get("reason")
         if self.metrics["status"] == Status.COMPLETED:
             raise CompletedError(f"{self.directory}: is completed; there is nothing to resume")
         kept: list[str] = [key for key in ("identity", "flow_stopped") if key in self.metrics]
@@ -356,6 +352,10 @@ class Record:
             file = self.directory / name
             if size > (there := file.stat().st_size if file.is_file() else 0):
                 raise CheckpointError(f"{path}: {name} has {there} of the {size} bytes that it had then")
+        try:
+            read_table(self.directory / "trace.csv", TRACE_COLUMNS)
+        except RecordError as error:
+            raise CheckpointError(f"{path}: {error}") from error
         for name, checksum in state["optimizer"].get("files", {}).items():
             if not (self.directory / name).is_file() or digest(self.directory / name, "sha256") != checksum:
                 raise CheckpointError(f"{path}: {name} is missing or damaged")
@@ -372,14 +372,19 @@ class Record:
         """Rows of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
         path = self.directory / "evaluation.csv"
         rows: list[dict[str, Any]] = []
-        if path.is_file() and self._restored is not None:
-            for _, group in read_rows(path, EVALUATION_COLUMNS).groupby(["kernel", "repeat"], sort=False):
-                if len(group) == rows_each:
-                    rows += [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in group.itertuples(index=False)]
         arrays = self.directory / "predictions.npz"
-        if arrays.is_file() and rows:
-            with np.load(arrays, allow_pickle=False) as stored:
-                self._predictions = {name: stored[name] for name in stored.files}
+        try:
+            if path.is_file() and self._restored is not None:
+                table = read_table(path, EVALUATION_COLUMNS)[list(EVALUATION_COLUMNS)]
+                for _, group in table.groupby(["kernel", "repeat"], sort=False):
+                    if len(group) == rows_each:
+                        whole = group.itertuples(index=False)
+                        rows += [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in whole]
+            if arrays.is_file() and rows:
+                with np.load(arrays, allow_pickle=False) as stored:
+                    self._predictions = {name: stored[name] for name in stored.files}
+        except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then all of it is done again
+            rows, self._predictions = [], {}
         self._evaluation = Rows(path, list(EVALUATION_COLUMNS))
         self.evaluation(rows)
         return rows
@@ -405,10 +410,12 @@ class Record:
 
     # ---- how it ended
 
-    def final_parameters(self, kernels: Sequence[Kernel]) -> None:
-        """Of the fitted kernel; of several folds', `final` is the last one's and `folds` are all."""
+    def final_parameters(self, starts: Sequence[Kernel], kernels: Sequence[Kernel]) -> None:
+        """Of the fitted kernel; of several folds', `initial` is the first one's, `final` the last one's, and
+        `initial_folds` and `folds` are all."""
         self.metrics["parameters"]["final"] = kernels[-1].parameters
         if len(kernels) > 1:
+            self.metrics["parameters"]["initial_folds"] = [kernel.parameters for kernel in starts]
             self.metrics["parameters"]["folds"] = [kernel.parameters for kernel in kernels]
         self._write_metrics()
 
@@ -563,7 +570,10 @@ def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, K
         return kernel
     own = layer_path(directory, part)
     reader = partial(layers, own, kernel) if layers is not None and own.is_file() else None
-    return FlowedKernel.load(path, kernel, reader)
+    try:
+        return FlowedKernel.load(path, kernel, reader)
+    except (ValueError, OSError, KeyError, EOFError, BadZipFile) as error:
+        raise RecordError(f"{path}: damaged: {error}") from error
 
 
 # ---- reading
@@ -596,6 +606,7 @@ class Run:
     def kernel(self) -> Kernel:
         """The fitted kernel; the initial one where the run ended before it was fitted."""
         from kfx import build, config
+        from kfx.schema import FLOWS
 
         parameters = self.metrics["parameters"]
         checked = config.check(self.config)
@@ -605,6 +616,9 @@ class Run:
             built = Regularized(built, chosen, checked.regularization.selection == "trained")
         last = as_recorded(built, parameters.get("final", parameters["initial"]))
         part = len(parameters.get("folds", [0])) - 1
+        path = flow_path(self.directory, part)
+        if isinstance(checked.optimizer, FLOWS) and "final" in parameters and not path.is_file():
+            raise RecordError(f"{path}: is missing; the kernel without its flow is another")
         return flowed(self.directory, part, last, partial(build.recorded_layers, checked))
 
 

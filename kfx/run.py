@@ -20,6 +20,7 @@ import torch
 from omegaconf import DictConfig
 
 from kfx import build, config, environment, held_out, kernel_check, plots, precision, threads
+from kfx.checkpoint import CheckpointError
 from kfx.closing import closing_lines, number, relative
 from kfx.data.dataset import Dataset
 from kfx.evaluation import changes, constant_prediction, evaluate, metric_names, summary
@@ -32,7 +33,7 @@ from kfx.kernels.names import readable
 from kfx.outcomes import Event, KfxError, NumericalError, Status
 from kfx.preflight import check_layers, check_sizes
 from kfx.progress import Progress, Steps, Waiting, say
-from kfx.record import Record, read_config
+from kfx.record import Record, RecordError, read_config
 from kfx.schema import FLOWS, CNNGPNode, Config
 from kfx.starts import objectives_at
 from kfx.streams import Streams
@@ -90,6 +91,10 @@ def _write(
         except BaseException as raised:
             # A library stopped amid its work may raise something of its own in place of the signal's exception.
             end = _explained(record.stop or raised, relative(directory))
+            if resume and isinstance(raised, (RecordError, CheckpointError)):  # it is as far as it was before
+                before = record.before[0] if record.before[0] != Status.RUNNING else Status.INTERRUPTED
+                record.finish(Status(before), record.before[1] or str(raised))
+                raise
             if end is None:
                 record.finish(Status.FAILED, f"{type(raised).__name__}: {raised}")
                 raise
@@ -100,8 +105,9 @@ def _write(
     try:
         if checked.figures:
             plots.draw(record.directory, checked.figures)
-    except (KeyboardInterrupt, OSError) as error:  # the record is whole; its pictures can be drawn from it again
-        say(f"kfx: figures are incomplete: {error or 'interrupted'}")
+    except (KeyboardInterrupt, Exception) as error:  # the record is whole; its pictures can be drawn from it again
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        say(f"kfx: figures are incomplete ({why}); draw them with kfx plot {relative(directory)}")
     for line in closing_lines(checked, record.metrics, record.directory):
         print(line)  # results are for standard output, progress is not
     return code
@@ -153,6 +159,12 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     threads.use(of_fit, count)
     candidates = build.starting_candidates(cfg, parts, streams)
+    if cfg.kernel.start_from == "worst" and cfg.regularization.selection == "validation":  # as it will be evaluated
+        by_start = [
+            _with_chosen_regularization(cfg, list(each), tensors, cfg.regularization.scale)
+            for each in zip(*candidates, strict=True)
+        ]
+        candidates = [list(own) for own in zip(*by_start, strict=True)]
     starts = _starts(cfg, candidates, parts, tensors, streams, record)
     kernel = starts[0]
     record.metrics["kernel_backend"] = kernel.backend_on(device)
@@ -182,7 +194,7 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
             data = tensors[number] if flows else tensors[number][:2]
             fitted.append(fits.fit(starts[number], optimizer, data, streams))
     record.save()
-    record.final_parameters(fitted)
+    record.final_parameters(starts, fitted)
     _measure_on_held_out_batches(cfg, starts, fitted, tensors, streams, record)
     trained = time.perf_counter()
 
@@ -199,13 +211,11 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         drawn = build.random_kernel(_bare(kernel), streams["random_kernels"], cfg.kernel)
         kernels[f"random-{i}"] = [drawn] * len(parts)
         if cfg.regularization.selection == "validation":
-            kernels[f"random-{i}"] = _with_chosen_regularization(
-                cfg, [drawn] * len(parts), tensors, lambda_scale, record
-            )
+            kernels[f"random-{i}"] = _with_chosen_regularization(cfg, [drawn] * len(parts), tensors, lambda_scale)
     if cfg.evaluation.regularization.value == "validation":
-        kernels = {
-            name: _with_chosen_regularization(cfg, ks, tensors, lambda_scale, record) for name, ks in kernels.items()
-        }
+        kernels = {name: _with_chosen_regularization(cfg, ks, tensors, lambda_scale) for name, ks in kernels.items()}
+        for name in ("initial", "trained"):
+            _remark_on_edges(cfg, name, kernels[name], record)
         scoring = replace(scoring, own=True)
     each = len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring))
     rows = record.evaluated(each)
@@ -309,9 +319,9 @@ def _starts(
     record: Record,
 ) -> list[Kernel]:
     """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
+    worst = cfg.kernel.start_from == "worst"
     starts = [kernels[0] for kernels in candidates]
     if cfg.kernel.starts > 1:
-        worst = cfg.kernel.start_from == "worst"
         loss, sampler = build.loss_maker(cfg), build.sampler(cfg.sampler, cfg.optimizer.iterations)
         rows = []
         for part, kernels in enumerate(candidates):
@@ -326,7 +336,9 @@ def _starts(
                 rows.append({"part": part, measure: value, "chosen": int(kernel is starts[part]), **named})
         record.table("starts.csv", list(rows[0]), rows)
     if cfg.regularization.selection == "validation":
-        return _with_chosen_regularization(cfg, starts, tensors, cfg.regularization.scale, record)
+        chosen = starts if worst else _with_chosen_regularization(cfg, starts, tensors, cfg.regularization.scale)
+        _remark_on_edges(cfg, "initial", chosen, record)
+        return chosen
     if cfg.regularization.selection == "trained":
         regularization = build.regularization(cfg.regularization)
         return [Regularized(kernel, regularization, trained=True) for kernel in starts]
@@ -334,7 +346,7 @@ def _starts(
 
 
 def _with_chosen_regularization(
-    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], scale: str, record: Record
+    cfg: Config, kernels: Sequence[Kernel], tensors: Sequence[Tensors], scale: str
 ) -> list[Kernel]:
     """Each with the λ that does best in folds of its own training points, the same folds for every kernel of a part."""
     node, rng = cfg.regularization, Streams(cfg.seed)["validation"]
@@ -342,9 +354,6 @@ def _with_chosen_regularization(
     for kernel, (x, y, _) in zip(kernels, tensors, strict=True):
         inner = _bare(kernel)
         of = choose_regularization(inner, x, y, build.candidates(cfg, scale), node.folds, node.points, rng)
-        if len(node.candidates) > 1 and of.value in (min(node.candidates), max(node.candidates)):
-            edge = f"λ {of.value:g} is at the edge of regularization.candidates: the best may lie beyond"
-            record.remark(Event.REGULARIZATION_AT_EDGE, edge)
         chosen.append(Regularized(inner, of))
     return chosen
 
@@ -385,18 +394,32 @@ def _remark_on_predictions(
     metric = constant_prediction(parts[0])[0]
     constants = [constant_prediction(part)[1] for part in parts]
     of_part = {repeat: number for repeat, number, _ in jobs}
-    trained = [row for row in rows if row["kernel"] == "trained" and row["metric"] == metric]
-    largest = max(row["n_interpolation"] for row in trained)
-    pairs = [
-        (row["value"], constants[of_part[row["repeat"]]])
-        for row in trained
-        if len(parts) > 1 or row["n_interpolation"] == largest
+    trained = [
+        row for row in rows if row["kernel"] == "trained" and row["metric"] == metric and math.isfinite(row["value"])
     ]
-    value, constant = np.mean([pair for pair in pairs if np.isfinite(pair[0])], axis=0)
+    largest = max(row["n_interpolation"] for row in trained)
+    by_regularization: dict[float, list[tuple[float, float]]] = {}
+    for row in trained:
+        if len(parts) > 1 or row["n_interpolation"] == largest:
+            pair = row["value"], constants[of_part[row["repeat"]]]
+            by_regularization.setdefault(row["configured_regularization"], []).append(pair)
+    means = [tuple(np.mean(pairs, axis=0)) for pairs in by_regularization.values()]
+    value, constant = max(means) if metric == "accuracy" else min(means)  # of several λ the best
     if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
         what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
         text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
         record.remark(Event.NO_BETTER_THAN_CONSTANT, text)
+
+
+def _remark_on_edges(cfg: Config, name: str, kernels: Sequence[Kernel], record: Record) -> None:
+    """Say where the λ that validation chose is the smallest or largest that it could choose."""
+    offered = cfg.regularization.candidates
+    found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
+    for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
+        if count := found.count(edge):
+            folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
+            text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
+            record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 
 
 def _bare(kernel: Kernel) -> Kernel:

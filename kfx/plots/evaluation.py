@@ -47,14 +47,16 @@ def _against_points(axes: Axes, table: pd.DataFrame) -> None:
     several = table["configured_regularization"].nunique() > 1
     random = table[table["kernel"].str.startswith("random")]
     if not random.empty:
+        random = random[random["configured_regularization"] == random["configured_regularization"].iloc[0]]
         by_size = random.groupby(["n_interpolation", "kernel"])["value"].mean().groupby("n_interpolation")
         low, high = by_size.min(), by_size.max()
         label = f"{random['kernel'].nunique()} random kernels"
         axes.fill_between(low.index, low, high, color=FAINT, alpha=0.5, linewidth=0, label=label, zorder=0)
     groups = table[table["kernel"].isin(list(_LOOKS))].groupby(["kernel", "configured_regularization"], sort=False)
-    for i, ((name, regularization), rows) in enumerate(groups):
+    offered = table["configured_regularization"].unique().tolist()
+    for (name, regularization), rows in groups:
         colour, marker, style = _LOOKS[str(name)]
-        colour = COLOURS[i // 2 % len(COLOURS)] if several else colour
+        colour = COLOURS[offered.index(regularization) % len(COLOURS)] if several else colour
         for _, one in rows.groupby("repeat"):
             axes.plot(one["n_interpolation"], one["value"], style, color=colour, linewidth=0.7, alpha=0.3)
         by_size = rows.groupby("n_interpolation")["value"]
@@ -75,7 +77,8 @@ def _against_points(axes: Axes, table: pd.DataFrame) -> None:
 
 def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
     several = table["configured_regularization"].nunique() > 1
-    random = table[table["kernel"].str.startswith("random")].groupby("kernel")["value"].mean()
+    first = table[table["configured_regularization"] == table["configured_regularization"].iloc[0]]
+    random = first[first["kernel"].str.startswith("random")].groupby("kernel")["value"].mean()
     if len(random):
         label = f"{len(random)} random kernels"
         axes.axhspan(random.min(), random.max(), color=FAINT, alpha=0.5, linewidth=0, label=label, zorder=0)

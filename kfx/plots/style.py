@@ -53,7 +53,13 @@ def title(run: Run, *more: str) -> str:
     chosen = "" if config.regularization.selection == "fixed" else f" ({config.regularization.selection})"
     of_batch = f"$N_f$ = {size}" if size is not None else "full batch"
     n = run.metrics.get("n_train")
-    second = [*([f"N = {n}"] if n else []), of_batch, f"λ = {value:g} {scale}{chosen}", *more, f"seed {config.seed}"]
+    second = [
+        *([f"N = {n}"] if n else []),
+        of_batch,
+        f"λ = {value:g} {scale}{chosen}",
+        *more,
+        f"seed {config.get('seed', 0)}",
+    ]
     return " · ".join(parts) + "\n" + " · ".join(second)
 
 
@@ -66,9 +72,8 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
     """A legend under the axes, off the data."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        picture.legend(
-            handles, labels, loc="outside lower center", ncols=min(len(handles), most), fontsize=9, frameon=False
-        )
+        columns = max(min(len(handles), most, 80 // (max(map(len, labels)) + 8)), 1)
+        picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 
 
 def symbol(name: str, run: Run) -> str:

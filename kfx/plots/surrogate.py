@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
 from kfx.plots.style import COLOURS, DATA, FAINT, figure, legend, set_title, symbol
+from kfx.plots.trace import folds, within_fold
 from kfx.record import Run
 
 _GRID = 60
@@ -20,6 +21,16 @@ def convergence(run: Run) -> Figure | None:
     if "diagnostic.incumbent" not in trace or trace.empty:
         return None
     picture, (axes,) = figure(height=4.2)
+    parts = folds(trace)
+    if len(parts) > 1:  # a line a fold
+        for i, (fold, rows) in enumerate(parts):
+            x, best = within_fold(run, rows), rows["diagnostic.incumbent"]
+            axes.plot(x, rows["told"], ".", color=COLOURS[i % len(COLOURS)], alpha=0.35)
+            axes.step(x, best, where="post", color=COLOURS[i % len(COLOURS)], label=f"best so far, fold {fold}")
+        axes.set(xlabel="iteration of the fold", ylabel=_objective(run))
+        set_title(axes, run)
+        legend(picture, axes)
+        return picture
     axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="told")
     differs = trace["told"] != trace["objective"]
     if differs.any():
@@ -43,7 +54,7 @@ def _objective(run: Run) -> str:
 def surface(run: Run) -> Figure | None:
     """The surrogate's mean over two parameters, fitted again to what the trace says it was told, and the points."""
     trace, settings = run.trace, run.config.optimizer
-    if "diagnostic.incumbent" not in trace or len(trace) < 3:
+    if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None
     columns = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]
     if len(columns) != 2:

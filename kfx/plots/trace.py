@@ -26,20 +26,20 @@ def objective_over_iterations(run: Run) -> Figure | None:
     wanted = [("rho", r"$\rho$")] if name == "rho" else [("objective", name.replace("_", " ")), ("rho", r"$\rho$")]
     picture, axes = figure(rows=len(wanted), height=4.0 if len(wanted) == 1 else 2.9)
     for panel, (column, label) in zip(axes, wanted, strict=True):
-        folds = _folds(trace)
-        for i, (fold, rows) in enumerate(folds):
-            x, values = _within_fold(run, rows), rows[column].to_numpy(dtype=float)
+        parts = folds(trace)
+        for i, (fold, rows) in enumerate(parts):
+            x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
             _draw_noisy(panel, x, values, label, None if fold is None else f"fold {fold}", i)
-        _mark_events(panel, run, len(folds) > 1)
+        _mark_events(panel, run, len(parts) > 1)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    axes[-1].set_xlabel("iteration" if len(_folds(trace)) == 1 else "iteration of the fold")
+    axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else "iteration of the fold")
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
 
 
-def _folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
+def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
     """The rows of each fold with its number; all of them with None where there are no folds."""
     if "diagnostic.fold" not in trace:
         return [(None, trace)]
@@ -47,7 +47,7 @@ def _folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
     return [(int(fold), rows) for fold, rows in groups]
 
 
-def _within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
+def within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
     """Iterations counted from the fold's own first."""
     iterations = rows["iteration"].to_numpy()
     return iterations - iterations[0] if "diagnostic.fold" in rows else iterations
@@ -78,16 +78,15 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     shown = moved[:_MOST_CURVES]
     more = f" (first {_MOST_CURVES} of {len(moved)})" if len(moved) > _MOST_CURVES else ""
     if "diagnostic.incumbent" in trace:
-        best = trace["told"].where(trace["told"] <= trace["told"].cummin()).notna()
-        trace = trace.assign(**{c: trace[c].where(best).ffill() for c in shown})
+        trace = pd.concat([_best_so_far(rows, shown) for _, rows in folds(trace)])
         more += ", of the best so far"
-    folds = _folds(trace)
-    panels = len(shown) if len(folds) > 1 else 1
+    parts = folds(trace)
+    panels = len(shown) if len(parts) > 1 else 1
     picture, axes = figure(rows=panels, height=4.0 if panels == 1 else 2.2)
     for i, column in enumerate(shown):
         panel, name = axes[min(i, panels - 1)], symbol(column[len("parameter.") :], run)
-        for j, (fold, rows) in enumerate(folds):
-            x, values = _within_fold(run, rows), rows[column].to_numpy(dtype=float)
+        for j, (fold, rows) in enumerate(parts):
+            x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
             k = i if fold is None else j
             marks: dict[str, Any] = {
                 "marker": MARKERS[k % len(MARKERS)],
@@ -106,13 +105,19 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         for panel in axes:
             panel.set_yscale("log")
     for panel in axes:
-        _mark_events(panel, run, len(folds) > 1)
+        _mark_events(panel, run, len(parts) > 1)
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
-    axes[-1].set_xlabel("iteration" if len(folds) == 1 else "iteration of the fold")
+    axes[-1].set_xlabel("iteration" if len(parts) == 1 else "iteration of the fold")
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
+
+
+def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """The rows of a search with the parameters of the best point up to each."""
+    best = rows["told"] <= rows["told"].cummin()
+    return rows.assign(**{column: rows[column].where(best).ffill() for column in columns})
 
 
 def displacement_over_layers(run: Run) -> Figure | None:
@@ -124,9 +129,9 @@ def displacement_over_layers(run: Run) -> Figure | None:
     wanted = (("displacement", "longest way in a layer"), (pace, "step ε" if pace == "step" else "accepted steps"))
     picture, axes = figure(rows=2, height=2.7)
     for panel, (column, label) in zip(axes, wanted, strict=True):
-        for i, (fold, rows) in enumerate(_folds(trace)):
+        for i, (fold, rows) in enumerate(folds(trace)):
             values = rows[f"diagnostic.{column}"].to_numpy(dtype=float)
-            _draw_noisy(panel, _within_fold(run, rows), values, "value", None if fold is None else f"fold {fold}", i)
+            _draw_noisy(panel, within_fold(run, rows), values, "value", None if fold is None else f"fold {fold}", i)
         every = trace[f"diagnostic.{column}"]
         if every.min() > 0 and every.max() > 30 * every.min():
             panel.set_yscale("log")
