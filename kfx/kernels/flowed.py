@@ -115,7 +115,7 @@ class FlowedKernel(Kernel):
     @classmethod
     def load(cls, path: Path, kernel: Kernel, layers: Callable[[], Iterable[Any]] | None = None) -> Self:
         """What `save` wrote, over a kernel of the same kind."""
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             values = {n[len("parameter.") :]: stored[n] for n in stored.files if n.startswith("parameter.")}
             carried = stored["digests"], torch.as_tensor(stored["positions"])
             together = bool(stored["together"])

@@ -76,6 +76,33 @@ def test_no_file_brings_code_along(kfx, in_folder, case):
     assert os.environ["HOME"] not in err
 
 
+def test_what_a_sweep_starts_from_is_looked_at_too(kfx, in_folder):
+    """A group that all jobs share, made harmless in each of them by one that is swept."""
+    bad = "hydra: {hydra_logging: {handlers: {f: {class: logging.FileHandler, filename: victim, mode: w}}}}"
+    good = "hydra: {hydra_logging: {handlers: {f: {class: null, filename: null, mode: null}}}}"
+    for name, text in (("aaa/evil", bad), ("bbb/one", good), ("bbb/two", good)):
+        path = in_folder / "own" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# @package _global_\n{text}\n")
+    (in_folder / "victim").write_text("precious")
+    code, _, err = kfx("run", "-m", "--config-dir", "own", "+aaa=evil", "+bbb=one,two", *SMALL)
+    assert (code, len(err.splitlines())) == (2, 1), err
+    assert (in_folder / "victim").read_text() == "precious"
+
+
+def test_a_launcher_takes_its_own_settings_alone(kfx, in_folder):
+    text = (
+        "hydra:\n  runtime: {choices: {evil: {_target_: pandas.read_pickle, filepath_or_buffer: x}}}\n"
+        "  launcher: {foo: '${hydra.runtime.choices.evil}'}"
+    )
+    code, _, err = kfx("run", "-m", *own(in_folder, "evil", text), "hydra/launcher=cores", "seed=0,1", *SMALL)
+    assert (code, len(err.splitlines())) == (2, 1), err
+    for word in ("+hydra.launcher.foo=1", "hydra.launcher.n_jobs='${seed}'", "hydra.sweep.subdir=x"):
+        code, _, err = kfx("run", "-m", "hydra/launcher=cores", "seed=0,1", *SMALL, word)
+        assert (code, len(err.splitlines())) == (2, 1), err
+    assert not (in_folder / "runs").exists()
+
+
 def test_nothing_is_unpickled_on_demand(kfx, in_folder):
     class Hostile:
         def __reduce__(self):
@@ -243,6 +270,63 @@ def test_rerun_knows_nan(kfx, record):
     (record / "trace.csv").write_text("\n".join([*table[:3], ",".join([cells[0], "nan", *cells[2:]]), *table[4:], ""]))
     code, out, _ = kfx("rerun", "r", "--output", "again")
     assert (code, "DIFFERENT: trace, rho" in out) == (1, True)
+
+
+def test_rerun_compares_the_fitted_parameters(kfx, record):
+    metrics = json.loads((record / "metrics.json").read_text())
+    metrics["parameters"]["final"]["sigma"] = 99.0
+    (record / "metrics.json").write_text(json.dumps(metrics))
+    code, out, _ = kfx("rerun", "r", "--output", "again")
+    assert (code, "DIFFERENT: parameters.final.sigma: 99.0 and" in out) == (1, True)
+
+
+def test_the_kernel_of_a_flow_is_never_the_one_without_it(kfx, in_folder):
+    from kfx.record import RecordError
+
+    assert kfx("run", *SMALL, "optimizer=flow_euler", "hydra.run.dir=f")[0] == 0
+    content = (in_folder / "f/flow-0.npz").read_bytes()
+    (in_folder / "f/flow-0.npz").write_bytes(content[:100])
+    with pytest.raises(RecordError, match="damaged"):
+        _ = load_run("f").kernel
+    (in_folder / "f/flow-0.npz").unlink()
+    with pytest.raises(RecordError, match="is missing"):
+        _ = load_run("f").kernel
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("environment.json", b"{}"), ("trace.csv", None), ("config.yaml", b"{}")]
+)
+def test_a_damaged_file_leaves_an_interrupted_run_interrupted(kfx, in_folder, monkeypatch, name, content):
+    from kfx.sampling import FixedSampler
+
+    calls = iter(range(100))
+    draw_batch = FixedSampler.draw
+
+    def interrupted(self, rng, iteration=0):
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return draw_batch(self, rng, iteration)
+
+    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 130
+    path = in_folder / "r" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30] + b"\xff" * 30 if content is None else content)
+    code, _, err = kfx("resume", "r")
+    assert "Traceback" not in err
+    if name == "environment.json":
+        assert code == 0
+    else:
+        assert code in (1, 2)
+        assert json.loads((in_folder / "r/metrics.json").read_text())["status"] == "interrupted"
+        path.write_bytes(whole)
+        assert kfx("resume", "r")[0] == 0
+
+
+def test_plot_of_a_damaged_record_is_a_line(kfx, record):
+    (record / "precision.json").write_text("x")
+    code, _, err = kfx("plot", "r")
+    assert (code, err.count("its record is damaged"), "Traceback" in err) == (1, 1, False)
 
 
 # ---- extreme numbers
