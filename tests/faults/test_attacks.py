@@ -19,6 +19,7 @@ from kfx.data.images import read_cifar_batch
 from kfx.kernels import RBF, Polynomial
 from kfx.objectives import rho
 from kfx.outcomes import DataError, NumericalError
+from kfx.sampling import FixedSampler
 from kfx.vector_field import checked
 
 SMALL = [
@@ -34,6 +35,18 @@ SMALL = [
 
 def command(*words):
     return [sys.executable, "-m", "kfx", *words]
+
+
+def interrupt_at(monkeypatch, iteration):
+    """Ctrl-C when the batch of this iteration is drawn."""
+    calls, draw_batch = iter(range(1000)), FixedSampler.draw
+
+    def interrupted(self, rng, iteration_of_fit=0):
+        if next(calls) == iteration:
+            raise KeyboardInterrupt
+        return draw_batch(self, rng, iteration_of_fit)
+
+    monkeypatch.setattr(FixedSampler, "draw", interrupted)
 
 
 # ---- code from a config
@@ -297,17 +310,7 @@ def test_the_kernel_of_a_flow_is_never_the_one_without_it(kfx, in_folder):
     ("name", "content"), [("environment.json", b"{}"), ("trace.csv", None), ("config.yaml", b"{}")]
 )
 def test_a_damaged_file_leaves_an_interrupted_run_interrupted(kfx, in_folder, monkeypatch, name, content):
-    from kfx.sampling import FixedSampler
-
-    calls = iter(range(100))
-    draw_batch = FixedSampler.draw
-
-    def interrupted(self, rng, iteration=0):
-        if next(calls) == 4:
-            raise KeyboardInterrupt
-        return draw_batch(self, rng, iteration)
-
-    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    interrupt_at(monkeypatch, 4)
     assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 130
     path = in_folder / "r" / name
     whole = path.read_bytes()
@@ -409,17 +412,7 @@ def test_a_data_file_that_never_ends(kfx, in_folder):
 
 
 def test_a_resumed_run_says_that_its_threads_have_changed(kfx, in_folder, monkeypatch):
-    from kfx.sampling import FixedSampler
-
-    calls = iter(range(100))
-    draw_batch = FixedSampler.draw
-
-    def interrupted(self, rng, iteration=0):
-        if next(calls) == 3:
-            raise KeyboardInterrupt
-        return draw_batch(self, rng, iteration)
-
-    monkeypatch.setattr(FixedSampler, "draw", interrupted)
+    interrupt_at(monkeypatch, 3)
     assert kfx("run", *SMALL, "device.threads=1", "hydra.run.dir=r")[0] == 130
     config = (in_folder / "r/config.yaml").read_text()
     (in_folder / "r/config.yaml").write_text(config.replace("threads: 1", "threads: 2"))
