@@ -293,8 +293,8 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
 def _errors_of(
     cfg: Config, kernels: Sequence[Kernel], parts: Sequence[Dataset], tensors: Sequence[Tensors], part: int
 ) -> list[float]:
-    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; infinite
-    where that fails."""
+    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; −∞ where that
+    fails: such a kernel is no start."""
     of_part = next(job for job in build.evaluation_jobs(cfg, parts, Streams(cfg.seed)) if job[1] == part)
     size = max(cfg.evaluation.n_interpolation or [len(parts[part].x_train)])
     metric = constant_prediction(parts[part])[0]
@@ -305,7 +305,7 @@ def _errors_of(
                 "start", kernel, parts[part], tensors[part], 0, of_part[2], [size], build.scoring(cfg)
             )
             value = next(row["value"] for row in rows if row["metric"] == metric)
-            errors.append(math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
+            errors.append(-math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
             steps.advance()
     return errors
 
