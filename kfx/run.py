@@ -293,8 +293,8 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
 def _errors_of(
     cfg: Config, kernels: Sequence[Kernel], parts: Sequence[Dataset], tensors: Sequence[Tensors], part: int
 ) -> list[float]:
-    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; −∞ where that
-    fails: such a kernel is no start."""
+    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; −∞ where
+    that fails: such a kernel is no start."""
     of_part = next(job for job in build.evaluation_jobs(cfg, parts, Streams(cfg.seed)) if job[1] == part)
     size = max(cfg.evaluation.n_interpolation or [len(parts[part].x_train)])
     metric = constant_prediction(parts[part])[0]
