@@ -255,7 +255,7 @@ def test_what_a_person_should_know_is_said(kfx, in_folder):
         "optimizer.iterations=1",
     ]
     code, out, _ = kfx("run", "dataset=diabetes", *edge, "figures=false", "hydra.run.dir=s")
-    assert "λ 1e-06 is at the edge of regularization.candidates" in out
+    assert "of the initial kernel is at the edge of regularization.candidates" in out
     code, out, _ = kfx(
         "run", "dataset=digits", "dataset.n_train=60", "sampler.batch_size=20", *words[2:], "hydra.run.dir=t"
     )

@@ -445,7 +445,7 @@ def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     small = ["flow.evaluate_every=3", "flow.snapshots=3", "flow.evaluate_last=2", "device.precision_check=off"]
     assert kfx("run", *words, *small, "hydra.run.dir=r")[0] == 0
     table = pd.read_csv("r/flow.csv")
-    assert sorted(table["layer"].unique()) == [0, 3, 5, 6]
+    assert sorted(table["layer"].unique()) == [0, 3, 6], "of 6 layers the last alone"
     assert {"error", "distance_ratio", "linearly_separable"} <= set(table["metric"])
     run = load_run("r")
     last = run.metrics["last_layers"][0]
