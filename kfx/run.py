@@ -284,8 +284,8 @@ def _story(cfg: Config, checksums: dict[str, str], record: Record) -> None:
         "timing": timing,
     }
     _remark_on_predictions(parts, rows, jobs, failed[1:], record)
-    if flows and (cfg.flow.evaluate_every or cfg.flow.evaluate_last):
-        entries["last_layers"] = last_layers(record.directory, max(cfg.flow.evaluate_last, 1))
+    if isinstance(record.follow, FlowFollower) and (cfg.flow.evaluate_every or cfg.flow.evaluate_last):
+        entries["last_layers"] = last_layers(record.directory, max(record.follow.last, 1))
     with _undisturbed():  # a signal now would make an interrupted run of a completed one
         record.finish(Status.COMPLETED, **entries)
 
