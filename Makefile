@@ -26,7 +26,7 @@ run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest
 
-faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (up to 20 minutes)
+faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (half an hour)
 	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults --timeout 1200
 
 smoke: $(STAMP)  ## run every smoke config through the installed command
