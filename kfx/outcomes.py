@@ -1,4 +1,4 @@
-"""The ways in which a run can end or stumble: one enumeration for trace, metrics and messages."""
+"""Run statuses, events and errors."""
 
 from __future__ import annotations
 
@@ -92,3 +92,23 @@ class NumericalError(KfxError):
     def __init__(self, event: Event, detail: str) -> None:
         super().__init__(f"{event}: {detail}")
         self.event, self.detail = event, detail
+
+
+class CheckpointError(KfxError):
+    """A checkpoint, or a file that it counts on, is torn, was tampered with, or belongs to something else."""
+
+
+class RecordError(KfxError):
+    """A file of a record is damaged."""
+
+
+class CompletedError(ConfigError):
+    """There is nothing to resume: the run is completed."""
+
+
+class HeldError(KfxError):
+    """Another process writes to this run; `identity` is that of its run, where it could be read."""
+
+    def __init__(self, message: str, identity: str | None = None) -> None:
+        super().__init__(message)
+        self.identity = identity

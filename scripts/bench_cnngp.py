@@ -22,15 +22,15 @@ import torch
 from numba import njit
 
 from kfx.kernels import CNNGP
-from kfx.kernels.architectures import ARCHITECTURES
-from kfx.kernels.layers import Activation
+from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from kfx.kernels.cnngp.layers import Activation
 
 OPERATIONS = 36
 IMAGES = {"simple": (1, 28, 28), "convnet": (1, 28, 28), "convnet_cifar": (3, 32, 32), "resnet": (1, 28, 28)}
 MEMORY = """
 import sys, torch
 from kfx.kernels import CNNGP
-from kfx.kernels.architectures import ARCHITECTURES
+from kfx.kernels.cnngp.architectures import ARCHITECTURES
 torch.set_num_threads(int(sys.argv[2]))
 
 def status(name):
@@ -94,7 +94,7 @@ def layer_elements(architecture: Any, image: tuple[int, int]) -> int:
 def neural_tangents(architecture: Any, weight: float, bias: float) -> Callable[[np.ndarray], Any]:
     import jax
 
-    from kfx.kernels.nngp_neural_tangents import stax
+    from kfx.kernels.nngp.by_neural_tangents import stax
 
     layers = []
     for layer in architecture.layers:

@@ -24,14 +24,14 @@ from threadpoolctl import threadpool_limits
 from kfx.data.synthetic import swiss_roll
 from kfx.kernels import RBF
 from kfx.objectives import rho
-from kfx.optimizers.flow import EulerFlow, FlowSettings
+from kfx.flows.flow import EulerFlow, FlowSettings
 from kfx.optimizers.loss import Loss
-from kfx.record import Record
-from kfx.regularization import Regularization
-from kfx.run import keep_freed_memory
-from kfx.sampling import FixedSampler
-from kfx.streams import Streams
-from kfx.vector_field import Interpolation, StepRule
+from kfx.record.record import Record
+from kfx.numerics.regularization import Regularization
+from kfx.running.run import keep_freed_memory
+from kfx.sampling.samplers import FixedSampler
+from kfx.numerics.streams import Streams
+from kfx.flows.vector_field import Interpolation, StepRule
 
 SIGMA, NUGGET, STEP = 2.0, 1e-3, 0.1
 
@@ -58,7 +58,7 @@ class _Unsaved:
     """A part of the record; what it says of each point at the end is left out of the time."""
 
     def __init__(self, parts):
-        from kfx.record import _Part
+        from kfx.record.record import _Part
 
         self._part = _Part(parts, 0, Streams(0))
 

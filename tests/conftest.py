@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kfx import threads
+from kfx.numerics import threads
 from kfx.cli import main
 
 

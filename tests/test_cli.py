@@ -200,7 +200,7 @@ def test_evaluation_extras(kfx):
 
 
 def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
-    from kfx import linear_algebra
+    from kfx.numerics import linear_algebra
     from kfx.outcomes import Event, NumericalError
 
     def fail(*_):
@@ -218,7 +218,7 @@ def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
 
 
 def test_interruption_keeps_the_record(kfx, monkeypatch):
-    from kfx.sampling import FixedSampler
+    from kfx.sampling.samplers import FixedSampler
 
     calls = iter(range(100))
     draw_batch = FixedSampler.draw
@@ -239,7 +239,7 @@ def test_interruption_keeps_the_record(kfx, monkeypatch):
 
 def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx, monkeypatch):
     """As NumPy's savez, whose archive refuses to close amid a write, with a ValueError."""
-    from kfx.sampling import FixedSampler
+    from kfx.sampling.samplers import FixedSampler
 
     def stopped(self, rng, iteration):
         try:
@@ -304,9 +304,9 @@ def test_gram_in_blocks(kfx, in_folder):
     assert code == 0
     assert out.split() == ["g/gram.npy", "g/gram_test.npy"]
     gram, cross = np.load(in_folder / "g/gram.npy"), np.load(in_folder / "g/gram_test.npy")
-    from kfx import build
-    from kfx.config import load
-    from kfx.streams import Streams
+    from kfx.config import build
+    from kfx.config.config import load
+    from kfx.numerics.streams import Streams
 
     data = build.dataset(load(words).dataset, Streams(0))
     np.testing.assert_allclose(gram, RBF(2.0).gram(data.x_train), rtol=1e-12)

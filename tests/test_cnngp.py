@@ -12,10 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfx import threads
-from kfx.kernels import CNNGP, NNGP, Conv2d, Erf, ReLU, Residual, Sequential, cnngp_torch
-from kfx.kernels.architectures import ARCHITECTURES
-from kfx.notices import watch
+from kfx.numerics import threads
+from kfx.kernels.cnngp import torch_engine as cnngp_torch
+from kfx.kernels import CNNGP, NNGP, Conv2d, Erf, ReLU, Residual, Sequential
+from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from kfx.numerics.incidents import collect
 from kfx.outcomes import Event
 
 
@@ -31,7 +32,7 @@ def by_neural_tangents(layers, x, weight_variance, bias_variance):
     """The same network in stax: explicit padding, so that strides and even kernels mean the same."""
     import jax.numpy as jnp
 
-    from kfx.kernels.nngp_neural_tangents import stax
+    from kfx.kernels.nngp.by_neural_tangents import stax
 
     padded = jnp.asarray(x.transpose(0, 2, 3, 1))
 
@@ -186,12 +187,13 @@ def test_the_engine_follows_the_device(monkeypatch):
 
 
 def test_compiling_is_kept_between_processes():
-    from kfx.kernels import cnngp_maps
+    from kfx.kernels.cnngp import maps as cnngp_maps
 
     CNNGP(ARCHITECTURES["simple"]((6, 6))).prepare(torch.float64, torch.device("cpu"))
     script = """
 import torch
-from kfx.kernels import cnngp_fused, cnngp_maps
+from kfx.kernels.cnngp import fused_engine as cnngp_fused
+from kfx.kernels.cnngp import maps as cnngp_maps
 cnngp_fused.compile_for(torch.float64)
 print(sum(sum(f.stats.cache_hits.values()) for f in (cnngp_maps.gram, cnngp_maps.gram_along, cnngp_maps.pull)))
 """
@@ -365,10 +367,10 @@ def test_a_tile_is_halved_when_memory_runs_out():
             raise torch.OutOfMemoryError("scripted")
         return side
 
-    with watch() as notices:
+    with collect() as incidents:
         assert cnngp_torch._halving(compute, 20) == 5
     assert sides == [20, 10, 5]
-    assert notices.events == [Event.TILE_HALVED]
+    assert incidents.events == [Event.TILE_HALVED]
     with pytest.raises(torch.OutOfMemoryError):
         cnngp_torch._halving(lambda side: compute(6), 1)
 
@@ -377,7 +379,7 @@ _PEAK = """
 import sys
 import torch
 from kfx.kernels import CNNGP
-from kfx.kernels.architectures import ARCHITECTURES
+from kfx.kernels.cnngp.architectures import ARCHITECTURES
 torch.set_num_threads(1)
 n, gradient = int(sys.argv[1]), sys.argv[2] == "gradient"
 kernel = CNNGP(ARCHITECTURES["convnet"]((16, 16)), 1.6, 0.2, engine=sys.argv[3], tile_megabytes=16)

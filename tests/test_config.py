@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from kfx import build, config
-from kfx.config import GROUPS, config_folder, description, load, options
+from kfx.config import build
+from kfx.config import config
+from kfx.config.config import GROUPS, config_folder, description, load, options
 from kfx.kernels.base import Kernel
-from kfx.schema import OPTIONS
+from kfx.config.schema import OPTIONS
 
 EXPERIMENTS = options("experiment")
 IN_SKLEARN = ("rbf", "rational_quadratic", "matern", "rbf_network")

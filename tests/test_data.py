@@ -11,11 +11,11 @@ import tarfile
 import numpy as np
 import pytest
 
-from kfx import build
-from kfx.config import load
+from kfx.config import build
+from kfx.config.config import load
 from kfx.data import Dataset, files, images, preprocess, synthetic
 from kfx.outcomes import ConfigError, DataError
-from kfx.streams import Streams
+from kfx.numerics.streams import Streams
 
 
 def write_idx(path, array, *, count=None, cut=None):

@@ -13,10 +13,10 @@ from sklearn.model_selection import KFold
 from kfx import load_run
 from kfx.data import Dataset
 from kfx.data.dataset import folds
-from kfx.evaluation import Scoring, evaluate, interpolation_order, metrics, summary
+from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.kernels import RBF
-from kfx.regression import SOLVERS, coefficients, posterior_variance
-from kfx.regularization import Regularization
+from kfx.numerics.regression import SOLVERS, coefficients, posterior_variance
+from kfx.numerics.regularization import Regularization
 
 
 def table(n=40, m=15):

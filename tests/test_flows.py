@@ -12,22 +12,22 @@ import torch
 from scipy.integrate import solve_ivp
 
 from kfx import load_run
-from kfx.checkpoint import CheckpointError
+from kfx.record.checkpoint import CheckpointError
 from kfx.data import synthetic
-from kfx.flow_follower import linearly_separable
+from kfx.flows.follower import linearly_separable
 from kfx.kernels import RBF, Laplace, Linear, Matern, Polynomial, RationalQuadratic, Regularized
-from kfx.kernels.flowed import FlowedKernel
-from kfx.linear_algebra import Factored
+from kfx.flows.flowed import FlowedKernel
+from kfx.numerics.linear_algebra import Factored
 from kfx.objectives import interpolation_error, rho
-from kfx.optimizers.flow import EulerFlow, FlowSettings, HybridFlow, RungeKuttaFlow
+from kfx.flows.flow import EulerFlow, FlowSettings, HybridFlow, RungeKuttaFlow
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import Event
 from kfx.plots.flow import limits
-from kfx.regularization import Regularization
-from kfx.sampling import Batch, FixedSampler
-from kfx.streams import Streams
-from kfx.vector_field import (
+from kfx.numerics.regularization import Regularization
+from kfx.sampling.samplers import Batch, FixedSampler
+from kfx.numerics.streams import Streams
+from kfx.flows.vector_field import (
     METHODS,
     Interpolation,
     StepRule,
@@ -556,7 +556,7 @@ def test_a_step_without_bounds_never_ends_in_numbers_that_are_none(kfx, in_folde
 
 
 def test_snapshots_are_whole(kfx, in_folder, monkeypatch):
-    import kfx.flow_follower as follower
+    import kfx.flows.follower as follower
 
     def torn(stream, **_):
         stream.write(b"half a file")

@@ -24,7 +24,7 @@ from kfx.kernels import (
     Scaled,
     Sequential,
 )
-from kfx.kernels.architectures import ARCHITECTURES
+from kfx.kernels.cnngp.architectures import ARCHITECTURES
 
 TABLE = (12, 5)
 IMAGES = (7, 2, 6, 5)

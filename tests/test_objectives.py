@@ -15,11 +15,11 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
 
 from kfx.kernels import NNGP, RBF, RationalQuadratic
-from kfx.linear_algebra import cholesky
-from kfx.notices import watch
+from kfx.numerics.linear_algebra import cholesky
+from kfx.numerics.incidents import collect
 from kfx.objectives import interpolation_error, loo, nll, rho, rho_polarized, rho_prediction
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import SCALES, Regularization
+from kfx.numerics.regularization import SCALES, Regularization
 
 
 def problem(n=14, outputs=2, seed=0):
@@ -218,9 +218,9 @@ def test_arguments_are_checked():
 
 def test_jitter_is_added_and_told():
     gram = torch.ones(6, 6, dtype=torch.float64)
-    with watch() as notices:
+    with collect() as incidents:
         factor = cholesky(gram, 0.0)
-    assert notices.jitter == pytest.approx(6 * np.finfo(float).eps)
+    assert incidents.jitter == pytest.approx(6 * np.finfo(float).eps)
     torch.testing.assert_close(factor @ factor.mT, gram)
 
 

@@ -21,13 +21,13 @@ from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
 from kfx.optimizers.loss import Loss
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
-from kfx.optimizers.space import Space, random_within
+from kfx.kernels.space import Space, random_within
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import SCALES, Regularization
-from kfx.sampling import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
-from kfx.starts import objectives_at
-from kfx.streams import Streams
-from kfx.validation import choose_regularization
+from kfx.numerics.regularization import SCALES, Regularization
+from kfx.sampling.samplers import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
+from kfx.evaluation.starts import objectives_at
+from kfx.numerics.streams import Streams
+from kfx.evaluation.cross_validation import choose_regularization
 
 
 class Rows(list):
@@ -484,8 +484,8 @@ def test_uniform_starts_and_re_initialisation_within_their_range(kfx):
     }
     assert np.median(drawn["uniform"]) == pytest.approx(50, abs=3)
     assert np.median(drawn["log_uniform"]) == pytest.approx(0.316, rel=0.2)
-    from kfx import build
-    from kfx.config import load
+    from kfx.config import build
+    from kfx.config.config import load
 
     settings = load(["kernel.initial=random", "+kernel.initial_range.sigma=[3,4]", "optimizer=sgd"])
     again = [build.optimizer(settings).redraw(RBF(), Streams(i)["optimizer"]).flat[0] for i in range(20)]

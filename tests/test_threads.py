@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from kfx import threads
+from kfx.numerics import threads
 from kfx.outcomes import ConfigError
 
 SMALL = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2"]

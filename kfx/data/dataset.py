@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sklearn.model_selection import KFold
 
+from kfx.data.options import STEPS
 from kfx.outcomes import DataError
-
-STEPS = ("center", "unit_norm", "normalize")
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,8 @@ def split(
 
 def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) -> list[Dataset]:
     """The training points in `count` folds, each the test points once: in their order, or shuffled."""
+    from sklearn.model_selection import KFold
+
     seed = int(rng.integers(2**31)) if shuffle else None
     parts = KFold(count, shuffle=shuffle, random_state=seed).split(data.x_train)
 

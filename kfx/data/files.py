@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
+import shutil
 import tarfile
 import warnings
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any
 
 import platformdirs
 
+from kfx.files import digest, whole_file
 from kfx.outcomes import DataError
 
 
@@ -101,12 +102,6 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("kfx"))
 
 
-def digest(path: Path, algorithm: str) -> str:
-    """The file's checksum in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
-
-
 def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
     """The path of a data file, fetched if it is missing and `fetch`; DataError says which file to put where."""
     file = FILES[dataset][name]
@@ -174,11 +169,8 @@ def extract(archive: Path, member: str, path: Path) -> None:
         stream = tar.extractfile(found) if found else None
         if stream is None:
             raise ValueError(f"{archive.name} holds no regular file {member}")
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as out:
-            while block := stream.read(1 << 20):
-                out.write(block)
-        partial.replace(path)
+        with whole_file(path) as out:
+            shutil.copyfileobj(stream, out, 1 << 20)
 
 
 class _Bar:

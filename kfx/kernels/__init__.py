@@ -1,20 +1,20 @@
-"""Kernels. JAX is imported only by the kernel that needs it."""
+"""Kernels. Each is imported when it is asked for: options are read without torch, and JAX only for who needs it."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kfx.kernels.base import Kernel
-from kfx.kernels.combination import Product, Scaled, Sum
-from kfx.kernels.dot_product import Linear, Polynomial
-from kfx.kernels.regularized import Regularized
-from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
-
 if TYPE_CHECKING:
-    from kfx.kernels.cnngp import CNNGP
-    from kfx.kernels.layers import Conv2d, Erf, ReLU, Residual, Sequential
-    from kfx.kernels.nngp import NNGP
+    from kfx.kernels.base import Kernel
+    from kfx.kernels.cnngp.kernel import CNNGP
+    from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
+    from kfx.kernels.combination import Product, Scaled, Sum
+    from kfx.kernels.dot_product import Linear, Polynomial
+    from kfx.kernels.formula import Formula
+    from kfx.kernels.nngp.kernel import NNGP
+    from kfx.kernels.regularized import Regularized
+    from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
 
 __all__ = [
     "CNNGP",
@@ -22,6 +22,7 @@ __all__ = [
     "RBF",
     "Conv2d",
     "Erf",
+    "Formula",
     "Kernel",
     "Laplace",
     "Linear",
@@ -38,9 +39,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "NNGP": "nngp",
-    "CNNGP": "cnngp",
-    **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "layers"),
+    "CNNGP": "cnngp.kernel",
+    "Formula": "formula",
+    "Kernel": "base",
+    "NNGP": "nngp.kernel",
+    "Regularized": "regularized",
+    **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "cnngp.layers"),
+    **dict.fromkeys(("Product", "Scaled", "Sum"), "combination"),
+    **dict.fromkeys(("Linear", "Polynomial"), "dot_product"),
+    **dict.fromkeys(("RBF", "Laplace", "Matern", "RationalQuadratic"), "stationary"),
 }
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from kfx.arrays import Array, as_tensor, in_kind
+from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
 
 Value = float | np.ndarray
 Bounds = tuple[float, float]
 
 
-class Pull(abc.ABC):
-    """What a kernel keeps between its Gram matrix and a cotangent of it."""
-
-    @abc.abstractmethod
-    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Any], torch.Tensor | None]:
-        """Gradients of Σ G_ij Θ_ij: by parameter name, and to the inputs (in x's shape) when asked."""
+Pull = Callable[[torch.Tensor, bool], tuple[Mapping[str, Any], torch.Tensor | None]]
+"""`pull(G, inputs)`: the gradients of Σ_ij G_ij Θ_ij by parameter name, floats or arrays, and to the points, in x's
+shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device."""
 
 
 class Kernel(abc.ABC):
@@ -33,8 +30,9 @@ class Kernel(abc.ABC):
     A kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
     *trainable* parameters that optimizers move, in the order of `names`; `bounds` are theirs.
 
-    A subclass states `default_bounds` (every parameter, in order) and three methods on tensors: `_gram`,
-    `_diagonal` and `_pullback`. A parameter is a float, or an array when it has one entry a layer.
+    A subclass states `default_bounds` (every parameter, in order) and writes three methods on tensors: `_gram`,
+    `_diagonal` and `_pullback`; or, for a formula that autograd is to differentiate, is a `Formula`. A parameter is a
+    float, or an array when it has one entry a layer.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
@@ -48,7 +46,8 @@ class Kernel(abc.ABC):
     ) -> None:
         self._values: dict[str, Value] = {name: self._checked(name, value) for name, value in values.items()}
         chosen = tuple(trainable if trainable is not None else self.default_trainable or self._values)
-        self._bounds = {**self.default_bounds, **{k: (float(a), float(b)) for k, (a, b) in (bounds or {}).items()}}
+        given = {name: (float(low), float(high)) for name, (low, high) in (bounds or {}).items()}
+        self._bounds: dict[str, Bounds] = {**self.default_bounds, **given}
         for name in (*chosen, *self._bounds):
             self._require(name)
         for name, (low, _) in self._bounds.items():
@@ -108,6 +107,11 @@ class Kernel(abc.ABC):
     def keys(self) -> list[str]:
         """The parameter that each entry of `flat` belongs to: `sigma`, or `weight_variance` for each of its entries."""
         return [key for key in self.trainable for _ in _entries(key, self._values[key])]
+
+    @property
+    def limits(self) -> dict[str, Bounds]:
+        """The range in which an optimizer may move each parameter, by name."""
+        return dict(self._bounds)
 
     @property
     def flat(self) -> np.ndarray:
@@ -219,14 +223,29 @@ class Kernel(abc.ABC):
         except (OverflowError, ZeroDivisionError) as error:
             raise NumericalError(Event.DIVERGED, "its entries leave the range of float64") from error
 
-    @abc.abstractmethod
-    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor: ...
+    # ---- what the author of a kernel writes: on tensors, without gradients being recorded
 
     @abc.abstractmethod
-    def _diagonal(self, x: torch.Tensor) -> torch.Tensor: ...
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        """K(x, y), or K(x, x) where y is None: a new tensor (len(x), len(y)), in x's dtype and on x's device.
+
+        x, y: (n, features) or (n, channels, height, width), floating, of one dtype and device. The diagonal of K(x, x)
+        is overwritten by `_diagonal`. ValueError for points of a shape that the kernel does not take; NumericalError
+        where it cannot be computed; OverflowError and ZeroDivisionError become one.
+        """
 
     @abc.abstractmethod
-    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]: ...
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        """K(x_i, x_i), (len(x),), in x's dtype and on x's device. Errors as `_gram`."""
+
+    @abc.abstractmethod
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        """K(x, x), as `_gram` gives it, and a function of a cotangent G, see `Pull`, that may be called several times.
+
+        G comes in x's dtype or float64. What is kept between the two is the kernel's affair; a gradient for each
+        parameter is given, trainable or not. A kernel without gradients to its points raises ValueError for
+        `inputs=True`, and its option says `input_gradients = False`.
+        """
 
 
 def _points(x: Array) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Combination(Kernel):
         usual = list(values)
         for i, part in enumerate(parts):
             values |= {f"{i}.{name}": value for name, value in part.parameters.items()}
-            inherited |= {f"{i}.{name}": bound for name, bound in part._bounds.items()}
+            inherited |= {f"{i}.{name}": bound for name, bound in part.limits.items()}
             usual += [f"{i}.{name}" for name in part.trainable]
         super().__init__(values, usual if trainable is None else trainable, {**inherited, **(bounds or {})})
 
@@ -69,25 +69,22 @@ class Combination(Kernel):
         return self._combined([part._diagonal(x) for part in self.parts])
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        grams, pulls = zip(*(part._pullback(x) for part in self.parts), strict=True)
+        grams, pulls = map(list, zip(*(part._pullback(x) for part in self.parts), strict=True))
         for gram, part in zip(grams, self.parts, strict=True):
             gram.diagonal().copy_(part._diagonal(x))
-        return self._combined(list(grams)), _CombinationPull(self, list(grams), list(pulls))
 
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            cotangents, own = self._cotangents(cotangent, grams)
+            by_name: dict[str, Any] = dict(own)
+            to_inputs: torch.Tensor | None = None
+            for i, (pull_part, part) in enumerate(zip(pulls, cotangents, strict=True)):
+                named, moved = pull_part(part, inputs)
+                by_name |= {f"{i}.{name}": value for name, value in named.items()}
+                if moved is not None:
+                    to_inputs = moved if to_inputs is None else to_inputs + moved
+            return by_name, to_inputs
 
-class _CombinationPull(Pull):
-    def __init__(self, kernel: Combination, grams: list[torch.Tensor], pulls: list[Pull]) -> None:
-        self.kernel, self.grams, self.pulls = kernel, grams, pulls
-
-    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
-        cotangents, by_name = self.kernel._cotangents(cotangent, self.grams)
-        to_inputs: torch.Tensor | None = None
-        for i, (pull, part) in enumerate(zip(self.pulls, cotangents, strict=True)):
-            named, moved = pull(part, inputs)
-            by_name |= {f"{i}.{name}": value for name, value in named.items()}
-            if moved is not None:
-                to_inputs = moved if to_inputs is None else to_inputs + moved
-        return by_name, to_inputs
+        return self._combined(grams), pull
 
 
 class Sum(Combination):

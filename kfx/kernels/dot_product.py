@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 
+from kfx.kernels import options
 from kfx.kernels.base import Bounds, Kernel, Pull
 
 
@@ -32,31 +33,26 @@ class DotProduct(Kernel):
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         points = x.reshape(len(x), -1)
         product = points @ points.mT
-        return self._profile(product), _DotProductPull(self, x, product)
 
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+            slope, to_parameters = self._slopes(product)
+            by_name = {name: float((cotangent * each).sum()) for name, each in to_parameters.items()}
+            if not inputs:
+                return by_name, None
+            weights = cotangent * slope
+            return by_name, (2 * weights @ points.to(weights)).reshape(x.shape)
 
-class _DotProductPull(Pull):
-    def __init__(self, kernel: DotProduct, x: torch.Tensor, product: torch.Tensor) -> None:
-        self.kernel, self.x, self.product = kernel, x, product
-
-    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-        slope, to_parameters = self.kernel._slopes(self.product)
-        by_name = {name: float((cotangent * each).sum()) for name, each in to_parameters.items()}
-        if not inputs:
-            return by_name, None
-        weights = cotangent * slope
-        points = self.x.reshape(len(self.x), -1).to(weights)
-        return by_name, (2 * weights @ points).reshape(self.x.shape)
+        return self._profile(product), pull
 
 
 class Linear(DotProduct):
     """x·x' + σ_b², `bias_variance` ≥ 0 (scikit-learn's DotProduct)."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"bias_variance": (1e-4, 1e4)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Linear.default_bounds()
 
     def __init__(
         self,
-        bias_variance: float = 1.0,
+        bias_variance: float = options.Linear.bias_variance,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -74,13 +70,13 @@ class Linear(DotProduct):
 class Polynomial(DotProduct):
     """(γ x·x' + σ_b²)^degree, γ > 0, `bias_variance` ≥ 0, a whole degree ≥ 1 (scikit-learn's polynomial_kernel)."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"gamma": (1e-6, 1e4), "bias_variance": (1e-4, 1e4)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Polynomial.default_bounds()
 
     def __init__(
         self,
-        degree: int = 3,
-        gamma: float = 1.0,
-        bias_variance: float = 1.0,
+        degree: int = options.Polynomial.degree,
+        gamma: float = options.Polynomial.gamma,
+        bias_variance: float = options.Polynomial.bias_variance,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from kfx.kernels.base import Bounds, Kernel, Pull
-from kfx.regularization import Regularization
+from kfx.numerics.regularization import Regularization
 
 
 class Regularized(Kernel):
@@ -26,7 +26,7 @@ class Regularized(Kernel):
         super().__init__(
             {**kernel.parameters, "regularization": regularization.value},
             [*kernel.trainable, *(["regularization"] if trained else [])],
-            {**kernel._bounds, **self.default_bounds},
+            {**kernel.limits, **self.default_bounds},
         )
 
     @property
@@ -53,16 +53,12 @@ class Regularized(Kernel):
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         gram, pull = self.kernel._pullback(x)
-        return gram, _RegularizedPull(self.own_regularization, gram, pull)
 
+        def pull_both(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            by_name, to_inputs = pull(cotangent, inputs)
+            return {**by_name, "regularization": self.own_regularization.slope(cotangent, gram)}, to_inputs
 
-class _RegularizedPull(Pull):
-    def __init__(self, regularization: Regularization, gram: torch.Tensor, pull: Pull) -> None:
-        self.regularization, self.gram, self.pull = regularization, gram, pull
-
-    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
-        by_name, to_inputs = self.pull(cotangent, inputs)
-        return {**by_name, "regularization": self.regularization.slope(cotangent, self.gram)}, to_inputs
+        return gram, pull_both
 
 
 def as_recorded(start: Kernel, values: Mapping[str, Any]) -> Kernel:

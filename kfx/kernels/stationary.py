@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kfx.arrays import by_one_thread
+from kfx.kernels import options
 from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.numerics.arrays import by_one_thread
 
 
 class Stationary(Kernel):
@@ -45,21 +46,17 @@ class Stationary(Kernel):
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         r2 = self._squared_distances(x, None)
         gram = self._profile(r2)
-        return gram, _StationaryPull(self, x, r2, gram)
 
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+            by_name, weights = self._pull(cotangent, r2, gram, inputs)
+            if weights is None:
+                return by_name, None
+            # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles.
+            points = x.reshape(len(x), -1).to(weights)
+            gradient = 4 * (weights.sum(dim=1, keepdim=True) * points - weights @ points)
+            return by_name, gradient.reshape(x.shape)
 
-class _StationaryPull(Pull):
-    def __init__(self, kernel: Stationary, x: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor) -> None:
-        self.kernel, self.x, self.r2, self.gram = kernel, x, r2, gram
-
-    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-        by_name, weights = self.kernel._pull(cotangent, self.r2, self.gram, inputs)
-        if weights is None:
-            return by_name, None
-        # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles.
-        points = self.x.reshape(len(self.x), -1).to(weights)
-        gradient = 4 * (weights.sum(dim=1, keepdim=True) * points - weights @ points)
-        return by_name, gradient.reshape(self.x.shape)
+        return gram, pull
 
 
 def _inner(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -93,11 +90,11 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
 class RBF(Stationary):
     """exp(−r² / (2 σ²)), σ > 0: `sigma`, a length in the units of x."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"sigma": (1e-4, 1e4)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBF.default_bounds()
 
     def __init__(
         self,
-        sigma: float = 1.0,
+        sigma: float = options.RBF.sigma,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -121,14 +118,14 @@ class RationalQuadratic(Stationary):
     γ stays 1 unless named in `trainable`: with α and β alone the kernel's length is β.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"alpha": (1e-3, 1e2), "beta": (1e-4, 1e4), "gamma": (1e-8, 1e8)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.RationalQuadratic.default_bounds()
     default_trainable: ClassVar[tuple[str, ...]] = ("alpha", "beta")
 
     def __init__(
         self,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        gamma: float = 1.0,
+        alpha: float = options.RationalQuadratic.alpha,
+        beta: float = options.RationalQuadratic.beta,
+        gamma: float = options.RationalQuadratic.gamma,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -164,12 +161,12 @@ class Matern(Stationary):
     ν = 1/2: exp(−a).    ν = 3/2: (1 + a) exp(−a).    ν = 5/2: (1 + a + a²/3) exp(−a).
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"sigma": (1e-4, 1e4)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Matern.default_bounds()
 
     def __init__(
         self,
-        sigma: float = 1.0,
-        nu: float = 1.5,
+        sigma: float = options.Matern.sigma,
+        nu: float = options.Matern.nu,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -213,11 +210,11 @@ class Laplace(Kernel):
     """exp(−‖x − x'‖₁ / σ), the sum of absolute differences, as scikit-learn's `laplacian_kernel`; with one feature
     Matérn's ν = 1/2."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"sigma": (1e-4, 1e4)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Laplace.default_bounds()
 
     def __init__(
         self,
-        sigma: float = 1.0,
+        sigma: float = options.Laplace.sigma,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -235,21 +232,16 @@ class Laplace(Kernel):
         return x.new_ones(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        distances = self._distances(x, None)
-        gram = _exp_(distances / -self._scalar("sigma"))
-        return gram, _LaplacePull(self, x, distances, gram)
+        distances, sigma = self._distances(x, None), self._scalar("sigma")
+        gram = _exp_(distances / -sigma)
 
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+            weights = cotangent * gram / -sigma
+            by_name = {"sigma": float((weights * distances).sum()) / -sigma}
+            if not inputs:
+                return by_name, None
+            points = x.reshape(len(x), -1).to(weights)
+            columns = [2 * (weights * (column[:, None] - column[None, :]).sign()).sum(dim=1) for column in points.mT]
+            return by_name, torch.stack(columns, dim=1).reshape(x.shape)
 
-class _LaplacePull(Pull):
-    def __init__(self, kernel: Laplace, x: torch.Tensor, distances: torch.Tensor, gram: torch.Tensor) -> None:
-        self.kernel, self.x, self.distances, self.gram = kernel, x, distances, gram
-
-    def __call__(self, cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-        sigma = self.kernel._scalar("sigma")
-        weights = cotangent * self.gram / -sigma
-        by_name = {"sigma": float((weights * self.distances).sum()) / -sigma}
-        if not inputs:
-            return by_name, None
-        points = self.x.reshape(len(self.x), -1).to(weights)
-        columns = [2 * (weights * (column[:, None] - column[None, :]).sign()).sum(dim=1) for column in points.mT]
-        return by_name, torch.stack(columns, dim=1).reshape(self.x.shape)
+        return gram, pull

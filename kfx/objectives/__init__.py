@@ -1,12 +1,45 @@
 """Objectives: `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
 
-from kfx.objectives.leave_one_out import loo
-from kfx.objectives.likelihood import nll
-from kfx.objectives.polarized import rho_polarized
-from kfx.objectives.prediction import interpolation_error, rho_prediction
-from kfx.objectives.relative_error import rho
+from __future__ import annotations
 
-RATIOS = (rho, rho_polarized, rho_prediction)
-"""Those that compare two norms: 0 is perfect, 1 nothing kept."""
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["RATIOS", "interpolation_error", "loo", "nll", "rho", "rho_polarized", "rho_prediction"]
+if TYPE_CHECKING:
+    from kfx.objectives.autograd import by_autograd
+    from kfx.objectives.leave_one_out import loo
+    from kfx.objectives.likelihood import nll
+    from kfx.objectives.polarized import rho_polarized
+    from kfx.objectives.prediction import interpolation_error, rho_prediction
+    from kfx.objectives.problem import is_ratio, ratio
+    from kfx.objectives.relative_error import rho
+
+__all__ = [
+    "by_autograd",
+    "interpolation_error",
+    "is_ratio",
+    "loo",
+    "nll",
+    "ratio",
+    "rho",
+    "rho_polarized",
+    "rho_prediction",
+]
+
+_HOMES = {
+    "by_autograd": "autograd",
+    "interpolation_error": "prediction",
+    "is_ratio": "problem",
+    "loo": "leave_one_out",
+    "nll": "likelihood",
+    "ratio": "problem",
+    "rho": "relative_error",
+    "rho_polarized": "polarized",
+    "rho_prediction": "prediction",
+}
+
+
+def __getattr__(name: str) -> Any:  # options are read without torch
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"kfx.objectives.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'kfx.objectives' has no attribute {name!r}")

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from kfx.arrays import Array
+from kfx.numerics.arrays import Array
+from kfx.numerics.regularization import Regularization
 from kfx.objectives.problem import Gram, pose
-from kfx.regularization import Regularization
 
 
 def loo(

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from kfx.arrays import Array
+from kfx.numerics.arrays import Array
+from kfx.numerics.regularization import Regularization
 from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
 
 SCALES = ("one", "profiled")
 

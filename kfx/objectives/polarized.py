@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from kfx.arrays import Array
-from kfx.objectives.problem import Gram, pose
+from kfx.numerics.arrays import Array
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.problem import Gram, pose, ratio
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
 
 
+@ratio
 def rho_polarized(
     gram: Gram,
     y: Array,

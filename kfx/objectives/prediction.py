@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfx.arrays import Array
-from kfx.objectives.problem import Gram, SamplePrediction, pose
+from kfx.numerics.arrays import Array
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.problem import Gram, SamplePrediction, pose, ratio
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
 
 FORMS = ("relative_error", "consistent", "printed")
 
 
+@ratio
 def rho_prediction(
     gram: Gram,
     y: Array,

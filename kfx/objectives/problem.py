@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from kfx.arrays import Array, as_tensor, in_kind
-from kfx.linear_algebra import Factored, solve_lower, solve_upper
-from kfx.regularization import Regularization, as_regularization
+from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
+from kfx.numerics.regularization import Regularization, as_regularization
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+def ratio(objective: T) -> T:
+    """Mark an objective that compares two norms: 0 is perfect, 1 nothing kept."""
+    objective.is_ratio = True  # type: ignore[attr-defined]
+    return objective
+
+
+def is_ratio(objective: Callable[..., Any]) -> bool:
+    """Whether an objective, with settings or without, says so of itself."""
+    return bool(getattr(getattr(objective, "func", objective), "is_ratio", False))
+
 
 Gram = Array | Factored
 """What an objective takes: a Gram matrix, or one whose factors others need as well."""

@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from kfx.arrays import Array
-from kfx.linear_algebra import solve_lower, solve_upper
-from kfx.objectives.problem import Gram, pose
+from kfx.numerics.arrays import Array
+from kfx.numerics.linear_algebra import solve_lower, solve_upper
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.problem import Gram, pose, ratio
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
 
 _LEAST = 1e-140
 
 
+@ratio
 def rho(
     gram: Gram,
     y: Array,

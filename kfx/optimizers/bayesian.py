@@ -8,19 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from kfx.kernels.base import Kernel
-from kfx.optimizers.loss import Loss
-from kfx.optimizers.space import Space as Box
+from kfx.kernels.space import Space as Box
+from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling import FixedSampler
-from kfx.streams import Streams
+from kfx.sampling.samplers import Batch, FixedSampler
 
 _WORST_RHO = 1.0
 
 
-class BayesianOptimization:
+class BayesianOptimization(Optimizer):
     """Expected improvement on a Gaussian-process surrogate, its acquisition maximised by L-BFGS (Khalid 2022, §3.5.4).
 
     iterations: points evaluated in all, the first `initial_points` of them at random.
@@ -37,6 +36,8 @@ class BayesianOptimization:
     `diagnostic.incumbent`, the smallest value told so far. The kernel that comes back is the incumbent's.
     """
 
+    diagnostics = ("recheck", "incumbent")
+
     def __init__(
         self,
         loss: Callable[..., Loss],
@@ -50,79 +51,90 @@ class BayesianOptimization:
         recheck_threshold: float,
         recheck: str = "two_sided",
     ) -> None:
-        self.loss, self.sampler, self.iterations = loss, sampler, iterations
-        self.diagnostics = ("recheck", "incumbent", *sampler.diagnostics)
+        super().__init__(loss, sampler, iterations)
         self.initial_points, self.bounds, self.space = initial_points, bounds, space
         self.noise, self.recheck_threshold, self.two_sided = noise, recheck_threshold, recheck == "two_sided"
 
-    def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
-        loss, batches = self.loss(kernel, *data), streams["batches"]
-        box = search_box(kernel.bounds, self.bounds)
-        incumbent, best, first = math.inf, None, 0
-        history: list[tuple[list[float], float]] = []
-        cause = NumericalError(Event.DIVERGED, "no point was evaluated")
-        self.sampler.start(*data)
-        restored = record.restore(streams)
-        # Drawn before the streams were restored it would be another fit's.
-        seed = restored[1]["seed"] if restored else int(streams["optimizer"].integers(2**31))
-        search = surrogate_search(box, self.space, self.noise, self.initial_points, seed)
-        if restored:
-            first, state = restored
-            self.sampler.restore(state["sampler"])
-            incumbent, best = state["incumbent"], state["best"]
-            loss.kernel_evaluations, history = state["kernel_evaluations"], [(x, y) for x, y in state["history"]]
-            for point, told in history:  # asking, too, moves the search on
-                _quietly(search.ask)
-                _quietly(search.tell, point, told)
+    def start(self, task: Task) -> None:
+        self.kernel, self.is_ratio, self.rng = task.kernel, task.loss.is_ratio, task.rng
+        self.incumbent = math.inf
+        self.best: np.ndarray | None = None
+        self.history: list[tuple[list[float], float]] = []
+        self.cause = NumericalError(Event.DIVERGED, "no point was evaluated")
+        self.seed: int | None = None
+        self.search: Any = None
+        self.first: Evaluation | None = None
 
-        def checkpoint(iteration: int) -> None:
-            state = {"incumbent": incumbent, "best": best, "history": list(history), "sampler": self.sampler.state()}
-            own = {"seed": seed, "kernel_evaluations": loss.kernel_evaluations}
-            record.checkpoint(iteration, streams, {**state, **own})
+    def state(self) -> dict[str, Any]:
+        state = {"incumbent": self.incumbent, "best": self.best, "history": list(self.history)}
+        return {**state, "seed": self._seed()}
 
-        def bad() -> float:
-            """1 for a ρ; for an objective without a worst value the worst that was told."""
-            return _WORST_RHO if loss.is_ratio else max((y for _, y in history), default=_WORST_RHO)
+    def restore(self, state: dict[str, Any]) -> None:
+        self.incumbent, self.best, self.seed = state["incumbent"], state["best"], state["seed"]
+        for point, told in state["history"]:  # asking, too, moves the search on
+            _quietly(self._search().ask)
+            self._hear(point, told)
 
-        for iteration in range(first, self.iterations):
-            checkpoint(iteration)
-            vector = np.array(_quietly(search.ask), dtype=np.float64)
-            batch = self.sampler.draw(batches, iteration)
-            evaluation = loss(vector, batch, gradient=False)
-            self.sampler.observe(evaluation.rho_half)
-            told, recheck = evaluation.objective, math.nan
-            events: tuple[Event, ...] = ()
-            if evaluation.failed:
-                told, cause = bad(), NumericalError(evaluation.events[-1], evaluation.detail)
-            elif loss.is_ratio and told < 0:
-                told = bad()
-            elif loss.is_ratio and told < incumbent:
-                again = loss(vector, self.sampler.draw(batches, iteration), gradient=False)
-                recheck = again.objective
-                change = abs(recheck - told) if self.two_sided else recheck - told
-                if again.failed or change > self.recheck_threshold:
-                    told, events = bad(), (Event.MINIMUM_REJECTED,)
-            if told < incumbent:
-                incumbent, best = told, (vector if told == evaluation.objective else best)
-            try:
-                _quietly(search.tell, vector.tolist(), told)
-            except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
-                detail = f"the surrogate has no fit to values as far apart as {told:.3g} ({error})"
-                record.row(iteration, evaluation, loss.kernel_evaluations, told=told, events=(Event.DIVERGED,))
-                raise NumericalError(Event.DIVERGED, detail) from error
-            history.append((vector.tolist(), told))
-            record.row(
-                iteration,
-                evaluation,
-                loss.kernel_evaluations,
-                told=told,
-                events=events,
-                diagnostics={"recheck": recheck, "incumbent": incumbent, **self.sampler.shown(batch)},
-            )
-        checkpoint(self.iterations)
-        if best is None:
-            raise cause
-        return kernel.with_flat(best)
+    def _seed(self) -> int:
+        if self.seed is None:  # drawn in a fit that starts, not in one that goes on
+            self.seed = int(self.rng.integers(2**31))
+        return self.seed
+
+    def _search(self) -> Any:
+        if self.search is None:
+            box = search_box(self.kernel.bounds, self.bounds)
+            self.search = surrogate_search(box, self.space, self.noise, self.initial_points, self._seed())
+        return self.search
+
+    def _hear(self, point: list[float], told: float) -> None:
+        _quietly(self._search().tell, point, told)
+        self.history.append((point, told))
+
+    def ask(self, iteration: int, batch: Batch) -> Question:
+        self.first = None
+        self.vector = np.array(_quietly(self._search().ask), dtype=np.float64)
+        return Question(self.vector, gradient=False)
+
+    def tell(self, evaluation: Evaluation) -> Row | Question:
+        if self.first is not None:
+            return self._rechecked(self.first, evaluation)
+        told = evaluation.objective
+        if evaluation.failed:
+            self.cause = NumericalError(evaluation.events[-1], evaluation.detail)
+            told = self._bad()
+        elif self.is_ratio and told < 0:
+            told = self._bad()
+        elif self.is_ratio and told < self.incumbent:
+            self.first = evaluation
+            return Question(self.vector, gradient=False)
+        return self._row(evaluation, told, math.nan, ())
+
+    def _rechecked(self, first: Evaluation, again: Evaluation) -> Row:
+        """Of a new minimum that was evaluated again, on another batch."""
+        change = again.objective - first.objective
+        change = abs(change) if self.two_sided else change
+        if again.failed or change > self.recheck_threshold:
+            return self._row(first, self._bad(), again.objective, (Event.MINIMUM_REJECTED,))
+        return self._row(first, first.objective, again.objective, ())
+
+    def _bad(self) -> float:
+        """1 for a ρ; for an objective without a worst value the worst that was told."""
+        return _WORST_RHO if self.is_ratio else max((y for _, y in self.history), default=_WORST_RHO)
+
+    def _row(self, evaluation: Evaluation, told: float, recheck: float, events: tuple[Event, ...]) -> Row:
+        if told < self.incumbent:
+            self.incumbent, self.best = told, (self.vector if told == evaluation.objective else self.best)
+        try:
+            self._hear(self.vector.tolist(), told)
+        except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
+            detail = f"the surrogate has no fit to values as far apart as {told:.3g} ({error})"
+            return Row(told, (Event.DIVERGED,), error=NumericalError(Event.DIVERGED, detail))
+        return Row(told, events, {"recheck": recheck, "incumbent": self.incumbent})
+
+    def result(self) -> Kernel:
+        if self.best is None:
+            raise self.cause
+        return self.kernel.with_flat(self.best)
 
 
 def search_box(bounds: np.ndarray, common: tuple[float, float] | None) -> np.ndarray:

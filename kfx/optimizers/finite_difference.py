@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.numerics.regularization import Regularization
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.regularization import Regularization
-from kfx.sampling import Batch
+from kfx.sampling.samplers import Batch
 
 
 class DifferencedLoss(Loss):

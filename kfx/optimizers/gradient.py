@@ -1,4 +1,4 @@
-"""Gradient descent on `kernel.flat`: three rules, one loop."""
+"""Gradient descent on `kernel.flat` by three rules: SGD, Nesterov momentum, Adam."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from kfx.kernels.base import Kernel
-from kfx.optimizers.loss import Loss
-from kfx.optimizers.space import Space, random_within
-from kfx.outcomes import Event
-from kfx.sampling import FixedSampler
-from kfx.streams import Streams
+from kfx.kernels.space import Space, random_within
+from kfx.optimizers.loop import Optimizer, Question, Restarts, Row, Task
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.sampling.samplers import Batch, FixedSampler
 
 
 class Rule(abc.ABC):
@@ -105,7 +103,7 @@ class Adam(Rule):
         return position - self.learning_rate * mean / (np.sqrt(square) + self.epsilon)
 
 
-class GradientDescent:
+class GradientDescent(Optimizer):
     """A fresh batch, a gradient, a step, `iterations` times, within the kernel's bounds.
 
     Where the objective cannot be evaluated the parameters are drawn anew, by `redraw`, or within their bounds, at most
@@ -127,66 +125,51 @@ class GradientDescent:
         max_reinitializations: int,
         redraw: Callable[[Kernel, np.random.Generator], Kernel] | None = None,
     ) -> None:
-        self.loss, self.sampler, self.rule, self.iterations = loss, sampler, rule, iterations
-        self.diagnostics = sampler.diagnostics
-        self.space, self.final, self.final_window = space, final, final_window
-        self.max_reinitializations = max_reinitializations
-        self.redraw = redraw or (lambda kernel, rng: kernel.with_flat(random_within(kernel.bounds, rng)))
+        super().__init__(loss, sampler, iterations)
+        self.rule, self.space_name, self.final, self.final_window = rule, space, final, final_window
+        anywhere = redraw or (lambda kernel, rng: kernel.with_flat(random_within(kernel.bounds, rng)))
+        self.restarts = Restarts(max_reinitializations, anywhere)
 
-    def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
-        loss = self.loss(kernel, *data)
-        space = Space(self.space, kernel.bounds)
-        position = space.project(space.to_coordinates(kernel.flat))
-        window: deque[float] = deque(maxlen=self.final_window)
-        best_mean, best = float("inf"), kernel.flat
-        reinitializations, first = 0, 0
+    def start(self, task: Task) -> None:
+        self.kernel, self.space = task.kernel, Space(self.space_name, task.kernel.bounds)
+        self.position = self.space.project(self.space.to_coordinates(task.kernel.flat))
+        self.window: deque[float] = deque(maxlen=self.final_window)
+        self.best_mean, self.best = float("inf"), task.kernel.flat
         self.rule.reset()
-        self.sampler.start(*data)
-        if restored := record.restore(streams):
-            first, state = restored
-            position, best_mean, best = state["position"], state["best_mean"], state["best"]
-            reinitializations, loss.kernel_evaluations = state["reinitializations"], state["kernel_evaluations"]
-            window.extend(state["window"])
-            self.rule.restore(state["rule"])
-            self.sampler.restore(state["sampler"])
 
-        def checkpoint(iteration: int) -> None:
-            state = {
-                "position": position,
-                "rule": self.rule.state(),
-                "sampler": self.sampler.state(),
-                "window": list(window),
-                "best_mean": best_mean,
-                "best": best,
-                "reinitializations": reinitializations,
-                "kernel_evaluations": loss.kernel_evaluations,
-            }
-            record.checkpoint(iteration, streams, state)
+    def state(self) -> dict[str, Any]:
+        return {
+            "position": self.position,
+            "rule": self.rule.state(),
+            "window": list(self.window),
+            "best_mean": self.best_mean,
+            "best": self.best,
+        }
 
-        for iteration in range(first, self.iterations):
-            checkpoint(iteration)
-            batch = self.sampler.draw(streams["batches"], iteration)
-            shown = self.sampler.shown(batch)
-            vector = space.to_parameters(space.project(self.rule.point(position)))
-            evaluation = loss(vector, batch)
-            if evaluation.gradient is None:
-                reinitializations += 1
-                give_up = reinitializations > self.max_reinitializations
-                then = () if give_up else (Event.REINITIALIZED,)
-                record.row(iteration, evaluation, loss.kernel_evaluations, events=then, diagnostics=shown)
-                if give_up:
-                    evaluation.require()
-                position = space.to_coordinates(self.redraw(kernel, streams["optimizer"]).flat)
-                self.rule.reset()
-                window.clear()
-                continue
-            record.row(iteration, evaluation, loss.kernel_evaluations, diagnostics=shown)
-            self.sampler.observe(evaluation.rho_half)
-            window.append(evaluation.objective)
-            mean = sum(window) / len(window)
-            if len(window) == self.final_window and mean < best_mean:
-                best_mean, best = mean, vector
-            position = space.project(self.rule.step(position, space.gradient(vector, evaluation.gradient)))
-        checkpoint(self.iterations)
-        chosen = best if self.final == "best" and np.isfinite(best_mean) else space.to_parameters(position)
-        return kernel.with_flat(chosen)
+    def restore(self, state: dict[str, Any]) -> None:
+        self.position, self.best_mean, self.best = state["position"], state["best_mean"], state["best"]
+        self.window.extend(state["window"])
+        self.rule.restore(state["rule"])
+
+    def restart(self, vector: np.ndarray) -> None:
+        self.position = self.space.to_coordinates(vector)
+        self.rule.reset()
+        self.window.clear()
+
+    def ask(self, iteration: int, batch: Batch) -> Question:
+        return Question(self.space.to_parameters(self.space.project(self.rule.point(self.position))))
+
+    def tell(self, evaluation: Evaluation) -> Row:
+        assert evaluation.gradient is not None
+        vector = evaluation.vector
+        self.window.append(evaluation.objective)
+        mean = sum(self.window) / len(self.window)
+        if len(self.window) == self.final_window and mean < self.best_mean:
+            self.best_mean, self.best = mean, vector
+        slope = self.space.gradient(vector, evaluation.gradient)
+        self.position = self.space.project(self.rule.step(self.position, slope))
+        return Row()
+
+    def result(self) -> Kernel:
+        is_best = self.final == "best" and np.isfinite(self.best_mean)
+        return self.kernel.with_flat(self.best if is_best else self.space.to_parameters(self.position))

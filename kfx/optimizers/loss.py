@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.linear_algebra import Factored
-from kfx.notices import watch
-from kfx.objectives import RATIOS, rho
+from kfx.numerics.incidents import collect
+from kfx.numerics.linear_algebra import Factored
+from kfx.numerics.regularization import Regularization
+from kfx.objectives import is_ratio, rho
 from kfx.objectives.relative_error import nested_rho
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
-from kfx.sampling import Batch
+from kfx.sampling.samplers import Batch
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,15 @@ class Evaluation:
         """Whether what was asked for, the value or its gradient, could not be had."""
         return bool(self.detail)
 
+    @property
+    def error(self) -> NumericalError | None:
+        """The cause, if this evaluation failed."""
+        return NumericalError(self.events[-1], self.detail) if self.failed else None
+
     def require(self) -> None:
-        """NumericalError with the cause, if this evaluation failed."""
-        if self.failed:
-            raise NumericalError(self.events[-1], self.detail)
+        """Raise the cause, if this evaluation failed."""
+        if self.error is not None:
+            raise self.error
 
 
 class Loss:
@@ -68,7 +73,7 @@ class Loss:
         self.objective, self.regularization = objective, regularization
         self.kernel, self.x, self.y = kernel, x, y
         self.kernel_evaluations = 0
-        self.is_ratio = getattr(objective, "func", objective) in RATIOS
+        self.is_ratio = is_ratio(objective)
 
     def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
@@ -106,8 +111,8 @@ class Loss:
         try:
             if not _is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
-            with watch() as notices:
-                events = notices.events
+            with collect() as incidents:
+                events = incidents.events
                 self.kernel_evaluations += 1
                 gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
                 effective = regularization.of(gram)
@@ -127,7 +132,7 @@ class Loss:
                 slope, to_points = None, None
                 if pull is not None:
                     slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
-            jitter = notices.jitter
+            jitter = incidents.jitter
             finite = slope is None or _is_finite(slope)
             finite = finite and (to_points is None or math.isfinite(float(to_points.sum())))  # one pass for all
             if not (math.isfinite(value) and finite):

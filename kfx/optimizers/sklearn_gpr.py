@@ -7,7 +7,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from kfx.kernels import RBF, Kernel, Matern, RationalQuadratic, Regularized, Scaled, Sum
-from kfx.optimizers.loss import Loss
+from kfx.numerics.regularization import Regularization
+from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event, NumericalError
-from kfx.regularization import Regularization
-from kfx.sampling import FixedSampler
-from kfx.streams import Streams
+from kfx.sampling.samplers import Batch
 
 AMPLITUDES, NOISES = (1e-6, 1e6), (1e-10, 1e2)
 
@@ -28,7 +28,16 @@ class _BudgetSpent(Exception):
     pass
 
 
-class SklearnGPR:
+@dataclass(frozen=True)
+class _Found:
+    """One evaluation of the likelihood: its negative logarithm, the kernel's parameters, and the noise."""
+
+    told: float
+    values: dict[str, Any]
+    noise: float
+
+
+class SklearnGPR(Optimizer):
     """Marginal likelihood of one batch maximised by scikit-learn, over lengths, amplitudes and the noise variance.
 
     iterations: evaluations of the likelihood, with its gradient, at most; its L-BFGS may converge before. Lengths and
@@ -36,32 +45,62 @@ class SklearnGPR:
 
     The kernel that comes back brings the noise as its λ. `told` in the trace is the negative log likelihood that
     scikit-learn minimised, of targets divided by their root mean square; `objective` and `rho` are measured by kfx on
-    the same batch with the same kernel and λ. A run that is stopped begins its fit anew.
+    the same batch with the same kernel and λ, once scikit-learn has ended.
     """
 
-    diagnostics: tuple[str, ...] = ()
+    def start(self, task: Task) -> None:
+        self.task = task
+        self.own = task.kernel.kernel if isinstance(task.kernel, Regularized) else task.kernel
+        self.found: list[_Found] | None = None
 
-    def __init__(self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
-        self.loss, self.sampler, self.iterations = loss, sampler, iterations
+    def state(self) -> dict[str, Any]:
+        if self.found is None:
+            return {"found": None}
+        return {"found": [{"told": f.told, "values": f.values, "noise": f.noise} for f in self.found]}
 
-    def fit(self, kernel: Kernel, data: tuple[torch.Tensor, torch.Tensor], streams: Streams, record: Any) -> Kernel:
+    def restore(self, state: dict[str, Any]) -> None:
+        self.found = None if state["found"] is None else [_Found(**entry) for entry in state["found"]]
+
+    def keeps_batch(self, iteration: int) -> bool:
+        return True
+
+    def ask(self, iteration: int, batch: Batch) -> Question | None:
+        if self.found is None:
+            self.found = self._fitted(batch)
+        if iteration == len(self.found):  # it has converged
+            return None
+        self.shown = self.found[iteration]
+        brought = self._kernel(self.shown)
+        given = self.task.kernel
+        values = {k: v for k, v in brought.parameters.items() if k in given.parameters}
+        return Question(given.with_parameters(**values).flat, gradient=False, kernel=brought)
+
+    def tell(self, evaluation: Evaluation) -> Row:
+        return Row(told=self.shown.told)
+
+    def result(self) -> Kernel:
+        assert self.found
+        return self._kernel(min(self.found, key=lambda entry: entry.told))
+
+    def _kernel(self, found: _Found) -> Regularized:
+        return Regularized(self.own.with_parameters(**found.values), Regularization(found.noise, "absolute"))
+
+    def _fitted(self, batch: Batch) -> list[_Found]:
+        """Every point at which scikit-learn's fit to a batch evaluated the likelihood."""
         from scipy.optimize import minimize
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import WhiteKernel
 
-        start = kernel.kernel if isinstance(kernel, Regularized) else kernel
-        self.sampler.start(*data)
-        if (restored := record.restore(streams)) and restored[0] == self.iterations:  # it had ended
-            state = restored[1]
-            return Regularized(start.with_parameters(**state["values"]), Regularization(state["noise"], "absolute"))
-        record.checkpoint(0, streams, {})
-        batch = self.sampler.draw(streams["batches"])
+        data = self.task.x, self.task.y
         x, y = (part[torch.as_tensor(batch.indices, device=part.device)].cpu().numpy() for part in data)
         y = y.astype(np.float64)
-        terms = [_term(c, part) for c, part in _terms(start)]
+        scale = math.sqrt(float(np.mean(y**2)))
+        if not scale > 0:
+            raise NumericalError(Event.DIVERGED, "every target of the batch is zero")
+        terms = [_term(c, part) for c, part in _terms(self.own)]
         whole = reduce(operator.add, [*(term for term, _ in terms), WhiteKernel(1e-2, NOISES)])
-        found: list[tuple[float, Kernel, float]] = []
+        found: list[_Found] = []
 
         def maximise(objective: Callable[..., Any], theta: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, float]:
             best = (math.inf, theta)
@@ -73,30 +112,19 @@ class SklearnGPR:
                 value, slope = objective(theta)
                 if value < best[0]:
                     best = (value, theta.copy())
-                there, noise = _returned(start, terms, whole.clone_with_theta(theta))
-                brought = Regularized(there, Regularization(noise, "absolute"))
-                evaluation = self.loss(brought, *data)(brought.flat, batch, gradient=False)
-                shown = kernel.with_parameters(
-                    **{k: v for k, v in brought.parameters.items() if k in kernel.parameters}
-                ).flat
-                record.row(len(found), replace(evaluation, vector=shown), len(found) + 1, told=float(value))
-                found.append((float(value), there, noise))
+                there, noise = _returned(self.own, terms, whole.clone_with_theta(theta))
+                found.append(_Found(float(value), there.parameters, noise))
                 return float(value), slope
 
             with contextlib.suppress(_BudgetSpent):
                 minimize(recorded, theta, method="L-BFGS-B", jac=True, bounds=bounds)
             return best[1], best[0]
 
-        scale = math.sqrt(float(np.mean(y**2)))
-        if not scale > 0:
-            raise NumericalError(Event.DIVERGED, "every target of the batch is zero")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound: the trace shows it
             flat = x.reshape(len(x), -1).astype(np.float64)
             GaussianProcessRegressor(whole, optimizer=maximise).fit(flat, y / scale)
-        _, chosen, noise = min(found, key=lambda entry: entry[0])
-        record.checkpoint(self.iterations, streams, {"values": chosen.parameters, "noise": noise})
-        return Regularized(chosen, Regularization(noise, "absolute"))
+        return found
 
 
 def has_counterpart(kernel: Kernel) -> bool:
@@ -116,7 +144,7 @@ def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], dict
     """scikit-learn's kernel for c² K, and the way back to K's parameters."""
     from sklearn.gaussian_process import kernels
 
-    own, bounds = kernel.parameters, kernel._bounds
+    own, bounds = kernel.parameters, kernel.limits
     if isinstance(kernel, RationalQuadratic):  # (1 + r² / 2αl²)^−α: back with β = 1, for β^2α soon leaves all numbers
         alpha, beta, gamma = (float(own[name]) for name in ("alpha", "beta", "gamma"))
         theirs = kernels.RationalQuadratic(beta / math.sqrt(2 * alpha * gamma), alpha, (1e-4, 1e4), bounds["alpha"])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from kfx.disk import read_rows
+from kfx.files import read_rows
 from kfx.plots import curve, evaluation, flow, landscape, precision, surrogate, trace
-from kfx.record import load_run
+from kfx.record.reading import load_run
 
 
 def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:

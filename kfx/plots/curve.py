@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
-from kfx.record import Run
+from kfx.record.reading import Run
 
 
 def fitted_curve(run: Run) -> Figure | None:

@@ -13,10 +13,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.disk import read_rows
-from kfx.flow_follower import COLUMNS
+from kfx.files import read_rows
+from kfx.flows.follower import COLUMNS
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
-from kfx.record import Run
+from kfx.record.reading import Run
 
 _PANELS = 8
 _IMAGES = 12
@@ -103,10 +103,12 @@ def displacement(run: Run) -> Figure | None:
 
 def images(run: Run) -> Figure | None:
     """Training and test images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
-    from kfx import build, config
+    from kfx.config.registry import OPTIONS, load
 
+    load()
     found = snapshots(run)
-    size = build.image_size(config.check(run.config).dataset)
+    name = run.config.get("dataset", {}).get("name")
+    size = OPTIONS["dataset"][name].image if name in OPTIONS["dataset"] else None
     if len(found) < 2 or size is None:
         return None
     (_, *before), (layer, *after) = found[0], found[-1]

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kfx.plots.style import COLOURS, FAINT, figure, legend, set_title, symbol
-from kfx.record import Run
+from kfx.record.reading import Run
 
 
 def objective_over_parameter(run: Run) -> Figure | None:

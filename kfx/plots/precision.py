@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from kfx.numerics.precision import VERDICTS
 from kfx.plots.style import COLOURS, MARKERS, figure, legend
-from kfx.precision import VERDICTS
 
 
 def error_against_size(content: dict[str, Any]) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from kfx.optimizers.bayesian import surrogate_search
 from kfx.plots.style import COLOURS, DATA, FAINT, figure, legend, set_title, symbol
 from kfx.plots.trace import folds, within_fold
-from kfx.record import Run
+from kfx.record.reading import Run
 
 _GRID = 60
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, legend, running, set_title, symbol
-from kfx.record import Run
+from kfx.record.reading import Run
 
 _MOST_CURVES = 8
 _MOST_POINTS = 3000

@@ -19,8 +19,8 @@ from kfx.data.images import read_cifar_batch
 from kfx.kernels import RBF, Polynomial
 from kfx.objectives import rho
 from kfx.outcomes import DataError, NumericalError
-from kfx.sampling import FixedSampler
-from kfx.vector_field import checked
+from kfx.sampling.samplers import FixedSampler
+from kfx.flows.vector_field import checked
 
 SMALL = [
     "dataset=digits",
@@ -129,7 +129,7 @@ def test_nothing_is_unpickled_on_demand(kfx, in_folder):
 
 
 def test_git_is_asked_in_a_clean_environment(monkeypatch, tmp_path):
-    from kfx import environment
+    from kfx.record import environment
 
     script = tmp_path / "hook"
     script.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
@@ -294,7 +294,7 @@ def test_rerun_compares_the_fitted_parameters(kfx, record):
 
 
 def test_the_kernel_of_a_flow_is_never_the_one_without_it(kfx, in_folder):
-    from kfx.record import RecordError
+    from kfx.record.record import RecordError
 
     assert kfx("run", *SMALL, "optimizer=flow_euler", "hydra.run.dir=f")[0] == 0
     content = (in_folder / "f/flow-0.npz").read_bytes()
@@ -425,7 +425,7 @@ def test_a_resumed_run_says_that_its_threads_have_changed(kfx, in_folder, monkey
 
 
 def test_streams_that_are_closed_stay_harmless():
-    from kfx import terminal
+    from kfx.running import terminal
 
     closed = io.TextIOWrapper(io.BytesIO())
     closed.close()

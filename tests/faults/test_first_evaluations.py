@@ -8,15 +8,15 @@ import multiprocessing
 import pytest
 import torch
 
-from kfx import threads
+from kfx.numerics import threads
 
 
 def _first_evaluation(results):
     import hashlib
 
-    from kfx import build
-    from kfx.config import load
-    from kfx.streams import Streams
+    from kfx.config import build
+    from kfx.config.config import load
+    from kfx.numerics.streams import Streams
 
     threads.use(2)
     settings = load(["dataset=digits", "sampler.batch_size=300"])

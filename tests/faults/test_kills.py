@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kfx import load_run
-from kfx.checkpoint import CheckpointError, read, write
+from kfx.record.checkpoint import CheckpointError, read, write
 from tests.faults.harness import Command, finish, results, rows, wait_for
 
 INTERVAL = 5
@@ -179,7 +179,7 @@ def test_a_folder_that_becomes_read_only(kfx, monkeypatch, counts):
     import errno
     import os
 
-    from kfx.disk import Rows
+    from kfx.files import Rows
 
     write_rows = Rows.write
 

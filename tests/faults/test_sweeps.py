@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from kfx import load_run
-from kfx.sweep import runs_below
+from kfx.running.sweep import runs_below
 from tests.faults.harness import Command, rows, wait_for
 
 SMALL = [
@@ -151,7 +151,7 @@ def test_a_sweep_started_twice_at_once_runs_each_job_once(tmp_path, full, counts
 
 
 def test_a_crash_leaves_no_lock(tmp_path, kfx):
-    from kfx.writer import HeldError, Writer
+    from kfx.record.lock import HeldError, Writer
 
     holder = Writer(tmp_path)
     with pytest.raises(HeldError, match=r"process \d+ on .* is writing to it"):
@@ -283,8 +283,8 @@ def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
 
 
 def test_identity():
-    from kfx.config import composed
-    from kfx.identity import identity
+    from kfx.config.config import composed
+    from kfx.record.identity import identity
 
     def of(*overrides, checksums=None):
         return identity(composed(overrides), checksums or {})

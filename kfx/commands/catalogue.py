@@ -1,0 +1,172 @@
+"""`kfx list` and `kfx data`: what there is to choose from, and the files of data sets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfx.commands.arguments import add_plugins
+from kfx.config import registry
+from kfx.config.catalogue import GROUPS, description, file_of, options
+from kfx.config.registry import Option
+from kfx.outcomes import ConfigError
+
+_SECTIONS = "config"
+"""The word that stands for keys and sections that no group chooses."""
+
+
+def add(commands: Any) -> None:
+    """Register the commands."""
+    listing = commands.add_parser("list", help="experiments and the options of each group, or the keys of an option")
+    group = listing.add_argument("group", nargs="?", help="one group only, say kernel or experiment, or config")
+    group.completer = lambda **_: (*GROUPS, _SECTIONS)
+    words = listing.add_argument(
+        "words", nargs="*", help="an option, whose keys are shown; or words, for options that hold all of them"
+    )
+    words.completer = lambda prefix, parsed_args, **_: options(parsed_args.group)
+    listing.add_argument("--config-dir", help="look for further options of any group there")
+    listing.add_argument("--names", action="store_true", help="names alone, for scripts")
+    add_plugins(listing)
+    listing.set_defaults(call=_list)
+
+    data = commands.add_parser("data", help="data files: where they are, fetch them, verify them")
+    data.add_argument("action", choices=("where", "fetch", "verify"))
+    data.add_argument("dataset", nargs="*", help="mnist, fashion_mnist, cifar10; all of them by default")
+    data.set_defaults(call=_data)
+
+    completion = commands.add_parser("completion", help='shell completion: eval "$(kfx completion bash)"')
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(call=_completion)
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    group, words = parsed.group, parsed.words
+    if group is not None and group not in (*GROUPS, _SECTIONS):
+        raise ConfigError(f"kfx list {group}: unknown group; it takes {', '.join((*GROUPS, _SECTIONS))}")
+    registry.plug_in(parsed.plugin)
+    registry.load()
+    if group == _SECTIONS:
+        _show_sections(words)
+        return 0
+    for name in [group] if group else GROUPS:
+        known = options(name, parsed.config_dir)
+        if len(words) == 1 and words[0] in known and not parsed.names:
+            _show_option(name, words[0], parsed.config_dir)
+            continue
+        described = {option: description(name, option, parsed.config_dir) for option in known}
+        found = {
+            option: text
+            for option, text in described.items()
+            if all(word.lower() in f"{option} {text}".lower() for word in words)
+        }
+        width = max(map(len, found), default=0)
+        if words and not found:
+            raise ConfigError(f"kfx list {name} {' '.join(words)}: no such option; kfx list {name} shows all")
+        if not parsed.names:
+            print(f"{name}")
+        for option, text in found.items():
+            print(option if parsed.names else f"  {option:<{width}}  {text}".rstrip())
+    return 0
+
+
+def _show_option(group: str, name: str, own: str | None) -> None:
+    """An option's keys, or a preset's or experiment's file."""
+    if name not in registry.OPTIONS.get(group, {}):
+        print(file_of(group, name, own).read_text(), end="")
+        return
+    schema = registry.OPTIONS[group][name]
+    source = "" if schema.origin == "kfx" else f" [{schema.origin}]"
+    print(f"{group}={name}: {schema.description}{source}")
+    show_fields(schema, schema.defaults())
+
+
+def _show_sections(words: Sequence[str]) -> None:
+    names = [word for word in words if word in registry.SECTIONS]
+    if len(names) < len(words):
+        known = [name for name in registry.SECTIONS if name]
+        raise ConfigError(f"kfx list {_SECTIONS} {' '.join(words)}: no such section; it takes {', '.join(known)}")
+    for name in names or registry.SECTIONS:
+        schema = registry.SECTIONS[name]
+        print(f"{name}: {schema.description}" if name else schema.description)
+        show_fields(schema, schema.defaults())
+
+
+def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str = "default") -> None:
+    """A table of an option's keys: their values, what they take, and what they mean."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    table.add_column("key", no_wrap=True)
+    table.add_column(column)
+    table.add_column("takes")
+    table.add_column("meaning")
+    for key, value, takes, meaning in _rows(schema, values, ""):
+        table.add_row(key, value, takes, meaning)
+    # A terminal says how wide it is; a file or a pipe has room.
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False).print(table)
+
+
+def _rows(schema: type[Option], values: Mapping[str, Any], prefix: str) -> list[tuple[str, str, str, str]]:
+    found = []
+    for key, item in sorted(schema.fields().items(), key=lambda pair: _distance(schema, pair[0])):
+        factory, value = item.default_factory, values.get(key)
+        if isinstance(factory, type) and issubclass(factory, Option):
+            found += _rows(factory, value or {}, f"{prefix}{key}.")
+        else:
+            takes, meaning = item.metadata.get("takes", ""), item.metadata.get("meaning", "")
+            found.append((prefix + key, _shown(value), takes, meaning))
+    return found
+
+
+def _distance(schema: type[Option], key: str) -> int:
+    """How far up among its bases a key of an option was first defined: its own come first."""
+    return -max(i for i, base in enumerate(reversed(schema.__mro__)) if key in vars(base).get("__annotations__", {}))
+
+
+def _shown(value: Any) -> str:
+    """A value as one would type it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _data(parsed: argparse.Namespace) -> int:
+    from kfx.data.files import FILES, cache_folder, locate
+    from kfx.files import digest
+
+    action, datasets = parsed.action, parsed.dataset
+    for name in datasets:
+        if name not in FILES:
+            raise ConfigError(f"kfx data {action} {name}: unknown data set; it takes {', '.join(FILES)}")
+    print(cache_folder())
+    failed = 0
+    for dataset in datasets or FILES:
+        for name, file in FILES[dataset].items():
+            path = cache_folder() / file.path
+            if action == "fetch":
+                locate(dataset, name)
+            if not path.is_file():
+                state, failed = "missing", failed + (action == "verify")
+            elif action == "where":
+                state = f"{path.stat().st_size} bytes"
+            elif digest(path, "md5") == file.md5:
+                state = "as published"
+            else:
+                state = "not the published file"
+                failed += action == "verify"
+            print(f"  {file.path:<48}  {state}")
+    return 1 if failed else 0
+
+
+def _completion(parsed: argparse.Namespace) -> int:
+    import argcomplete
+
+    print(argcomplete.shellcode(["kfx"], shell=parsed.shell), end="")
+    return 0

@@ -1,0 +1,139 @@
+"""`kfx compare`: one table of many runs, on the screen, as CSV, in LaTeX or as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    compare = commands.add_parser("compare", help="one table of many runs: mean and deviation over seeds")
+    compare.add_argument("paths", nargs="+", type=Path, help="runs, sweeps, or folders of them")
+    compare.add_argument("--by", default="kernel,optimizer", help="keys whose values make the rows")
+    compare.add_argument("--metric", default="accuracy", help="accuracy, mse, mae, …")
+    compare.add_argument("--kernel", default="trained", help="which kernel's evaluation (default: trained)")
+    compare.add_argument("--n-interpolation", type=int, help="which N_I (default: the largest)")
+    compare.add_argument("--mix", action="store_true", help="average runs that differ in more than their seed")
+    compare.add_argument("--csv", type=Path, help="write the table here")
+    compare.add_argument("--latex", type=Path, help="write it in LaTeX here")
+    compare.add_argument("--figure", type=Path, help="draw it with error bars here")
+    compare.set_defaults(call=_compare)
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kfx.record.comparison import collect, table
+
+    by = parsed.by.split(",")
+    if parsed.figure is not None:
+        check_picture_name(parsed.figure)
+    runs, left_out = collect(parsed.paths, parsed.metric, parsed.kernel, parsed.n_interpolation)
+    if not runs:
+        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise ConfigError(f"kfx compare: no run to show: {left_out[0]}{more}")
+    for line in left_out:
+        print(f"kfx: left out: {line}", file=sys.stderr)
+    frame = table(runs, by, parsed.metric, parsed.mix)
+    Console(width=None if sys.stdout.isatty() else 180).print(screen(frame, by, parsed.metric))
+    for path, write in (
+        (parsed.csv, lambda path: frame.to_csv(path, index=False)),
+        (parsed.latex, lambda path: path.write_text(latex(frame, by, parsed.metric))),
+        (parsed.figure, lambda path: picture(frame, by, parsed.metric).savefig(path)),
+    ):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path)
+            print(path)
+    return 0
+
+
+def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
+    """The table for the screen."""
+    from rich.table import Table
+
+    shown = Table(title=f"{metric}: mean ± sd over seeds · {frame.attrs['title']}")
+    for key in by:
+        shown.add_column(key)
+    columns = _columns(metric, frame)
+    for name in ("n", *(head for _, head, _ in columns)):
+        shown.add_column(name, justify="right", no_wrap=True)  # a number stays in one piece
+    for row in frame.to_dict("records"):
+        cells = [_with_spread(row, name, digits) for name, _, digits in columns]
+        shown.add_row(*(str(row[key]) for key in by), str(row["n"]), *cells)
+    return shown
+
+
+def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str, int]]:
+    """(column, its head, digits); the objective where it is not ρ."""
+    objective = [("objective_initial", "objective before", 4), ("objective_final", "objective after", 4)]
+    return [
+        (metric, metric, 4),
+        *(objective if frame.attrs["other_objective"] else []),
+        ("rho_initial", "rho before", 4),
+        ("rho_final", "rho after", 4),
+        ("seconds", "seconds", 1),
+        ("kernel_evaluations", "kernel evaluations", 0),
+    ]
+
+
+def _with_spread(row: dict[Any, Any], name: str, digits: int) -> str:
+    spread = row[f"{name}_sd"]
+    return f"{row[name]:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
+
+
+def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
+    """The table in LaTeX, for booktabs."""
+    columns = _columns(metric, frame)
+    heads = [*by, "n", *(head.replace("rho", r"$\rho$") for _, head, _ in columns)]
+    lines = [
+        f"% {metric}: mean and standard deviation over seeds; {frame.attrs['title'].replace(' · ', ', ')}",
+        rf"\begin{{tabular}}{{{'l' * len(by)}{'r' * (len(heads) - len(by))}}}",
+        r"\toprule",
+        " & ".join(_escaped(head) for head in heads) + r" \\",
+        r"\midrule",
+    ]
+    for row in frame.to_dict("records"):
+        cells = [_with_spread(row, name, digits).replace("±", r"$\pm$") for name, _, digits in columns]
+        lines.append(" & ".join([*(_escaped(str(row[key])) for key in by), str(row["n"]), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _escaped(text: str) -> str:
+    return text if text.startswith("$") else text.replace("_", r"\_").replace("%", r"\%")
+
+
+def check_picture_name(path: Path) -> None:
+    """ConfigError for a name whose ending is no format of a picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if path.suffix[1:] not in known:
+        raise ConfigError(f"--figure {path}: expected a name that ends in {', '.join(f'.{name}' for name in known)}")
+
+
+def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
+    """The metric of each row with its deviation over seeds."""
+    import numpy as np
+
+    from kfx.plots.style import COLOURS, figure
+
+    drawn, (axes,) = figure(height=1.2 + 0.42 * len(frame))
+    places = np.arange(len(frame))[::-1]
+    spread = frame[f"{metric}_sd"].fillna(0.0)
+    axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
+    axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
+    axes.set(xlabel=f"{metric} (mean ± sd over seeds)", ylim=(-0.6, len(frame) - 0.4))
+    axes.set_title(frame.attrs["title"].replace("N_I", "$N_I$"), fontsize=9)
+    return drawn

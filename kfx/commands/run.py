@@ -1,0 +1,204 @@
+"""`kfx run`: check every job first, then hand over to Hydra, which starts them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kfx.commands.arguments import add_overrides, add_plugins
+from kfx.outcomes import ConfigError
+
+_USAGE = """\
+usage: kfx run [-m] [--smoke] [--cfg job] [--config-dir DIR] [--plugin FILE.py]
+               [+experiment=NAME] [group=option] [key=value] …
+
+Runs one experiment, or with -m every combination of comma-separated values.
+
+  -m, --multirun     run a sweep: kfx run -m optimizer=sgd,adam seed=0,1
+  --smoke            under the overrides of the experiment's list `smoke`: it ends in seconds on embedded data
+  --cfg job          print the composed config and stop (also: hydra, all; --resolve, --package)
+  --config-dir DIR   look for further options of any group in DIR
+  --plugin FILE.py   options of one's own, in Python (repeatable)
+  -h, --help         this text, and the keys of the options that the other words choose
+"""
+
+
+def add(commands: Any) -> None:
+    """Register the command for help and completion; its words are parsed by `run`, for they are Hydra's."""
+    parser = commands.add_parser("run", help="run an experiment or a sweep (kfx run --help shows keys and values)")
+    add_overrides(parser)
+    add_plugins(parser)
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("--config-dir")
+
+
+@dataclass
+class _Typed:
+    """The words of a command: Hydra's, and those that only kfx knows."""
+
+    words: list[str] = field(default_factory=list)
+    plugins: list[str] = field(default_factory=list)
+    smoke: bool = False
+    help: bool = False
+
+
+def _typed(words: Sequence[str]) -> _Typed:
+    typed, rest = _Typed(), iter(words)
+    for word in rest:
+        if word == "--plugin" or word.startswith("--plugin="):
+            path = word.partition("=")[2] if "=" in word else next(rest, "")
+            if not path:
+                raise ConfigError("--plugin: expected a Python file; see kfx run --help")
+            typed.plugins.append(path)
+        elif word == "--smoke":
+            typed.smoke = True
+        elif word in ("-h", "--help"):
+            typed.help = True
+        else:
+            typed.words.append(word)
+    return typed
+
+
+def run(words: Sequence[str]) -> int:
+    """Check every job of the command, then run them."""
+    typed = _typed(words)
+    from hydra._internal.utils import get_args_parser
+
+    from kfx.config import compose, registry
+    from kfx.config.check import check
+
+    parser = get_args_parser()
+    parser.error = _refuse  # type: ignore[method-assign]
+    parsed = parser.parse_args(typed.words)
+    if parsed.config_name or parsed.config_path:
+        raise ConfigError("--config-name, --config-path: kfx has one primary config; use --config-dir for more options")
+    if parsed.experimental_rerun:
+        raise ConfigError("--experimental-rerun: would unpickle a file, which can run code; use kfx rerun RUN")
+    if parsed.shell_completion or parsed.hydra_help:
+        raise ConfigError("--shell-completion, --hydra-help: are Hydra's; use kfx completion, kfx run --help")
+    if parsed.multirun and (parsed.cfg is not None or parsed.info or parsed.run):
+        raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
+    registry.plug_in(typed.plugins)
+    if typed.help:
+        return _help(parsed.overrides, parsed.config_dir, typed.smoke)
+    overrides = list(compose.combinations(parsed.overrides, parsed.multirun))
+    composed = [compose.composed(each, parsed.config_dir, smoke=typed.smoke) for each in overrides]
+    for raw in composed:
+        compose.check_hydra(raw.hydra)
+    jobs = [check(raw) for raw in composed]
+    if typed.smoke and not parsed.multirun:  # last, whatever the order of words
+        typed.words += compose.smoke_words(composed[0])
+        typed.smoke = False
+    if parsed.cfg is not None or parsed.info:
+        return _hand_over(typed, parsed.config_dir)
+
+    from kfx.running import preflight
+
+    preflight.check(jobs)
+    try:
+        shared = compose.composed(compose.without_sweeps(parsed.overrides), parsed.config_dir).hydra
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
+            "a sweep too, key=choice(value))"
+        ) from error
+    compose.check_hydra(shared)  # what Hydra starts the sweep from: no job need have seen it
+    if parsed.multirun:
+        compose.check_subfolders([raw.hydra for raw in composed])
+    key = "sweep" if parsed.multirun else "run"
+    folder = Path(compose.text_at(shared, f"{key}.dir"))
+    preflight.check_disk(jobs, folder)
+    preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)
+    typed.words.append(f"hydra.{key}.dir={compose.quoted(str(folder))}")  # the time in its name must not pass on
+    if not parsed.multirun:
+        return _hand_over(typed, parsed.config_dir)
+    if shared.sweeper._target_ != _BASIC_SWEEPER:  # it draws its own jobs while it runs
+        return _sweep(typed, parsed.config_dir, folder, None)
+
+    from kfx.record.identity import identity
+
+    identities = [identity(raw, job) for raw, job in zip(composed, jobs, strict=True)]
+    return _sweep(typed, parsed.config_dir, folder, list(zip(overrides, identities, strict=True)))
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; see kfx run --help")
+
+
+def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
+    """The usage, and a table of every key that the chosen options have, with its present value."""
+    from kfx.commands.catalogue import show_fields
+    from kfx.config import compose
+    from kfx.config.nodes import plain
+    from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, chosen
+
+    print(_USAGE)
+    raw = plain(compose.without_hydra(compose.composed(overrides, config_dir, smoke=smoke)))
+    for group in GROUPS:
+        schema = chosen(group, group, raw[group]["name"])
+        others = ", ".join(name for name in OPTIONS[group] if name != schema.name)
+        print(f"{group}={schema.name}: {schema.description} (others: {others})")
+        show_fields(schema, raw[group], column="value")
+    for name, schema in SECTIONS.items():
+        print(f"{name}: {schema.description}" if name else schema.description)
+        show_fields(schema, raw[name] if name else raw, column="value")
+    print("kfx list experiment shows the experiments for +experiment=NAME.")
+    return 0
+
+
+_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+def _sweep(typed: _Typed, config_dir: str | None, folder: Path, jobs: list[tuple[list[str], str]] | None) -> int:
+    """Run the jobs, or those that a sweeper draws; whatever stops them, `sweep.csv` says what became of each."""
+    from rich.console import Console
+
+    from kfx.outcomes import Status
+    from kfx.running import sweep
+    from kfx.running.job import search_roots
+
+    sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
+    try:
+        code = _hand_over(typed, config_dir, len(jobs or []))
+    finally:
+        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, search_roots(folder))
+        sweep.write(folder / "sweep.csv", rows)
+        Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
+        print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
+    return code if all(row["status"] == Status.COMPLETED for row in rows) else max(code, 1)
+
+
+def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
+    """Let Hydra compose again, make the directories and start the jobs; `jobs`: how many, as far as is known."""
+    import hydra
+    from omegaconf import DictConfig
+
+    from kfx.config import compose
+    from kfx.config.catalogue import config_folder
+    from kfx.running import launcher
+
+    plugins, smoke, codes = typed.plugins, typed.smoke, [0]
+
+    def job(raw: DictConfig) -> float | None:
+        from kfx.running.job import start
+
+        code, loss = start(raw, jobs, plugins=plugins, config_dir=config_dir, smoke=smoke)
+        codes.append(code)
+        return loss
+
+    compose.prepare()
+    launcher.register()
+    launcher.smoke = smoke
+    entry = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)
+    before = sys.argv
+    sys.argv = ["kfx run", *typed.words]
+    try:
+        entry()
+    finally:
+        sys.argv = before
+    return max(codes)

@@ -1,0 +1,126 @@
+"""`kfx resume`, `rerun`, `plot` and `animate`: what can be done with runs that exist."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kfx.commands.arguments import add_plugins
+from kfx.config import registry
+from kfx.outcomes import ConfigError, KfxError
+
+
+def add(commands: Any) -> None:
+    """Register the commands."""
+    again = commands.add_parser("resume", help="go on with an interrupted or killed run from its last checkpoint")
+    again.add_argument("directory", type=Path)
+    again.set_defaults(call=_resume)
+
+    rerun = commands.add_parser("rerun", help="repeat a run from its record, and say whether the results agree")
+    rerun.add_argument("directory", type=Path)
+    rerun.add_argument("--output", type=Path, help="folder of the repetition (default: beside the run)")
+    rerun.add_argument("--tolerance", type=float, default=1e-6, help="relative, where bits differ (default: 1e-6)")
+    rerun.set_defaults(call=_rerun)
+
+    plot = commands.add_parser("plot", help="draw the pictures of runs anew, from their records")
+    plot.add_argument("directories", nargs="+", type=Path, metavar="RUN")
+    plot.add_argument("--format", default="png", help="png, pdf, svg, or several with commas (default: png)")
+    plot.set_defaults(call=_plot)
+
+    animate = commands.add_parser("animate", help="a film of a flow's recorded positions")
+    animate.add_argument("directory", type=Path)
+    animate.add_argument("--output", type=Path, help="film.mp4 or film.gif (default: flow in the run's figures)")
+    animate.add_argument("--seconds", type=float, default=10.0, help="length of the film (default: 10)")
+    animate.set_defaults(call=_animate)
+    for parser in (again, rerun, plot, animate):
+        add_plugins(parser)
+
+
+def _resume(parsed: argparse.Namespace) -> int:
+    from kfx.running.story import resume
+
+    registry.plug_in(parsed.plugin)
+    return resume(parsed.directory)
+
+
+def _rerun(parsed: argparse.Namespace) -> int:
+    from kfx.config.check import check
+    from kfx.record.comparison import same_results
+    from kfx.record.reading import load_run
+    from kfx.running.story import run
+
+    directory: Path = parsed.directory
+    if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
+        raise ConfigError(f"{directory}: holds no run to repeat")
+    if not 0 <= parsed.tolerance < 1:
+        raise ConfigError(f"--tolerance {parsed.tolerance:g}: expected a number from 0 to below 1")
+    recorded = load_run(directory, parsed.plugin)
+    registry.require(recorded.plugins, str(directory))
+    check(recorded.config)
+    repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
+    code = run(recorded.config, repeated)
+    if code:
+        return code
+    same, line = same_results(recorded, load_run(repeated), parsed.tolerance)
+    print(f"{'the same' if same else 'DIFFERENT'}: {line}")
+    return 0 if same else 1
+
+
+def _plot(parsed: argparse.Namespace) -> int:
+    from kfx import plots
+    from kfx.running.options import FORMATS
+
+    registry.plug_in(parsed.plugin)
+    formats = parsed.format.split(",")
+    if not set(formats) <= set(FORMATS):
+        raise ConfigError(f"--format {','.join(formats)}: expected {', '.join(FORMATS)}, or several with commas")
+    code = 0
+    for directory in parsed.directories:
+        try:
+            if not (directory / "metrics.json").is_file():
+                raise ConfigError(f"kfx plot {directory}: holds no run")
+            for path in plots.draw(directory, formats):
+                print(path)
+        except KfxError as error:  # the others are drawn all the same
+            print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
+            code = max(code, error.exit_code)
+        except Exception as error:  # what is in a damaged record is anybody's guess
+            print(f"kfx: {directory}: its record is damaged ({type(error).__name__}: {error})", file=sys.stderr)
+            code = max(code, 1)
+    return code
+
+
+def _animate(parsed: argparse.Namespace) -> int:
+    from matplotlib.animation import FFMpegWriter
+
+    from kfx.outcomes import RecordError
+    from kfx.plots import flow
+    from kfx.record.reading import load_run
+    from kfx.running.progress import Steps
+
+    directory, seconds = parsed.directory, parsed.seconds
+    if not (directory / "metrics.json").is_file():
+        raise ConfigError(f"kfx animate {directory}: holds no run")
+    if not seconds > 0:
+        raise ConfigError(f"--seconds {seconds:g}: expected a number > 0")
+    usual = ".mp4" if FFMpegWriter.isAvailable() else ".gif"
+    path = parsed.output or directory / "figures" / f"flow{usual}"
+    if path.suffix not in (".mp4", ".gif"):
+        raise ConfigError(f"--output {path}: expected a name that ends in .mp4 or .gif")
+    if path.suffix == ".mp4" and usual == ".gif":
+        raise ConfigError(f"--output {path}: MP4 needs ffmpeg, which is not here; write a .gif")
+    run = load_run(directory, parsed.plugin)
+    try:
+        shown = flow.snapshots(run)
+    except Exception as error:
+        raise RecordError(f"{directory}: a snapshot is damaged ({type(error).__name__}: {error})") from error
+    if len(shown) < 2 or shown[0][1][0].size > 2:
+        raise ConfigError(f"kfx animate {directory}: takes a flow in one or two dimensions with flow.snapshots above 0")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Steps("film", len(shown)) as steps:
+        flow.animate(run, path, seconds, steps.advance)
+    print(path)
+    return 0

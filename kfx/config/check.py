@@ -1,0 +1,141 @@
+"""A composed config, typed and checked: every key, range and combination, one line for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
+from omegaconf.grammar_parser import parse
+
+from kfx.config import registry
+from kfx.config.nodes import make, make_option, near
+from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.data.options import DatasetOption
+    from kfx.evaluation.options import EvaluationOption
+    from kfx.flows.options import FlowSection, InterpolationSection
+    from kfx.kernels.options import KernelOption
+    from kfx.objectives.options import ObjectiveOption, RegularizationSection
+    from kfx.optimizers.options import OptimizerOption
+    from kfx.running.options import CheckpointSection, DeviceOption, Published
+    from kfx.sampling.options import SamplerOption
+
+
+@dataclass
+class Config:
+    """A whole run: the option that each group chose, the sections, and the keys of the run itself."""
+
+    dataset: DatasetOption
+    kernel: KernelOption
+    objective: ObjectiveOption
+    sampler: SamplerOption
+    optimizer: OptimizerOption
+    evaluation: EvaluationOption
+    device: DeviceOption
+    regularization: RegularizationSection
+    checkpoint: CheckpointSection
+    flow: FlowSection
+    interpolation: InterpolationSection
+    seed: int
+    figures: list[str]
+    resume: bool
+    retries: int
+    kernel_check: bool
+    published: list[Published]
+    smoke: list[str]
+
+    def options(self) -> Iterator[Option]:
+        """The options and sections, in the order in which they are checked against each other."""
+        first = ("evaluation", "sampler", "optimizer", "kernel", "regularization")
+        names = (*first, *(name for name in (*GROUPS, *SECTIONS) if name and name not in first))
+        return (getattr(self, name) for name in names)
+
+    def training_size(self) -> int:
+        """How many points a kernel is trained on, as far as is known before the data are read."""
+        return self.evaluation.fold_size(self.dataset.size())
+
+
+def check(raw: DictConfig) -> Config:
+    """Build the typed config; ConfigError in one line: the key, what it got, and what it takes.
+
+    Hydra's own node is left to `kfx.config.hydra_node`.
+    """
+    registry.load()
+    try:
+        _refuse_resolvers(raw)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"cannot read an interpolation: {first_line(error)}; write the value") from error
+    content = _resolved(raw)
+    general = SECTIONS[""]
+    sections = {name: schema for name, schema in SECTIONS.items() if name}
+    known = (*GROUPS, *sections, *general.fields())
+    for key in content:
+        if key not in known:
+            raise ConfigError(f"{key}: unknown key; it takes {near(key, sorted(known))}")
+    parts: dict[str, Any] = {group: make_option(group, group, content.get(group)) for group in OPTIONS}
+    for name, schema in sections.items():
+        parts[name] = make(name, schema, content.get(name, {}))
+    own = make("", general, {**general.defaults(), **{k: v for k, v in content.items() if k in general.fields()}})
+    config = Config(**parts, **{name: getattr(own, name) for name in general.fields()})
+    for option in config.options():
+        option.check(config)
+    return config
+
+
+def sources(config: Config) -> dict[str, str]:
+    """`group=option` → what brings it, of each chosen option that is not kfx's own."""
+    chosen = [getattr(config, group) for group in GROUPS]
+    return {f"{option.group}={option.name}": option.origin for option in chosen if option.origin != "kfx"}
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    shown = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+    return " ".join(shown) or type(error).__name__
+
+
+def _resolved(raw: DictConfig) -> dict[str, Any]:
+    """The job's part of a config in plain keys and values, its interpolations written out, nothing missing."""
+    own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
+    try:
+        content = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or 'config'}: {first_line(error)}; write the value") from error
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}
+
+
+def _refuse_resolvers(raw: DictConfig) -> None:
+    """ConfigError if a value of the job would call a resolver, as one that reads the environment."""
+    for path, value in _leaves(OmegaConf.to_container(raw, resolve=False), ""):
+        if not path.startswith("hydra.") and isinstance(value, str) and "${" in value and _calls_resolver(value):
+            raise ConfigError(f"{path}={value}: an interpolation may name a key, not call a resolver; write the value")
+
+
+def _calls_resolver(value: str) -> bool:
+    """Whether there is a resolver's call in it, at any depth of its interpolations."""
+    waiting: list[Any] = [parse(value)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, OmegaConfGrammarParser.InterpolationResolverContext):
+            return True
+        waiting += getattr(node, "children", None) or []
+    return False
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _leaves(value, f"{path}[{i}]")
+    else:
+        yield path, node

@@ -1,0 +1,221 @@
+"""From command-line words to composed configs, by Hydra; errors in one line."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from kfx.config import catalogue, hydra_node, registry
+from kfx.config.catalogue import config_folder
+from kfx.config.check import Config, check, first_line
+from kfx.config.nodes import near
+from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
+from kfx.outcomes import ConfigError
+
+_MOST_JOBS = 10_000  # of a sweep: each is composed and checked before the first begins
+
+
+def run_name(choices: DictConfig) -> str:
+    """The experiment's name, or dataset-kernel-optimizer: the folder of a run."""
+    return choices.get("experiment") or "-".join(str(choices.get(g)) for g in ("dataset", "kernel", "optimizer"))
+
+
+def prepare() -> None:
+    """Give Hydra the options with their defaults, the sections, and the one resolver that the config files use."""
+    registry.load()
+    OmegaConf.register_new_resolver("kfx.run_name", run_name, replace=True)
+    store = ConfigStore.instance()
+    for group, options in OPTIONS.items():
+        for name, option in options.items():
+            store.store(name, option.defaults(), group=group, provider="kfx")
+    sections = {name: schema.defaults() for name, schema in SECTIONS.items() if name}
+    store.store("sections", {**SECTIONS[""].defaults(), **sections}, provider="kfx")
+
+
+def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]]:
+    """The overrides of each job of a multirun; of the one job otherwise."""
+    parsed = _parse(overrides)
+    alternatives: dict[str, list[str]] = {}
+    for override in parsed:
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            if not multirun:
+                raise ConfigError(f"{override.input_line}: several values need a multirun: kfx run -m …")
+            if not override.is_discrete_sweep():
+                if any(str(other.key_or_group) == "hydra/sweeper" for other in parsed):
+                    continue  # that sweeper draws it while it runs
+                raise ConfigError(f"{override.input_line}: the basic sweeper takes lists; write {key}=a,b,c")
+            try:
+                values = itertools.islice(override.sweep_string_iterator(), _MOST_JOBS + 1)
+                alternatives[key] = [f"{key}={value}" for value in values]
+            except (HydraException, ValueError, ArithmeticError, MemoryError) as error:
+                raise ConfigError(f"{override.input_line}: {first_line(error)}; write {key}=a,b,c") from error
+            if not alternatives[key]:
+                raise ConfigError(f"{override.input_line}: holds no value; write {key}=a,b,c")
+        else:
+            alternatives[key] = [str(override.input_line)]
+    jobs = math.prod(map(len, alternatives.values()))
+    if jobs > _MOST_JOBS:
+        raise ConfigError(f"-m: a sweep has at most {_MOST_JOBS} jobs, this one has more; split it")
+    for choice in itertools.product(*alternatives.values()):
+        yield list(choice)
+
+
+def without_sweeps(overrides: Sequence[str]) -> list[str]:
+    """The overrides that all jobs of a multirun share: what Hydra composes its own settings from."""
+    return [str(override.input_line) for override in _parse(overrides) if not override.is_sweep_override()]
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(f"cannot read {first_line(error)}; write key=value") from error
+    if any(str(override.key_or_group) == "hydra.searchpath" for override in parsed):  # it may import a package
+        raise ConfigError("hydra.searchpath: use --config-dir DIR for options of your own")
+    return parsed
+
+
+def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Config:
+    """Compose and check one job's config. ConfigError: one line with the key, what it got, and what it takes."""
+    raw = composed(overrides, search_path)
+    check_hydra(raw.hydra)
+    return check(raw)
+
+
+def check_hydra(node: DictConfig) -> None:
+    """ConfigError if a composed `hydra` node holds what kfx does not let a config change."""
+    hydra_node.check(node, _usual_hydra_node())
+
+
+def composed(overrides: Sequence[str], search_path: str | None = None, *, smoke: bool = False) -> DictConfig:
+    """The config that Hydra will hand to the job, before the checks, with Hydra's own node.
+
+    smoke: under the overrides of its own key `smoke` as well, whatever the others say.
+    """
+    try:
+        raw = _compose(overrides, search_path)
+        return _compose([*overrides, *smoke_words(raw)], search_path) if smoke else raw
+    except ConfigError:
+        raise
+    except Exception as error:  # files and words of any kind come through here, and so do errors
+        raise ConfigError(_explain(error, overrides, search_path)) from error
+
+
+def without_hydra(raw: DictConfig) -> DictConfig:
+    """The job's part of a composed config."""
+    return OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
+
+
+def smoke_words(raw: DictConfig) -> list[str]:
+    """The overrides under which a composed config ends in seconds; ConfigError where it has none."""
+    words = raw.get("smoke")
+    if not words:
+        raise ConfigError("--smoke: this config has no list of overrides under `smoke`; add one to the experiment")
+    return [str(word) for word in words]
+
+
+def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
+    prepare()
+    if search_path is not None and not Path(search_path).is_dir():
+        raise ConfigError(f"--config-dir {search_path}: is no folder")
+    extra = [f"hydra.searchpath=[{quoted(f'file://{Path(search_path).resolve()}')}]"] if search_path else []
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
+
+
+@cache
+def _usual_hydra_node() -> DictConfig:
+    return _compose([], None).hydra
+
+
+def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
+    """One line for what Hydra refused: the file or the override at fault, and what it takes."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        at = f"{error.problem_mark.name}: line {error.problem_mark.line + 1}" if error.problem_mark else "a config file"
+        return f"{at.strip()}: {' '.join(str(error.problem or error.context).split())}; mend the file"
+    known = [*GROUPS, *(name for name in SECTIONS if name), *SECTIONS[""].fields(), "experiment"]
+    for override in _parse(overrides):
+        key = str(override.key_or_group)
+        value = override.value() if override.value_type is not None else None
+        group, _, field = key.partition(".")
+        if key in catalogue.GROUPS and str(value) not in (options := catalogue.options(key, search_path)):
+            return f"{key}={value}: unknown option; it takes {near(str(value), options)}"
+        if key == "experiment" and not override.is_add():
+            return f"experiment={value}: is not part of the default config; write +experiment={value}"
+        if key in ("hydra/launcher", "hydra/sweeper") and (extra := _EXTRAS.get(str(value))):
+            return f"{key}={value}: needs a package that is not here; pip install 'kfx[{extra}]'"
+        if group not in (*known, "hydra"):
+            return f"{key}: unknown key; it takes {near(key, known)}"
+        if override.is_add() and not field and group in SECTIONS[""].fields():
+            return f"+{key}={value}: is part of every config; write {key}={value}"
+        if field and f"'{key}'" in str(error):
+            schema = _schema_without(override, overrides, search_path)
+            if schema is not None and field.split(".")[0] in schema.fields():
+                return f"{key}: not there yet; write +{override.input_line}"
+            takes = f"it takes {near(field, schema.fields())}" if schema else "see kfx run --cfg job"
+            return f"{key}: unknown key; {takes}"
+    return first_line(error)
+
+
+def _schema_without(override: Override, overrides: Sequence[str], search_path: str | None) -> type[Option] | None:
+    """The schema of the group that an override failed in, had it not been there."""
+    group = str(override.key_or_group).partition(".")[0]
+    if group in SECTIONS:
+        return SECTIONS[group]
+    if group not in OPTIONS:
+        return None
+    try:
+        rest = _compose([o for o in overrides if o != override.input_line], search_path)
+    except Exception:  # the same error again, or the next
+        return None
+    node = rest.get(group)
+    return OPTIONS[group].get(str(node.get("name"))) if isinstance(node, DictConfig) else None
+
+
+_EXTRAS = {
+    "joblib": "joblib",
+    "slurm": "slurm",
+    "submitit_slurm": "slurm",
+    "submitit_local": "slurm",
+    "optuna": "optuna",
+}
+"""What brings Hydra's launchers and sweepers."""
+
+
+def quoted(text: str) -> str:
+    """A text as a value of an override, whatever is in it."""
+    escaped = re.sub(r"(\\+)('|$)", lambda found: found[1] * 2 + found[2], text).replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def check_subfolders(nodes: Sequence[DictConfig]) -> None:
+    """ConfigError if the jobs of a sweep would not each have a folder of its own."""
+    names: dict[str, int] = {}
+    for number, node in enumerate(nodes):
+        with open_dict(node):
+            node.job.num = node.job.id = number
+        first = names.setdefault(text_at(node, "sweep.subdir"), number)
+        if first != number:
+            raise ConfigError(f"hydra.sweep.subdir: is the same for the jobs {first} and {number}; leave it out")
+
+
+def text_at(node: DictConfig, key: str) -> str:
+    """A setting of Hydra's with its interpolations written out; ConfigError where that cannot be done."""
+    try:
+        return str(OmegaConf.select(node, key, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"hydra.{key}: {first_line(error)}; set it, or write the folder") from error

@@ -1,0 +1,72 @@
+"""From a node of a config to the option that it describes: every key, type and range is checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kfx.config.registry import FieldError, Option, chosen
+from kfx.outcomes import ConfigError
+
+_MOST_SHOWN = 30
+
+
+def make_option(path: str, group: str, node: Any) -> Any:
+    """The option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
+    name = node.get("name") if isinstance(node, Mapping) else node
+    schema = chosen(path, group, name)
+    if not isinstance(node, Mapping):
+        return make(path, schema, node)
+    return make(path, schema, {key: value for key, value in node.items() if key != "name"})
+
+
+def make(path: str, schema: type[Option], node: Any) -> Any:
+    """An option or section from plain keys and values; ConfigError names the key, what it got, and what it takes."""
+    fields = schema.fields()
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{path}={node}: expected keys, one of {', '.join(fields)}; leave it out for the defaults")
+    for key in map(str, node):
+        if key not in fields:
+            at = f"{path}." if path else ""
+            raise ConfigError(f"{at}{key}: unknown key; {f'{path} takes' if path else 'it takes'} {near(key, fields)}")
+    made: dict[str, Any] = {}
+    for key, item in fields.items():
+        own = f"{path}.{key}" if path else key
+        if key in node and "convert" in item.metadata:
+            made[key] = item.metadata["convert"](own, node[key])
+        elif key in node and isinstance(item.default_factory, type) and issubclass(item.default_factory, Option):
+            made[key] = make(own, item.default_factory, node[key])
+    plain = {key: value for key, value in node.items() if key not in made}
+    try:
+        option = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
+        for key, value in made.items():
+            setattr(option, key, value)
+        return option
+    except FieldError as error:
+        raise ConfigError(f"{path}.{error}" if path else str(error)) from error
+    except OmegaConfBaseException as error:
+        if isinstance(error.__cause__, FieldError):
+            raise ConfigError(f"{path}.{error.__cause__}" if path else str(error.__cause__)) from error
+        key = str(error.full_key or "")
+        wrong = fields.get(key.split("[")[0])
+        takes = wrong.metadata.get("takes", "text") if wrong else "a value of another type"
+        got = OmegaConf.select(OmegaConf.create({"node": plain}), f"node.{key}") if key else ""
+        raise ConfigError(
+            f"{path}.{key}={got}: expected {takes}" if path else f"{key}={got}: expected {takes}"
+        ) from error
+
+
+def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """The words that would have been known, and the one that was probably meant."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return f"what kfx list shows{meant}" if len(known) > _MOST_SHOWN else f"{', '.join(known)}{meant}"
+
+
+def plain(node: Any) -> Any:
+    """Keys and values without OmegaConf's types."""
+    return OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node

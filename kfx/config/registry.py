@@ -1,0 +1,316 @@
+"""Options: what a config may choose from, each a dataclass that owns its fields, their ranges and its construction."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.config.check import Config
+
+GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device")
+"""Groups whose options are dataclasses; `experiment` holds files alone."""
+
+_FAMILIES = (
+    "kfx.data.options",
+    "kfx.kernels.options",
+    "kfx.objectives.options",
+    "kfx.sampling.options",
+    "kfx.optimizers.options",
+    "kfx.flows.options",
+    "kfx.evaluation.options",
+    "kfx.running.options",
+)
+_ENTRY_POINTS = "kfx.options"
+
+
+class FieldError(ValueError):
+    """One field of an option is wrong: what it got and what it takes."""
+
+    def __init__(self, name: str, got: Any, takes: str) -> None:
+        super().__init__(f"{name}={got}: expected {takes}")
+
+
+# ---- fields: a default, what the field takes, and what it means
+
+
+def ranged(default: Any, takes: str, test: Callable[[Any], bool], meaning: str, **more: Any) -> Any:
+    """A field with any range: `takes` in words, `test` in code. The other fields are special cases of this."""
+    metadata = {"takes": takes, "test": test, "meaning": meaning, **more}
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(default_factory=lambda: default.copy(), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+MOST_POINTS = 10_000_000
+MOST_REPEATS = 10_000
+"""Larger numbers are slips, and would only show after memory or a life had gone by."""
+
+
+def positive(default: float, meaning: str) -> Any:
+    return ranged(default, "a number > 0", lambda v: math.isfinite(v) and v > 0, meaning)
+
+
+def not_negative(default: float, meaning: str) -> Any:
+    return ranged(default, "a number >= 0", lambda v: math.isfinite(v) and v >= 0, meaning)
+
+
+def between(default: float, low: float, high: float, meaning: str) -> Any:
+    return ranged(default, f"a number > {low} and < {high}", lambda v: low < v < high, meaning)
+
+
+def from_to(default: float, low: float, high: float, meaning: str) -> Any:
+    return ranged(default, f"a number >= {low} and < {high}", lambda v: low <= v < high, meaning)
+
+
+def count(default: int, least: int, meaning: str, most: int = 10**9) -> Any:
+    return ranged(default, f"a whole number >= {least} and <= {most}", lambda v: least <= v <= most, meaning)
+
+
+def whole(default: int, meaning: str) -> Any:
+    return ranged(default, "a whole number >= 0", lambda v: v >= 0, meaning)
+
+
+def count_or_null(default: int | None, least: int, null: str, meaning: str) -> Any:
+    """null: what null stands for."""
+    takes = f"a whole number >= {least}, or null for {null}"
+    return ranged(default, takes, lambda v: v is None or least <= v <= 10**9, meaning)
+
+
+def one_of(default: str, *choices: str, meaning: str) -> Any:
+    return ranged(default, f"one of {', '.join(choices)}", lambda v: v in choices, meaning, choices=choices)
+
+
+def some_of(default: list[str], *choices: str, meaning: str) -> Any:
+    return ranged(default, f"a list out of {', '.join(choices)}", lambda v: all(item in choices for item in v), meaning)
+
+
+def flag(default: bool, meaning: str) -> Any:
+    return ranged(default, "true or false", lambda v: isinstance(v, bool), meaning)
+
+
+def rising(default: list[float] | None, meaning: str, *, null: str | None = None, lowest: float = -math.inf) -> Any:
+    """Two rising numbers; `null` says what null stands for, where it is taken."""
+
+    def test(pair: Any) -> bool:
+        return (pair is None and null is not None) or (len(pair) == 2 and lowest <= pair[0] < pair[1] < math.inf)
+
+    takes = "two rising numbers" + (f" >= {lowest:g}" if math.isfinite(lowest) else "")
+    return ranged(default, takes + (f", or null for {null}" if null else ""), test, meaning)
+
+
+def parameter(default: float, low: float, high: float, meaning: str) -> Any:
+    """A kernel's parameter, > 0, that an optimizer moves within [low, high]; a variance may be 0 as well."""
+    metadata = {"bounds": (low, high)}
+
+    def test(value: float) -> bool:
+        return math.isfinite(value) and value > 0
+
+    return ranged(default, "a number > 0", test, meaning, **metadata)
+
+
+def variance(default: float, low: float, high: float, meaning: str) -> Any:
+    """A kernel's parameter, >= 0, that an optimizer moves within [low, high]."""
+    return ranged(default, "a number >= 0", lambda v: math.isfinite(v) and v >= 0, meaning, bounds=(low, high))
+
+
+def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning: str) -> Any:
+    """A field that holds options: `convert(path, value)` makes them of what the config has."""
+    return ranged(default, takes, lambda v: True, meaning, convert=convert)
+
+
+# ---- options
+
+
+T = TypeVar("T", bound="Option")
+
+
+@dataclass
+class Option:
+    """A choice of a group, or a section of the config of its own. Making one checks each field against its range."""
+
+    group: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    origin: ClassVar[str] = "kfx"
+    """`kfx`, the distribution that brings it, or a plugin's path."""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            try:
+                good = "test" not in item.metadata or item.metadata["test"](value)
+            except TypeError:  # a list where a word belongs, or the like
+                good = False
+            if not good:
+                raise FieldError(item.name, value, item.metadata["takes"])
+
+    @classmethod
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Its fields by name, each with `takes`, `test` and `meaning` as metadata."""
+        return {item.name: item for item in dataclasses.fields(cls)}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Its fields as a config holds them by default; an option with its name."""
+        plain = {}
+        for key, item in cls.fields().items():
+            factory = item.default_factory
+            if isinstance(factory, type) and issubclass(factory, Option):
+                plain[key] = factory.defaults()
+            else:
+                plain[key] = factory() if factory is not dataclasses.MISSING else item.default
+        return {"name": cls.name, **plain} if cls.name else plain
+
+    def check(self, config: Config) -> None:
+        """ConfigError if this option cannot go with the others of a config."""
+
+
+OPTIONS: dict[str, dict[str, type[Any]]] = {group: {} for group in GROUPS}
+SECTIONS: dict[str, type[Any]] = {}
+"""Parts of a config that are not chosen; the section "" holds the keys of the config itself."""
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def option(group: str, name: str, description: str) -> Callable[[type[T]], type[T]]:
+    """Register a class as the option `group=name`; the class becomes a dataclass."""
+
+    def register(cls: type[T]) -> type[T]:
+        if group not in OPTIONS:
+            raise ConfigError(f"{group}={name}: unknown group; it takes {', '.join(OPTIONS)}")
+        if name in OPTIONS[group]:
+            raise ConfigError(f"{group}={name}: is there already, from {OPTIONS[group][name].origin}; rename it")
+        made = dataclass(cls)
+        made.group, made.name, made.description, made.origin = group, name, description, _origin
+        OPTIONS[group][name] = made
+        return made
+
+    return register
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def section(name: str, description: str) -> Callable[[type[T]], type[T]]:
+    """Register a class as the section `name` of every config; the class becomes a dataclass."""
+
+    def register(cls: type[T]) -> type[T]:
+        made = dataclass(cls)
+        made.group, made.description = name, description
+        SECTIONS[name] = made
+        return made
+
+    return register
+
+
+_origin = "kfx"
+
+
+@contextmanager
+def _from(source: str) -> Iterator[None]:
+    """Within the block, options that register come from `source`."""
+    global _origin
+    before, _origin = _origin, source
+    try:
+        yield
+    finally:
+        _origin = before
+
+
+@cache
+def load() -> None:
+    """Register kfx's own options and those of installed packages."""
+    for family in _FAMILIES:
+        importlib.import_module(family)
+    for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):
+        source = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+        with _from(source):
+            try:
+                entry.load()
+            except Exception as error:  # of a stranger's code anything may come
+                raise ConfigError(f"{source}: its options cannot be loaded: {_where(error)}") from error
+
+
+def chosen(path: str, group: str, name: Any) -> type[Any]:
+    """The option of a group by its name; ConfigError, with `path` as the key, where there is none."""
+    if name not in OPTIONS[group]:
+        raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")
+    return OPTIONS[group][name]
+
+
+# ---- plugins: options in a file that a person names on the command line
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A Python file whose options are registered: where it is, and what was in it."""
+
+    path: str
+    sha256: str
+
+
+_plugins: dict[str, Plugin] = {}
+
+
+def plugins() -> list[Plugin]:
+    """Those in use, in the order of their names on the command line."""
+    return list(_plugins.values())
+
+
+def plug_in(paths: Sequence[str | Path]) -> None:
+    """Register the options in these files; ConfigError with one line for a file that is missing or fails."""
+    load()
+    for path in map(Path, paths):
+        if not path.is_file() or path.suffix != ".py":
+            raise ConfigError(f"--plugin {path}: expected a Python file")
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        if sha256 in _plugins:
+            continue
+        name = f"kfx_plugin_{path.stem}_{sha256[:8]}"
+        spec = importlib.util.spec_from_file_location(name, path.resolve())
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # where its dataclasses look their annotations up
+        with _from(str(path)):
+            try:
+                spec.loader.exec_module(module)
+            except ConfigError as error:
+                raise ConfigError(f"--plugin {path}: {error}") from error
+            except (Exception, SystemExit) as error:  # of a stranger's code anything may come
+                raise ConfigError(f"--plugin {path}: {_where(error)}") from error
+        _plugins[sha256] = Plugin(str(path), sha256)
+
+
+def require(needed: Sequence[dict[str, str]], where: str) -> None:
+    """ConfigError unless the plugins in use are those that a record names, by their content."""
+    present = {plugin.sha256 for plugin in plugins()}
+    for plugin in needed:
+        if plugin["sha256"] in present:
+            continue
+        name = Path(plugin["path"]).name
+        if any(Path(other.path).name == name for other in plugins()):
+            raise ConfigError(
+                f"{where}: was made with another {name} (SHA-256 {plugin['sha256'][:12]}…); give that file"
+            )
+        raise ConfigError(f"{where}: was made with the plugin {plugin['path']}; add --plugin {plugin['path']}")
+
+
+def _where(error: BaseException) -> str:
+    """An error in one line, with the line of the file that it came from."""
+    frame, line = error.__traceback__, None
+    while frame is not None:
+        line, frame = frame.tb_lineno, frame.tb_next
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" + (f" (line {line})" if line is not None else "")

@@ -1,0 +1,315 @@
+"""Data sets to choose from: their sizes, classes, image shapes and files, and how each is made."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kfx.config.nodes import make_option
+from kfx.config.registry import (
+    MOST_POINTS,
+    Option,
+    count,
+    count_or_null,
+    nested,
+    not_negative,
+    one_of,
+    option,
+    positive,
+    ranged,
+    rising,
+    some_of,
+)
+from kfx.outcomes import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kfx.data.dataset import Dataset
+
+STEPS = ("center", "unit_norm", "normalize")
+
+
+@dataclass
+class DatasetOption(Option, abc.ABC):
+    """A data set. A subclass has the fields `n_train` and `n_test`, and `build`."""
+
+    n_train: Any = ranged(None, "a number", lambda v: True, "training points")
+    n_test: Any = ranged(None, "a number", lambda v: True, "test points")
+    preprocess: list[str] = some_of([], *STEPS, meaning="steps applied in this order, by statistics of training points")
+
+    has_classes: ClassVar[bool] = False
+    """Whether it is a classification."""
+    image: ClassVar[tuple[int, int] | None] = None
+    """Height and width of its images; None for a table of numbers."""
+    is_table: ClassVar[bool] = False
+    """Whether its test points are taken from the one table that it is, as cross-validation wants it."""
+    pool: ClassVar[int | None] = None
+    """How many points it has to take training points from; None for as many as are asked for."""
+
+    @abc.abstractmethod
+    def build(self, rng: np.random.Generator) -> Dataset:
+        """Load or make it. rng: picks subsets and random points."""
+
+    def available(self) -> int | None:
+        """How many training points it can have, or a bound of them; None for any number."""
+        return self.pool
+
+    def size(self) -> int:
+        """How many training points it is asked for, without reading it; DataError if it has not so many. With some
+        classes and n_train null the answer is a bound."""
+        available = self.available()
+        if available is None:
+            return int(self.n_train)
+        wanted = available if self.n_train is None else self.n_train
+        if available < 2 or wanted > available:
+            asked = f"dataset.n_train={self.n_train}, dataset.n_test={self.n_test}"
+            raise DataError(f"{asked}: {self.name} leaves at most {max(available, 0)} training points")
+        return wanted
+
+    def files(self) -> list[tuple[str, str]]:
+        """(data set, file) for each original file that it is read from."""
+        from kfx.data.files import FILES
+
+        return [(self.name, file) for file in FILES.get(self.name, ())]
+
+
+def _any(least: int, meaning: str, default: int) -> Any:
+    return count(default, least, meaning, most=MOST_POINTS)
+
+
+# ---- synthetic
+
+
+@option("dataset", "three_bumps", "f(x) = sin 2x + 3 sin 3x + 2 sin 4x on [-pi, pi]; one-dimensional regression")
+class ThreeBumps(DatasetOption):
+    n_train: int = _any(2, "training points", 100)
+    n_test: int = _any(1, "test points", 200)
+    points: str = one_of("grid", "grid", "random", meaning="where the training points are")
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.synthetic import three_bumps
+
+        return three_bumps(self.n_train, self.n_test, self.points, rng)
+
+
+@option("dataset", "swiss_roll", "Two interleaved spirals, labels +1 and -1")
+class SwissRoll(DatasetOption):
+    has_classes = True
+
+    n_train: int = _any(2, "training points of both arms together", 120)
+    n_test: int = _any(1, "test points of both arms together", 200)
+    variant: str = one_of(
+        "symmetric",
+        "symmetric",
+        "darcy",
+        "khalid",
+        meaning="symmetric: t over t_range; darcy: his size, on which his sigmas apply; khalid: the thesis's spirals",
+    )
+    t_range: list[float] = rising([math.pi / 2, 5 * math.pi / 2], "of the spirals' parameter, with variant=symmetric")
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.synthetic import swiss_roll
+
+        return swiss_roll(self.n_train, self.n_test, self.variant, (self.t_range[0], self.t_range[1]))
+
+
+@option("dataset", "gp_sample", "A draw of a Gaussian process with a known kernel: can its parameters be found again?")
+class GPSample(DatasetOption):
+    n_train: int = count(100, 2, "training points", most=20_000)  # the eigenvalues of their Gram matrix are computed
+    n_test: int = count(100, 1, "test points", most=20_000)
+    dimensions: int = count(1, 1, "coordinates of a point", most=10_000)
+    width: float = positive(20.0, "points are uniform in a box of this width about 0")
+    function: str = one_of(
+        "sample", "sample", "kernel", meaning="sample: a draw; kernel: K(x, 0) in its place, as in Darcy's scripts"
+    )
+    noise: float = not_negative(0.0, "standard deviation, on training targets alone")
+    kernel: Any = nested(
+        {"name": "rbf"},
+        "a kernel: name and parameters",
+        lambda path, value: make_option(path, "kernel", value),
+        "its covariance; parameters with a plus, +dataset.kernel.sigma=2",
+    )
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.synthetic import gp_sample
+
+        gram = self.kernel.build(None).gram
+        return gp_sample(self.n_train, self.n_test, self.dimensions, self.width, self.noise, gram, rng, self.function)
+
+
+@dataclass
+class _NoisyCurve(DatasetOption):
+    n_train: int = _any(2, "training points", 100)
+    n_test: int = _any(1, "test points, without noise", 200)
+    noise: float = not_negative(0.1, "standard deviation, on training targets alone")
+
+
+@option("dataset", "noisy_sine", "y = sin x + noise on [0, 3 pi] (Darcy 2020, section 2.2.3 and eq. 2.5)")
+class NoisySine(_NoisyCurve):
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.synthetic import noisy_sine
+
+        return noisy_sine(self.n_train, self.n_test, self.noise, rng)
+
+
+@option("dataset", "line", "y = x + noise on [0, 1]")
+class Line(_NoisyCurve):
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.synthetic import line
+
+        return line(self.n_train, self.n_test, self.noise, rng)
+
+
+# ---- tables, of which training and test points are taken
+
+
+@dataclass
+class Table(DatasetOption):
+    """Rows of one table, training and test points disjoint."""
+
+    is_table = True
+
+    n_train: int | None = count_or_null(None, 2, "all that are not test points", "training points, at random by seed")
+    n_test: int = count(100, 0, "test points, at random by seed; 0 with evaluation=k_fold, which makes its own")
+
+    def available(self) -> int | None:
+        return None if self.pool is None else self.pool - self.n_test
+
+
+@option("dataset", "diabetes", "scikit-learn's diabetes progression, 442 patients, 10 features; embedded, regression")
+class Diabetes(Table):
+    pool = 442
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.embedded import diabetes
+
+        return diabetes(self.n_train, self.n_test, rng)
+
+
+@option("dataset", "boston", "Boston housing: 506 districts, 13 features, median price")
+class Boston(Table):
+    pool = 506
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.tabular import boston
+
+        return boston(self.n_train, self.n_test, rng)
+
+
+@option("dataset", "wine_red", "Red wine: 1599 wines, 11 measurements, a grade from 1 to 10")
+class WineRed(Table):
+    pool = 1599
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.tabular import wine
+
+        return wine("red", self.n_train, self.n_test, rng)
+
+
+@option("dataset", "wine_white", "White wine: 4898 wines, 11 measurements, a grade from 1 to 10")
+class WineWhite(Table):
+    pool = 4898
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.tabular import wine
+
+        return wine("white", self.n_train, self.n_test, rng)
+
+
+# ---- images
+
+
+def _classes() -> Any:
+    return ranged(
+        None,
+        "two or more different numbers from 0 to 9, or null for all",
+        lambda v: v is None or (all(isinstance(i, int) and 0 <= i <= 9 for i in v) and len(set(v)) == len(v) > 1),
+        "only these classes, which then count from 0 in order",
+    )
+
+
+@option("dataset", "digits", "scikit-learn's 1797 handwritten digits, 8 x 8 pixels; embedded, needs no file")
+class Digits(Table):
+    has_classes = True
+    image = (8, 8)
+    pool = 1797
+
+    n_test: int = count(500, 0, "test points, at random by seed; 0 with evaluation=k_fold, which makes its own")
+    classes: list[int] | None = _classes()
+
+    def available(self) -> int:
+        left = self.pool - self.n_test
+        return left if self.classes is None else min(left, 183 * len(self.classes))
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.embedded import digits
+
+        return digits(self.n_train, self.n_test, self.classes, rng)
+
+
+@dataclass
+class Images(DatasetOption):
+    """Images with training and test files of their own."""
+
+    has_classes = True
+    most_of_a_class: ClassVar[int]
+
+    n_train: int | None = count_or_null(None, 2, "all", "training images, a random subset by seed")
+    n_test: int | None = count_or_null(1000, 1, "all", "test images, a random subset by seed")
+    classes: list[int] | None = _classes()
+
+    def available(self) -> int | None:
+        if self.pool is None or self.classes is None:
+            return self.pool
+        return min(self.pool, self.most_of_a_class * len(self.classes))
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.images import idx_dataset
+
+        return idx_dataset(self.name, self.n_train, self.n_test, self.classes, rng)
+
+
+@option("dataset", "mnist", "MNIST: handwritten digits, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images")
+class MNIST(Images):
+    image = (28, 28)
+    pool = 60_000
+    most_of_a_class = 6742
+
+
+@option(
+    "dataset",
+    "fashion_mnist",
+    "Fashion-MNIST: articles of clothing, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images",
+)
+class FashionMNIST(Images):
+    image = (28, 28)
+    pool = 60_000
+    most_of_a_class = 6000
+
+
+@option("dataset", "cifar10", "CIFAR-10: colour images of 32 x 32 pixels in [-1, 1], channels first")
+class Cifar10(Images):
+    image = (32, 32)
+    most_of_a_class = 5000
+
+    batches: list[int] = ranged(
+        [1, 2, 3, 4, 5],
+        "a list of different numbers from 1 to 5",
+        lambda v: len(v) > 0 and len(set(v)) == len(v) and all(1 <= i <= 5 for i in v),
+        "which of the five training files to read",
+    )
+
+    def available(self) -> int:
+        images = 10_000 * len(self.batches)
+        return images if self.classes is None else min(images, self.most_of_a_class * len(self.classes))
+
+    def files(self) -> list[tuple[str, str]]:
+        return [("cifar10", f"data_batch_{i}") for i in self.batches] + [("cifar10", "test_batch")]
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.images import cifar10
+
+        return cifar10(self.n_train, self.n_test, self.batches, self.classes, rng)

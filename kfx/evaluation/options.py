@@ -1,0 +1,205 @@
+"""Evaluations to choose from: on test points, or in folds; and how predictions are made and judged."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.registry import (
+    MOST_REPEATS,
+    OPTIONS,
+    FieldError,
+    Option,
+    count,
+    flag,
+    one_of,
+    option,
+    ranged,
+)
+from kfx.numerics.choices import SCALES, SOLVERS
+from kfx.outcomes import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kfx.config.check import Config
+    from kfx.data.dataset import Dataset
+    from kfx.evaluation.scoring import Scoring
+    from kfx.numerics.regularization import Regularization
+    from kfx.numerics.streams import Streams
+
+
+def _is_not_negative(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+@dataclass
+class EvaluationRegularization(Option):
+    """λ of evaluation."""
+
+    value: Any = ranged(
+        None,
+        "a number >= 0, a list of them, validation, or null for the objective's",
+        lambda v: (
+            v in (None, "validation")
+            or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
+        ),
+        "of a list each is evaluated; validation: the best for each kernel, as in regularization",
+    )
+    scale: str | None = ranged(
+        None,
+        f"one of {', '.join(SCALES)}, or null for regularization.scale",
+        lambda v: v is None or v in SCALES,
+        "units of value",
+    )
+
+
+Job = tuple[int, int, "np.ndarray"]
+"""(repeat, part, order of its training points) of one evaluation."""
+
+
+@dataclass
+class EvaluationOption(Option, abc.ABC):
+    """Kernel ridge regression with each kernel; a subclass says on which points."""
+
+    n_interpolation: list[int] | None = ranged(
+        None,
+        "a list of different whole numbers >= 1, or null for all training points",
+        lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
+        "N_I: how many training points are interpolated",
+    )
+    random_kernels: int = count(0, 0, "kernels with random parameters to evaluate beside them", most=MOST_REPEATS)
+    batches: int = count(10, 0, "held out: rho before and after on the same ones", most=MOST_REPEATS)
+    regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
+    solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
+    rcond: float | None = ranged(
+        None,
+        "a number > 0 and < 1 (with solver=lstsq), or null",
+        lambda v: v is None or 0 < v < 1,
+        "lstsq: drop singular values below rcond times the largest",
+    )
+    clip: list[float] | None = ranged(
+        None,
+        "[lowest, highest] that a prediction may be, or null",
+        lambda v: v is None or (len(v) == 2 and v[0] < v[1]),
+        "as [1,10] for grades",
+    )
+    train_error: bool = flag(False, "also train_mse and train_mae: on the training points")
+    posterior_variance: bool = flag(False, "also the variance of each prediction")
+    save_predictions: bool = flag(False, "keep them in predictions.npz")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rcond is not None and self.solver != "lstsq":
+            raise FieldError("rcond", self.rcond, f"null with solver={self.solver}; only lstsq cuts eigenvalues off")
+        if self.posterior_variance and self.solver != "cholesky":
+            raise FieldError("posterior_variance", True, f"false with solver={self.solver}; it needs cholesky")
+
+    def fold_size(self, n: int) -> int:
+        """How many of n training points a kernel is trained on."""
+        return n
+
+    def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
+        """What kernels are trained and judged on."""
+        return [whole]
+
+    @abc.abstractmethod
+    def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
+        """The evaluations of one kernel."""
+
+    def regularizations(self, config: Config) -> list[Regularization]:
+        """λ, one or several: the objective's where the config is silent."""
+        from kfx.numerics.regularization import Regularization
+
+        own, usual = self.regularization, config.regularization
+        values = usual.value if own.value in (None, "validation") else own.value
+        listed = values if isinstance(values, list) else [values]
+        return [Regularization(float(value), own.scale or usual.scale) for value in listed]
+
+    def scoring(self, config: Config) -> Scoring:
+        """How predictions are made and judged."""
+        from kfx.evaluation.scoring import Scoring
+
+        return Scoring(
+            self.regularizations(config),
+            own=self.regularization.value is None,
+            solver=self.solver,
+            rcond=self.rcond,
+            variance=self.posterior_variance,
+            clip=None if self.clip is None else (self.clip[0], self.clip[1]),
+            train_error=self.train_error,
+        )
+
+    def check(self, config: Config) -> None:
+        try:
+            size = config.training_size()
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+        for n in self.n_interpolation or ():
+            if n > size:
+                raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
+
+
+@option("evaluation", "default", "Kernel ridge regression with the initial and the trained kernel")
+class TestPoints(EvaluationOption):
+    repeats: int = count(1, 1, "different random subsets", most=MOST_REPEATS)
+    balanced: bool = flag(False, "equal numbers of each class")
+
+    def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
+        from kfx.evaluation.scoring import interpolation_order
+
+        orders = [interpolation_order(parts[0], self.balanced, streams["evaluation"]) for _ in range(self.repeats)]
+        return [(repeat, 0, order) for repeat, order in enumerate(orders)]
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        if config.dataset.n_test == 0:
+            raise ConfigError(
+                "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"
+            )
+        if self.balanced and not config.dataset.has_classes:
+            raise ConfigError(
+                f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false"
+            )
+
+
+@option(
+    "evaluation",
+    "k_fold",
+    "k-fold cross-validation over the training points: a kernel is trained on each fold's complement "
+    "(dataset.n_test=0: over all points)",
+)
+class KFold(EvaluationOption):
+    folds: int = count(5, 2, "parts, each the test points once")
+    shuffle: bool = flag(False, "false: in the order of the file")
+    train_error: bool = flag(True, "also train_mse and train_mae: on the training points")
+
+    def fold_size(self, n: int) -> int:
+        return n - math.ceil(n / self.folds)
+
+    def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
+        from kfx.data.dataset import folds
+
+        return folds(whole, self.folds, self.shuffle, rng)
+
+    def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
+        import numpy as np
+
+        rng, whole = streams["evaluation"], self.n_interpolation is None
+        sizes = [len(part.x_train) for part in parts]
+        return [(k, k, np.arange(n) if whole else rng.permutation(n)) for k, n in enumerate(sizes)]
+
+    def check(self, config: Config) -> None:
+        if not config.dataset.is_table:
+            tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node.is_table)
+            raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
+        try:
+            whole = config.dataset.size()
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+        if self.fold_size(whole) < 2 or self.folds > whole:
+            raise ConfigError(f"evaluation.folds={self.folds}: too many for {whole} points; take fewer folds")
+        super().check(config)

@@ -1,0 +1,227 @@
+"""How well a kernel interpolates: kernel ridge regression on subsets of the training points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from kfx.data.dataset import Dataset, predicted_labels
+from kfx.kernels.base import Kernel
+from kfx.numerics.incidents import collect
+from kfx.numerics.regression import coefficients, posterior_variance
+from kfx.numerics.regularization import Regularization
+from kfx.outcomes import Event, NumericalError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TEST_BLOCK = 2000
+
+
+def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator) -> np.ndarray:
+    """A random order of the training points; each head of it is a subset. Balanced: each head holds the classes
+    in equal numbers, as far as they go."""
+    order = rng.permutation(len(data.x_train))
+    if not balanced:
+        return order
+    assert data.labels_train is not None
+    labels = data.labels_train[order]
+    rank = np.empty(len(order), dtype=int)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        rank[members] = np.arange(len(members))
+    return order[np.argsort(rank, kind="stable")]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How predictions are made and judged.
+
+    regularizations: each is evaluated. own: a kernel that brings its λ is evaluated with that, under the name of the
+    first of them. clip: lowest and highest that a prediction may be. train_error: also on the
+    training points.
+    """
+
+    regularizations: Sequence[Regularization]
+    own: bool = True
+    solver: str = "cholesky"
+    rcond: float | None = None
+    variance: bool = False
+    clip: tuple[float, float] | None = None
+    train_error: bool = False
+
+
+def evaluate(
+    name: str,
+    kernel: Kernel,
+    data: Dataset,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    repeat: int,
+    order: np.ndarray,
+    sizes: Sequence[int],
+    scoring: Scoring,
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
+    """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel and one repeat.
+
+    A system that cannot be solved gives NaN and a line among the failures.
+
+    tensors: x_train, y_train, x_test. sizes: N_I, each a head of `order`, so that one Gram matrix serves them all.
+    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`).
+    """
+    x_train, y_train, x_test = tensors
+    largest = max(sizes)
+    head = torch.as_tensor(order[:largest], device=x_train.device)
+    points, targets = x_train[head], y_train[head]
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
+    failures: list[str] = []
+    try:
+        gram = kernel.gram(points)
+        cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
+    except NumericalError as error:
+        failures.append(f"{name} {kernel!r}: {error}")
+        gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
+        cross = gram.new_full((len(x_test), largest), math.nan)
+    for size in sizes:
+        for regularization in scoring.regularizations:
+            used = gram[:size, :size]
+            own = kernel.own_regularization if scoring.own else None
+            effective = (own or regularization).of(used)
+            key = f"{name}/{size}/{repeat}/{regularization.value!r}"
+            measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
+            with collect() as incidents:
+                try:
+                    alpha = coefficients(
+                        used, targets[:size].to(torch.float64), effective, scoring.solver, scoring.rcond
+                    )
+                    prediction = _predicted(cross[:, :size], alpha, scoring.clip)
+                    if not np.isfinite(prediction).all():
+                        raise NumericalError(Event.DIVERGED, "a prediction is not finite")
+                    arrays[f"{key}/mean"] = prediction
+                    found = metrics(prediction, data)
+                    if not all(map(math.isfinite, found.values())):
+                        raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
+                    measured |= found
+                    if scoring.train_error:
+                        fitted = [
+                            _predicted(kernel.gram(block, points[:size]), alpha, scoring.clip)
+                            for block in x_train.split(_TEST_BLOCK)
+                        ]
+                        measured |= _errors(np.concatenate(fitted), data.y_train, "train_")
+                    if scoring.variance:
+                        spread = posterior_variance(used, cross[:, :size], kernel.diagonal(x_test), effective)
+                        arrays[f"{key}/variance"] = spread.cpu().numpy()
+                        measured["mean_posterior_variance"] = float(spread.mean())
+                except NumericalError as error:  # one bad kernel must not cost the others their evaluation
+                    failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
+            measured |= {"effective_regularization": effective, "jitter": incidents.jitter}
+            rows += [
+                {
+                    "kernel": name,
+                    "n_interpolation": size,
+                    "repeat": repeat,
+                    "regularization": (own or regularization).value,
+                    "metric": metric,
+                    "value": value,
+                    "configured_regularization": regularization.value,
+                }
+                for metric, value in measured.items()
+            ]
+    return rows, arrays, failures
+
+
+def _predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
+    prediction = (cross.to(torch.float64) @ alpha).cpu().numpy()
+    return prediction if clip is None else prediction.clip(*clip)
+
+
+def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
+    """MSE and MAE over test points and outputs, and the accuracy in [0, 1] where there are classes."""
+    result = _errors(prediction, data.y_test)
+    if data.labels_test is not None:
+        return {"accuracy": float(np.mean(predicted_labels(prediction) == data.labels_test)), **result}
+    return result
+
+
+def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str, float]:
+    error = prediction - y
+    with np.errstate(over="ignore"):  # an infinite error is a failure, and said as one
+        return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
+
+
+def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
+    """What `evaluate` measures on this data."""
+    accuracy = ["accuracy"] if data.labels_test is not None else []
+    train = ["train_mse", "train_mae"] if scoring.train_error else []
+    spread = ["mean_posterior_variance"] if scoring.variance else []
+    return [*accuracy, "mse", "mae", *train, *spread, "effective_regularization", "jitter"]
+
+
+_PLACE = ["n_interpolation", "configured_regularization", "metric"]
+
+
+def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+    """Mean and standard deviation over repeats, for `metrics.json`. `whole`: what to call the number of interpolation
+    points when each fold takes all of its own, which may differ by one."""
+    found = []
+    groups: Any = _table(rows, whole).groupby(["kernel", *_PLACE], sort=False)
+    for (kernel, size, configured, metric), group in groups:
+        used = set(group["regularization"])
+        found.append(
+            {
+                "kernel": kernel,
+                "n_interpolation": int(size),
+                "regularization": float(used.pop()) if len(used) == 1 else None,
+                "metric": metric,
+                "configured_regularization": float(configured),
+                **_spread(group["value"].to_numpy(dtype=float)),
+            }
+        )
+    return found
+
+
+def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+    """Mean and standard deviation over repeats of what the trained kernel has more than the initial one, on the same
+    points. `whole`: as for `summary`."""
+    table = _table(rows, whole)
+    keys = [*_PLACE, "repeat"]
+    initial, trained = (table[table["kernel"] == name][[*keys, "value"]] for name in ("initial", "trained"))
+    both = trained.merge(initial, on=keys, suffixes=("", "_initial"))
+    both["change"] = both["value"] - both["value_initial"]
+    groups: Any = both.groupby(_PLACE, sort=False)
+    return [
+        {
+            "n_interpolation": int(size),
+            "configured_regularization": float(configured),
+            "metric": metric,
+            **_spread(group["change"].to_numpy(dtype=float)),
+        }
+        for (size, configured, metric), group in groups
+    ]
+
+
+def _table(rows: Sequence[Mapping[str, Any]], whole: int | None) -> pd.DataFrame:
+    import pandas as pd
+
+    table = pd.DataFrame(list(rows))
+    return table if whole is None else table.assign(n_interpolation=whole)
+
+
+def _spread(values: np.ndarray) -> dict[str, Any]:
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(np.mean(values)), "sd": sd, "repeats": len(values)}
+
+
+def constant_prediction(data: Dataset) -> tuple[str, float]:
+    """The metric by which a data set is judged, and what a prediction that knows no points has: the largest class of
+    the training points, or the mean of their targets."""
+    if data.labels_train is not None and data.labels_test is not None:
+        largest = np.bincount(data.labels_train).argmax()
+        return "accuracy", float(np.mean(data.labels_test == largest))
+    with np.errstate(over="ignore"):
+        return "mse", float(np.mean((data.y_test - data.y_train.mean(axis=0)) ** 2))

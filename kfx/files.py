@@ -1,0 +1,140 @@
+"""Files written whole or row by row, so that a crash at any moment leaves something that reads; and their checksums."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def in_bytes(size: float) -> str:
+    """3.8 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write whole or not at all: a reader never sees half a file."""
+    write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that it is there whole, or as it was before."""
+    with whole_file(path) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def whole_path(path: Path) -> Iterator[Path]:
+    """A path to write to; what is there at the end takes the place of `path`, which is whole at every moment."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_file(path: Path, *, keep: Path | None = None, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file to write that is there whole afterwards, or as it was before.
+
+    keep: where the one before goes. durable: on the disk itself when the block ends.
+    """
+    with whole_path(path) as partial:
+        with partial.open("wb") as stream:
+            yield stream
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
+    if durable:
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, reach the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest(path: Path, algorithm: str) -> str:
+    """A file's checksum in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows neither NaN nor NumPy: null, lists and plain numbers stand for them."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class Rows:
+    """A CSV file whose rows reach the operating system as they are written, each call in one piece.
+
+    keep: None goes on at the end of what is there; a number of bytes goes on after those; 0 starts anew.
+    """
+
+    def __init__(self, path: Path, header: Sequence[str], keep: int | None = 0) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.size = os.fstat(self._file).st_size if keep is None else keep
+        os.ftruncate(self._file, self.size)
+        os.lseek(self._file, self.size, os.SEEK_SET)
+        if self.size == 0:
+            self.write(header)
+
+    def write(self, *rows: Sequence[Any]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        content = text.getvalue().encode()
+        written = os.write(self._file, content)
+        self.size += written
+        if written < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def read_rows(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV file of a run without a half-written last row; an empty frame of these columns where there is none."""
+    import pandas as pd
+
+    if not path.is_file() or b"\n" not in path.read_bytes():  # a kill may come before its first line
+        return pd.DataFrame(columns=list(columns))
+    whole = path.read_text().rpartition("\n")[0]
+    # Python's own number parser gives back each float as it was written.
+    return pd.read_csv(io.StringIO(whole), engine="python", keep_default_na=False, na_values=["nan"])

@@ -1,0 +1,204 @@
+"""Flows: the points move along −∂ρ/∂X, layer after layer, until the kernel fits them (Owhadi & Yoo 2019, §6)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from kfx.flows.flowed import FlowedKernel, digests
+from kfx.flows.layer_file import HEADER, LayerFile, read_layers
+from kfx.flows.layers import EulerLayer, RungeKuttaLayer, checked, crossings
+from kfx.flows.vector_field import Interpolation, Velocity
+from kfx.kernels.base import Kernel
+from kfx.numerics.incidents import collect
+from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling.samplers import Batch, FixedSampler
+
+Layer = EulerLayer | RungeKuttaLayer
+
+
+@dataclass(frozen=True)
+class LayerBatch:
+    """What a layer is made from: the batch's points x_f = x[index] as they are now, their targets, and the kernel."""
+
+    number: int
+    batch: Batch
+    index: torch.Tensor
+    x_f: torch.Tensor
+    y_f: torch.Tensor
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class Move:
+    """A layer, where it takes the training points, the longest way among them, and its own columns of the trace."""
+
+    layer: Layer
+    x: torch.Tensor
+    displacement: float
+    shown: dict[str, float]
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """What the flows have in common.
+
+    complete: see `Velocity`. remove_merged: of two points with the same target that come closer than this one is no
+    longer drawn into batches, though it flows on (Owhadi & Yoo 2019, §7.1); 0 never. record_layers: keep on disk what
+    moves points that do not flow along.
+    """
+
+    interpolation: Interpolation
+    complete: bool = False
+    remove_merged: float = 0.0
+    record_layers: bool = False
+
+
+class Flow(Optimizer):
+    """Draws a batch, makes a layer of it, moves all points by it, `iterations` times.
+
+    `fit` takes (x, y, along): the points of `along` flow along and are not learned from. It returns the kernel
+    composed with the flow. Where the arithmetic fails, all points merge or the field vanishes, the flow stops with the
+    event in the trace, at the last good positions.
+    """
+
+    stops_where_it_stands = True
+    needs_together = False
+    """Whether the steps of new points depend on all of them at once."""
+    pace: ClassVar[str] = "step"
+    """What a layer's own column is: its ε, or how many steps it took."""
+
+    def __init__(
+        self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int, settings: FlowSettings
+    ) -> None:
+        super().__init__(loss, sampler, iterations)
+        self.settings = settings
+        self.diagnostics = (self.pace, "displacement", "field_evaluations", "field_jitter", "crossings")
+        self.field_evaluations = 0
+
+    # ---- what a flow writes
+
+    @abc.abstractmethod
+    def make_layer(self, evaluation: Evaluation, at: LayerBatch) -> Move:
+        """The layer of a batch, from the objective and its gradient at the batch's points. NumericalError where it
+        cannot be had."""
+
+    def look_ahead(self, kernel: Kernel) -> Kernel:
+        """The kernel that a layer is made with."""
+        return kernel
+
+    def next_kernel(self, kernel: Kernel, evaluation: Evaluation) -> Kernel:
+        """The kernel of the next layer."""
+        return kernel
+
+    def layer_bytes(self, x: torch.Tensor, y: torch.Tensor) -> int:
+        """About what a recorded layer takes on disk: two arrays like the batch's points."""
+        return 2 * (self.sampler.batch_size or len(x)) * x[0].numel() * x.element_size() + 4 * HEADER
+
+    # ---- a fit
+
+    def start(self, task: Task) -> None:
+        self.task, self.kernel, self.x, self.along = task, task.kernel, task.x, task.along
+        self.names = digests(torch.cat([task.x, task.along]))
+        self.velocity = Velocity(task.loss, self.settings.interpolation, self.settings.complete)
+        self.pool, self.pool_changed = torch.arange(len(task.x), device=task.x.device), False
+        self.field_evaluations, self.layer_file_size = 0, 0
+        self.layer_file: LayerFile | None = None
+
+    def state(self) -> dict[str, Any]:
+        if self.layer_file is not None:
+            self.layer_file_size = self.layer_file.size
+        return {
+            "x": self.x,
+            "along": self.along,
+            "kernel": self.kernel.flat,
+            "candidates": self.pool,
+            "field_evaluations": self.field_evaluations,
+            "layers": self.layer_file_size,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        x = self.task.x
+        self.x, self.along = (
+            torch.as_tensor(state[name], device=x.device).reshape(-1, *x.shape[1:]) for name in ("x", "along")
+        )
+        self.kernel = self.kernel.with_flat(state["kernel"])
+        self.pool, self.pool_changed = torch.as_tensor(state["candidates"], device=x.device), True
+        self.field_evaluations, self.layer_file_size = state["field_evaluations"], state["layers"]
+
+    def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
+        return self.kernel, self.x, self.along
+
+    def candidates(self) -> torch.Tensor | None:
+        if self.pool_changed:  # by a restore
+            self.pool_changed = False
+            return self.pool
+        if not self.settings.remove_merged:
+            return None
+        left = self._without_merged()
+        if len(left) == len(self.pool):
+            return None
+        self.pool = left
+        return left
+
+    def ask(self, iteration: int, batch: Batch) -> Question:
+        index = self.pool[torch.as_tensor(batch.indices, device=self.x.device)]
+        x_f, y_f, kernel = self.x[index], self.task.y[index], self.look_ahead(self.kernel)
+        self.at = LayerBatch(iteration, batch, index, x_f, y_f, kernel)
+        return Question(kernel.flat, kernel=kernel, points=x_f, targets=y_f)
+
+    def tell(self, evaluation: Evaluation) -> Row:
+        with collect() as incidents:
+            move = self.make_layer(evaluation, self.at)
+            along = checked(move.layer.move(self.along), self.kernel)
+        checked(move.x, self.kernel)
+        if self.settings.record_layers:
+            self._layer_file().append(move.layer)
+        self.x, self.along, self.kernel = move.x, along, self.next_kernel(self.kernel, evaluation)
+        shown = {
+            **move.shown,
+            "displacement": move.displacement,
+            "field_jitter": incidents.jitter,
+            "field_evaluations": self.field_evaluations,
+            "crossings": crossings(self.task.x, self.x),
+        }
+        return Row(diagnostics=shown)
+
+    def result(self) -> FlowedKernel:
+        layers = None
+        if self.settings.record_layers:
+            self._layer_file().close()
+            layers = partial(self.recorded, self.task.layer_path, self.kernel, self.task.loss)
+        return FlowedKernel(self.kernel, (self.names, torch.cat([self.x, self.along])), layers, self.needs_together)
+
+    def recorded(self, path: Path, kernel: Kernel, loss: Loss) -> Iterator[Layer]:
+        """The layers in a file, over a kernel of the kind that made them."""
+        return read_layers(path, kernel, Velocity(loss, self.settings.interpolation, self.settings.complete), self)
+
+    def _layer_file(self) -> LayerFile:
+        if self.layer_file is None:
+            self.layer_file = LayerFile(self.task.layer_path, self.layer_file_size)
+        return self.layer_file
+
+    def _without_merged(self) -> torch.Tensor:
+        """The candidates for batches without those that merged with another of the same target."""
+        points = self.x[self.pool].reshape(len(self.pool), -1)
+        targets = torch.unique(self.task.y[self.pool], dim=0, return_inverse=True)[1]
+        # By differences: a matrix product cannot tell points this near apart.
+        distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+        near = (targets[:, None] == targets[None, :]) & (distances < self.settings.remove_merged)
+        merged = torch.triu(near, diagonal=1).any(dim=0)
+        if not bool(merged.any()):
+            return self.pool
+        left = self.pool[~merged]
+        if len(left) < (self.sampler.batch_size or 2):
+            raise NumericalError(Event.COLLAPSED, f"points of one target have merged, and {len(left)} are left")
+        return left

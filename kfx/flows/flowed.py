@@ -1,0 +1,134 @@
+"""A kernel on points that a flow has moved: K(F(x), F(x'))."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from kfx.files import whole_file
+from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.regularization import Regularization
+
+_BLOCK = 4096
+
+
+class FlowedKernel(Kernel):
+    """`kernel` after a flow F. Its parameters are the kernel's.
+
+    carried: points that the flow was computed for, by what they were and where they are; F of them is looked up.
+        Equal points are one point: it stands where the first of them ended.
+    layers: a function that yields the recorded layers in order, for any other point; None where none were recorded.
+    together: the layers' steps depend on all points that pass through at once (test-time steps); otherwise new points
+        go through in blocks, each by itself.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        carried: tuple[np.ndarray, torch.Tensor],
+        layers: Callable[[], Iterable[Any]] | None = None,
+        together: bool = False,
+    ) -> None:
+        self._kernel, self._layers, self._together = kernel, layers, together
+        self._digests, self._positions = carried
+        self._rows = {digest.tobytes(): row for row, digest in reversed(list(enumerate(self._digests)))}
+        super().__init__(kernel.parameters, kernel.trainable, kernel.limits)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel itself, with its present parameters."""
+        return self._kernel.with_parameters(**self._values)
+
+    @property
+    def own_regularization(self) -> Regularization | None:
+        return self.kernel.own_regularization
+
+    @property
+    def layers(self) -> Iterator[Any]:
+        """The recorded layers; ValueError where none were recorded."""
+        if self._layers is None:
+            raise ValueError(
+                "no layers were recorded: flow.record_layers=true is what moves points that did not flow along"
+            )
+        return iter(self._layers())
+
+    def transform(self, x: Array) -> Any:
+        """F(x), in x's shape and dtype. ValueError for a point that did not flow along without recorded layers."""
+        return in_kind(self._transform(as_tensor(x)), x)
+
+    def _transform(self, x: torch.Tensor) -> torch.Tensor:
+        if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(self._positions.shape[1:]):
+            expected = ", ".join(map(str, self._positions.shape[1:]))
+            raise ValueError(f"expected points of shape (n, {expected}), got {tuple(x.shape)}")
+        rows = np.array(
+            [self._rows.get(digest.tobytes(), -1) for digest in digests(x.to(self._positions.dtype))], dtype=np.int64
+        )
+        known = torch.as_tensor(rows >= 0, device=x.device)
+        moved = x.clone()
+        if bool(known.any()):
+            there = torch.as_tensor(rows[rows >= 0], device=self._positions.device)
+            moved[known] = self._positions[there].to(moved).reshape(-1, *x.shape[1:])
+        if not bool(known.all()):
+            moved[~known] = self._through_layers(x[~known])
+        return moved
+
+    def _through_layers(self, x: torch.Tensor) -> torch.Tensor:
+        blocks = [x] if self._together else list(x.split(_BLOCK))
+        for layer in self.layers:
+            blocks = [layer.move(block) for block in blocks]
+        return torch.cat(blocks)
+
+    def backend_on(self, device: torch.device) -> str:
+        return self._kernel.backend_on(device)
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._kernel.prepare(dtype, device)
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self.kernel._gram(self._transform(x), None if y is None else self._transform(y))
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel._diagonal(self._transform(x))
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        gram, pull = self.kernel._pullback(self._transform(x))
+
+        def pull_parameters(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Any], torch.Tensor | None]:
+            if inputs:
+                raise ValueError("a flowed kernel has no gradient to its inputs: they went through all layers")
+            return pull(cotangent, False)
+
+        return gram, pull_parameters
+
+    def save(self, path: Path) -> None:
+        """Parameters and carried points, whole; the layers stay in the file that they were recorded in."""
+        values = {f"parameter.{name}": np.asarray(value) for name, value in self._values.items()}
+        positions = self._positions.cpu().numpy()
+        with whole_file(path, durable=True) as stream:
+            np.savez(stream, digests=self._digests, positions=positions, together=self._together, **values)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path, kernel: Kernel, layers: Callable[[], Iterable[Any]] | None = None) -> Self:
+        """What `save` wrote, over a kernel of the same kind."""
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            values = {n[len("parameter.") :]: stored[n] for n in stored.files if n.startswith("parameter.")}
+            carried = stored["digests"], torch.as_tensor(stored["positions"])
+            together = bool(stored["together"])
+        plain = {name: value if value.ndim else float(value) for name, value in values.items()}
+        return cls(kernel.with_parameters(**plain), carried, layers, together)
+
+
+def digests(x: torch.Tensor) -> np.ndarray:
+    """(n, 16) bytes that name each point by its coordinates; −0 is 0."""
+    rows = np.ascontiguousarray(x.flatten(1).cpu().numpy() + 0.0)
+    found = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
+    return np.frombuffer(found, np.uint8).reshape(len(x), 16)

@@ -1,0 +1,77 @@
+"""The layers of a flow on disk, one after another: what new points go through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.flows.layers import EulerLayer, RungeKuttaLayer
+from kfx.flows.vector_field import Field, Velocity
+from kfx.kernels.base import Kernel
+from kfx.outcomes import CheckpointError
+from kfx.sampling.samplers import Batch
+
+HEADER = 128
+"""Bytes before each array."""
+
+
+class LayerFile:
+    """Appends layers, each a few arrays in NumPy's format. keep: how many bytes of what is there stay."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        if keep > (there := path.stat().st_size if path.is_file() else 0):
+            raise CheckpointError(
+                f"{path}: holds {there} of the {keep} bytes that it had at the checkpoint; start anew with kfx run"
+            )
+        self._stream = path.open("r+b" if keep else "wb")
+        self._stream.truncate(keep)
+        self._stream.seek(keep)
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, all of them with the operating system."""
+        self._stream.flush()
+        return self._stream.tell()
+
+    def append(self, layer: EulerLayer | RungeKuttaLayer) -> None:
+        if isinstance(layer, EulerLayer):
+            head, kernel = [layer.number, layer.step], layer.field.kernel
+            arrays = [layer.field.centres, layer.field.coefficients]
+        else:
+            head, kernel = [layer.batch.sample_size], layer.kernel
+            arrays = [layer.x_f, layer.y_f, torch.as_tensor(layer.times)]
+        for array in (np.array(head, dtype=np.float64), kernel.flat, *(a.cpu().numpy() for a in arrays)):
+            np.lib.format.write_array(self._stream, np.ascontiguousarray(array), allow_pickle=False)
+
+    def close(self) -> None:
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self._stream.close()
+
+
+def read_layers(path: Path, kernel: Kernel, velocity: Velocity, flow: Any) -> Iterator[EulerLayer | RungeKuttaLayer]:
+    """The layers of a file in order, one in memory at a time. kernel: of the kind that made them; velocity and flow:
+    the settings that made them."""
+    own = velocity.interpolation.kernel
+    with path.open("rb") as stream:
+        end = os.fstat(stream.fileno()).st_size
+
+        def array() -> np.ndarray:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+
+        while stream.tell() < end:
+            head, flat = array(), array()
+            if len(head) == 2:
+                centres = torch.as_tensor(array())
+                field = Field((own or kernel).with_flat(flat), centres, partial(torch.as_tensor, array()))
+                yield flow.layer(field, float(head[1]), int(head[0]))
+            else:
+                x_f, y_f, times = torch.as_tensor(array()), torch.as_tensor(array()), array()
+                batch = Batch(np.arange(len(x_f)), int(head[0]))
+                yield RungeKuttaLayer(velocity, kernel.with_flat(flat), x_f, y_f, batch, times, flow.method)

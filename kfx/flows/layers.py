@@ -1,0 +1,159 @@
+"""Layers: the steps that a flow takes and leaves behind for points that come later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kfx.flows.vector_field import Field, Velocity
+from kfx.kernels.base import Kernel
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling.samplers import Batch
+
+_BLOCK = 4096
+
+
+# ---- how long a step is
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """ε of an Euler step.
+
+    rule: `relative`, the largest ε with ‖εv_i‖ ≤ size ‖x_i‖ for all points but those at 0 (the paper prints a max
+    where the min is meant); `absolute`, with ‖εv_i‖ ≤ size; `constant`, ε = size.
+    decay_after: from layer n₀ on, size √(n₀ / n) (Owhadi & Yoo 2019, §7.1: 10 % and n₀ = 1000); None for no decay.
+    """
+
+    rule: str = "relative"
+    size: float = 0.01
+    decay_after: int | None = None
+
+    def step(self, x: torch.Tensor, speeds: torch.Tensor, layer: int) -> float:
+        """ε for these points, whose velocities have the norms `speeds`, in layer n = `layer` + 1; infinite where no
+        point moves."""
+        size, n = self.size, layer + 1
+        if self.decay_after is not None and n > self.decay_after:
+            size *= math.sqrt(self.decay_after / n)
+        if self.rule == "constant":
+            return size
+        if self.rule == "absolute":
+            largest = float(speeds.max())
+            return size / largest if largest > 0 else math.inf
+        norms = norms_of(x)
+        return size * float((norms / speeds).masked_fill_(norms == 0, math.inf).min())
+
+
+# ---- layers: what a flow leaves behind for points that come later
+
+
+@dataclass(frozen=True)
+class EulerLayer:
+    """x ↦ x + ε v(x). rule: None, ε as in training; else `test` or `min`: from the points that pass through."""
+
+    field: Field
+    step: float
+    number: int = 0
+    rule: StepRule | None = None
+    at_most_training: bool = False
+
+    def move(self, x: torch.Tensor) -> torch.Tensor:
+        velocity = self.field(x)
+        step = self.step
+        if self.rule is not None:
+            own = self.rule.step(x, norms_of(velocity), self.number)
+            own = step if math.isinf(own) else own
+            step = min(step, own) if self.at_most_training else own
+        return x + step * velocity
+
+
+@dataclass(frozen=True)
+class RungeKuttaLayer:
+    """x(0) ↦ x(1) along the field of a batch that moves with it, by the accepted steps of its training."""
+
+    velocity: Velocity
+    kernel: Kernel
+    x_f: torch.Tensor
+    y_f: torch.Tensor
+    batch: Batch
+    times: np.ndarray
+    method: str
+
+    def move(self, x: torch.Tensor) -> torch.Tensor:
+        n, shape, y_f = len(self.x_f), x.shape[1:], self.y_f.to(x.device)
+
+        def slope(state: torch.Tensor) -> torch.Tensor:
+            x_f, others = state[:n], state[n:]
+            evaluation = self.velocity.evaluate(self.kernel, x_f, y_f, self.batch)
+            g, field = self.velocity.of(evaluation, self.kernel, x_f)
+            return torch.cat([self.velocity.of_batch(field, x_f, g), field(others)])
+
+        state = torch.cat([self.x_f.to(x).reshape(n, *shape), x])
+        for start, end in zip(self.times[:-1], self.times[1:], strict=True):
+            state = runge_kutta_step(slope, state, float(end - start), self.method)
+        return state[n:]
+
+
+def runge_kutta_step(
+    slope: Callable[[torch.Tensor], torch.Tensor], state: torch.Tensor, step: float, method: str
+) -> torch.Tensor:
+    """One step of an explicit method of SciPy's, by its coefficients; the field does not depend on time."""
+    import scipy.integrate
+
+    tableau = getattr(scipy.integrate, method)
+    stages: list[torch.Tensor] = []
+    for row in tableau.A[: tableau.n_stages]:
+        moved = state
+        for weight, stage in zip(row, stages, strict=False):
+            moved = moved + float(step * weight) * stage
+        stages.append(slope(moved))
+    for weight, stage in zip(tableau.B, stages, strict=True):
+        state = state + float(step * weight) * stage
+    return state
+
+
+def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + ε v(x), block by block, and the norms of v: in one pass, for x may be most of the memory."""
+    result, norms = torch.empty_like(x), []
+    for start in range(0, len(x), _BLOCK):
+        block, velocity = x[start : start + _BLOCK], field(x[start : start + _BLOCK])
+        torch.add(block, velocity, alpha=step, out=result[start : start + _BLOCK])
+        norms.append(norms_of(velocity))
+    return result, torch.cat(norms)
+
+
+def norms_of(vectors: torch.Tensor) -> torch.Tensor:
+    """(n,): Euclidean norms."""
+    return vectors.reshape(len(vectors), -1).norm(dim=1)
+
+
+def at_points(field: Field, x: torch.Tensor) -> torch.Tensor:
+    """v(x), block by block."""
+    return torch.cat([field(block) for block in x.split(_BLOCK)])
+
+
+def checked(positions: torch.Tensor, kernel: Kernel) -> torch.Tensor:
+    """The positions, if a Gram matrix can be had there; NumericalError (overshot) if not."""
+    if not len(positions):
+        return positions
+    largest = max(map(abs, map(float, torch.aminmax(positions))))
+    if not math.isfinite(largest):
+        raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
+    # The squared distance of two points is at most this; and the diagonal bounds all other entries.
+    farthest = 4 * largest * largest * positions[0].numel()
+    if farthest > torch.finfo(positions.dtype).max or not bool(kernel.diagonal(positions).isfinite().all()):
+        raise NumericalError(Event.OVERSHOT, "a step led to positions too far out to be evaluated")
+    return positions
+
+
+def crossings(before: torch.Tensor, after: torch.Tensor) -> float:
+    """How many pairs of points that were neighbours on the line before now stand the other way round; NaN for points
+    of several coordinates."""
+    if before[0].numel() != 1:
+        return math.nan
+    order = torch.argsort(before.reshape(-1), stable=True)
+    return float((after.reshape(-1)[order].diff() < 0).sum())

@@ -1,0 +1,241 @@
+"""Flows to choose from, and the settings that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.nodes import make_option
+from kfx.config.registry import (
+    MOST_REPEATS,
+    Option,
+    count,
+    count_or_null,
+    flag,
+    nested,
+    not_negative,
+    one_of,
+    option,
+    positive,
+    ranged,
+    section,
+    whole,
+)
+from kfx.numerics.choices import SOLVERS
+from kfx.optimizers.options import OptimizerOption, momentum, rate, space
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.config.check import Config
+    from kfx.flows.flow import FlowSettings
+    from kfx.flows.vector_field import Interpolation
+    from kfx.kernels.base import Kernel
+    from kfx.optimizers.loop import Optimizer
+
+METHODS = ("RK23", "RK45", "DOP853")
+
+
+def _sizes(null: str, meaning: str) -> Any:
+    takes = f"a list of different whole numbers >= 1, or null for {null}"
+
+    def test(sizes: Any) -> bool:
+        return sizes is None or (0 < len(sizes) == len(set(sizes)) and all(n >= 1 for n in sizes))
+
+    return ranged(None, takes, test, meaning)
+
+
+@section("flow", "what the flows have in common; nothing else reads it")
+class FlowSection(Option):
+    field: str = one_of(
+        "original",
+        "original",
+        "complete",
+        meaning="original: batch points take -d rho/dx itself; complete: all points follow the interpolated field",
+    )
+    step_rule: str = one_of(
+        "relative",
+        "relative",
+        "absolute",
+        "constant",
+        meaning="largest step with |step v| <= size |x|, or with |step v| <= size, or size; not for flow_rk45",
+    )
+    step_size: float = positive(0.01, "size of step_rule")
+    step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
+    decay_after: int | None = count_or_null(None, 1, "no decay", "n0: step_size sqrt(n0 / n) from layer n0 on")
+    test_step: str = one_of(
+        "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min of both"
+    )
+    remove_merged: float = not_negative(
+        0.0, "distance below which one of two points with the same target leaves the batches"
+    )
+    record_layers: bool = flag(False, "keep what moves points that did not flow along (kernel.transform)")
+    evaluate_every: int = whole(0, "layers between evaluations on the way, in flow.csv; 0: none")
+    evaluate_last: int = whole(0, "also each of the last so many layers, at most a tenth of all")
+    n_interpolation: list[int] | None = _sizes(
+        "evaluation.n_interpolation", "of these evaluations, balanced where there are classes"
+    )
+    repeats: int = count(1, 1, "random subsets of each size", most=MOST_REPEATS)
+    snapshots: int = count(50, 0, "positions kept for pictures and films, evenly over the layers", most=100_000)
+    snapshot_points: int = count(300, 1, "of the training points, and of the test points")
+
+
+@section("interpolation", "of a flow's field to other points: a kernel and a lambda of its own")
+class InterpolationSection(Option):
+    kernel: Any = nested(
+        None,
+        "a kernel: name and parameters, or null",
+        lambda path, value: None if value is None else make_option(path, "kernel", value),
+        "null: the kernel itself",
+    )
+    regularization: float | None = ranged(
+        None,
+        "a number >= 0, or null for regularization.value",
+        lambda v: v is None or v >= 0,
+        "in units of regularization.scale",
+    )
+    solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
+    rcond: float | None = ranged(
+        None,
+        "a number > 0 and < 1 (with solver=lstsq), or null",
+        lambda v: v is None or 0 < v < 1,
+        "lstsq: drop singular values below rcond times the largest",
+    )
+
+    def build(self, config: Config) -> Interpolation:
+        from kfx.flows.vector_field import Interpolation
+        from kfx.numerics.regularization import Regularization
+
+        value = config.regularization.value if self.regularization is None else self.regularization
+        own = None if self.kernel is None else self.kernel.build(config.dataset.image)
+        return Interpolation(own, Regularization(value, config.regularization.scale), self.solver, self.rcond)
+
+
+@dataclass
+class FlowOption(OptimizerOption):
+    """A flow. A subclass has a field for each setting, and `build`."""
+
+    iterations: int = count(100, 1, "layers")
+
+    moves_points = True
+    keeps_within_bounds = False
+
+    def settings(self, config: Config) -> FlowSettings:
+        from kfx.flows.flow import FlowSettings
+
+        node = config.flow
+        own = config.interpolation.build(config)
+        return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
+
+    def euler(self, config: Config) -> dict[str, Any]:
+        """How Euler steps are chosen."""
+        from kfx.flows.layers import StepRule
+
+        node = config.flow
+        rule = StepRule(node.step_rule, node.step_size, node.decay_after)
+        return {"rule": rule, "over": node.step_over, "test_step": node.test_step}
+
+    def refuses_trained_regularization(self) -> str | None:
+        return self.moves_no_regularization()
+
+    def check(self, config: Config) -> None:
+        if not config.kernel.input_gradients:
+            raise ConfigError(
+                f"optimizer={self.name}: moves points; kernel={config.kernel.name} has no gradient to them; use adam"
+            )
+        if config.kernel_check:
+            raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
+        if config.sampler.choice == "neighbourhood":
+            raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
+        on_the_way = config.flow.evaluate_every + config.flow.evaluate_last
+        if on_the_way and config.evaluation.regularization.value == "validation":
+            raise ConfigError(
+                "evaluation.regularization.value=validation: would be chosen anew at every evaluation on the way; set "
+                "flow.evaluate_every=0 and flow.evaluate_last=0, or a number"
+            )
+        if config.sampler.samples > 1:
+            raise ConfigError(f"sampler.samples={config.sampler.samples}: a flow has one sample a layer; set 1")
+        size = config.training_size()
+        for n in config.flow.n_interpolation or ():
+            if n > size:
+                raise ConfigError(f"flow.n_interpolation: {n} exceeds the {size} training points of the data set")
+        own = config.interpolation
+        if own.rcond is not None and own.solver != "lstsq":
+            raise ConfigError(f"interpolation.rcond={own.rcond}: is lstsq's; set interpolation.solver=lstsq")
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        own = config.interpolation.kernel
+        if own is not None:
+            if own.initial != "explicit" or own.starts != 1:
+                raise ConfigError("interpolation.kernel: its parameters are fixed; leave initial and starts out")
+            own.build(config.dataset.image)
+        super().check_start(config, kernel)
+
+
+@option("optimizer", "flow_euler", "The points flow along -d rho/dx, an Euler step a layer; see flow and interpolation")
+class FlowEuler(FlowOption):
+    def build(self, config: Config) -> Optimizer:
+        from kfx.flows.euler import EulerFlow
+
+        return EulerFlow(*self.arguments(config), self.settings(config), **self.euler(config))
+
+
+@option(
+    "optimizer",
+    "flow_rk45",
+    "The points flow along -d rho/dx, each layer from t = 0 to 1 by SciPy's solve_ivp; see flow and interpolation",
+)
+class FlowRK45(FlowOption):
+    method: str = one_of("RK45", *METHODS, meaning="SciPy's")
+    rtol: float = positive(1e-3, "relative tolerance, on training points")
+    atol: float = positive(1e-6, "absolute tolerance, on training points")
+    max_evaluations: int = count(20000, 1, "of the field in one layer; a layer that needs more ends the flow")
+
+    def build(self, config: Config) -> Optimizer:
+        from kfx.flows.runge_kutta import RungeKuttaFlow
+
+        return RungeKuttaFlow(
+            *self.arguments(config),
+            self.settings(config),
+            method=self.method,
+            rtol=self.rtol,
+            atol=self.atol,
+            max_evaluations=self.max_evaluations,
+        )
+
+
+@option(
+    "optimizer",
+    "hybrid",
+    "Points by an Euler step and parameters by a gradient step, from one pullback; see flow and interpolation",
+)
+class Hybrid(FlowOption):
+    keeps_within_bounds = True
+
+    rule: str = one_of(
+        "sgd", "sgd", "nesterov", "adam", meaning="moves the parameters; nesterov with its look-ahead gradient"
+    )
+    learning_rate: float = rate()
+    momentum: float = momentum()
+    space: str = space("raw")
+
+    def build(self, config: Config) -> Optimizer:
+        from kfx.flows.euler import HybridFlow
+        from kfx.optimizers import options
+
+        rules = {
+            "sgd": options.SGD(learning_rate=self.learning_rate),
+            "nesterov": options.Nesterov(learning_rate=self.learning_rate, momentum=self.momentum),
+            "adam": options.Adam(learning_rate=self.learning_rate),
+        }
+        return HybridFlow(
+            *self.arguments(config),
+            self.settings(config),
+            parameters=rules[self.rule].rule(),
+            space=self.space,
+            **self.euler(config),
+        )
+
+    def refuses_trained_regularization(self) -> str | None:
+        from kfx.optimizers.options import GradientOption
+
+        return GradientOption.refuses_trained_regularization(self)  # type: ignore[arg-type]

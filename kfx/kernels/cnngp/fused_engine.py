@@ -1,0 +1,259 @@
+"""Covariance maps through a network on a CPU, sixteen pairs at a time and in cache, all cores on different tiles."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from kfx.kernels.cnngp import maps as maps
+from kfx.kernels.cnngp.engine import Gradient
+from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU
+from kfx.kernels.cnngp.torch_engine import tiles
+from kfx.numerics import threads
+
+_KINDS = {Conv2d: maps.CONV, ReLU: maps.RELU, Erf: maps.ERF, Add: maps.ADD}
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class FusedEngine:
+    """Gram matrices and gradients of a program on a CPU, in x's dtype.
+
+    `pull` is reverse mode within sixteen pairs: forward again with maps and slopes kept, then back, at the same cost
+    for two parameters, for two a layer and for all pixels. `gram_along` is forward mode, for two parameters in all.
+    The bits of entries and sums do not depend on the number of threads.
+    """
+
+    has_forward_mode = True
+
+    def __init__(self, program: tuple[Instruction, ...], weights: Sequence[float], biases: Sequence[float]) -> None:
+        self.program = program
+        self.convolutions = [k for k, instruction in enumerate(program) if isinstance(instruction.layer, Conv2d)]
+        self.weights, self.biases = (np.asarray(values)[self.convolutions] for values in (weights, biases))
+        self.tables = _tables(program)
+
+    def _arguments(self, x: np.ndarray) -> tuple[Any, ...]:
+        tables = self.tables
+        return tables.steps, tables.table, self.weights.astype(x.dtype), self.biases.astype(x.dtype), tables.activations
+
+    def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        """K(x, y); with y None K(x, x) without its diagonal, one triangle computed and copied."""
+        left = _flat(x)
+        right = left if y is None else _flat(y)
+        gram = torch.empty(len(left), len(right), dtype=x.dtype)
+        out, arguments = gram.numpy(), self._arguments(left)
+
+        def compute(tile: tuple[slice, slice]) -> None:
+            rows, columns = tile
+            same = y is None and rows == columns
+            block = np.zeros((rows.stop - rows.start, columns.stop - columns.start), left.dtype)
+            maps.gram(left[rows], right[columns], same, *arguments, self.tables.maps, block)
+            out[rows, columns] = block + block.T if same else block
+            if y is None and not same:
+                out[columns, rows] = block.T
+
+        for _ in _in_order(compute, _tiles(len(left), None if y is None else len(right))):
+            pass
+        return gram
+
+    def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        points = _flat(x)
+        diagonal = torch.empty(len(points), dtype=x.dtype)
+        maps.diagonal(points, *self._arguments(points), diagonal.numpy())
+        return diagonal
+
+    def gram_along(
+        self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """K(x, x) as `gram`, and (2, n, n), its derivatives along two directions, (2, instructions)."""
+        points, arguments = _flat(x), self._arguments(_flat(x))
+        directions = [
+            np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
+        ]
+        gram = torch.empty(len(x), len(x), dtype=x.dtype)
+        along = torch.empty(2, len(x), len(x), dtype=x.dtype)
+        matrices = [gram.numpy(), *along.numpy()]
+
+        def compute(tile: tuple[slice, slice]) -> None:
+            rows, columns = tile
+            same = rows == columns
+            blocks = np.zeros((len(matrices), rows.stop - rows.start, columns.stop - columns.start), points.dtype)
+            maps.gram_along(
+                points[rows], points[columns], same, *arguments, self.tables.maps, *directions, blocks[0], blocks[1:]
+            )
+            for matrix, block in zip(matrices, blocks, strict=True):
+                matrix[rows, columns] = block + np.triu(block, 1).T if same else block
+                if not same:
+                    matrix[columns, rows] = block.T
+
+        for _ in _in_order(compute, _tiles(len(points), None)):
+            pass
+        return gram, along
+
+    def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
+        """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked."""
+        points, arguments = _flat(x), self._arguments(_flat(x))
+        both = (cotangent + cotangent.mT).numpy()
+        own = cotangent.diagonal().contiguous().numpy()
+        none = points[:0]
+
+        def compute(tile: tuple[slice, slice]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            rows, columns = tile
+            gradient = np.zeros((2, len(self.convolutions)))
+            to_rows, to_columns = (np.zeros_like(points[at]) if inputs else none for at in tile)
+            maps.pull(
+                points[rows], points[columns], np.ascontiguousarray(both[rows, columns]), own[rows], rows == columns,
+                *arguments, self.tables.cotangents, gradient[0], gradient[1], to_rows, to_columns,
+            )  # fmt: skip
+            return gradient, to_rows, to_columns
+
+        total, to_x = np.zeros((2, len(self.program))), np.zeros_like(points) if inputs else None
+        for (rows, columns), (gradient, to_rows, to_columns) in _in_order(compute, _tiles(len(points), None)):
+            total[:, self.convolutions] += gradient
+            if to_x is not None:
+                to_x[rows] += to_rows
+                to_x[columns] += to_columns
+        return (list(total[0]), list(total[1])), None if to_x is None else torch.from_numpy(to_x).reshape(x.shape)
+
+
+def compile_for(dtype: torch.dtype) -> None:
+    """Load the compiled loops for float32 or float64; the first time on a machine they are compiled, and kept."""
+    size = (2, 2)
+    program = (Instruction(Conv2d(size), (0,), size),)
+    engine = FusedEngine(program, [1.0], [1.0])
+    x = torch.ones(2, 1, *size, dtype=dtype)
+    engine.pull(x, engine.gram(x, None), inputs=True)
+    engine.gram_along(x, np.ones((2, 1)), np.ones((2, 1)))
+    engine.diagonal(x)
+
+
+def _flat(x: torch.Tensor) -> np.ndarray:
+    return x.detach().contiguous().flatten(2).numpy()
+
+
+def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:
+    """Tiles of up to 64 × 64, in which the images' own maps cost little beside the pairs'; but enough of them, and
+    those on the diagonal, which are half the work, last, so that all cores end together."""
+    side = min(max(16 * (max(n, m or 0) // 80), 32), 64)
+    return sorted(tiles(n, m, side), key=lambda tile: tile[0] == tile[1])
+
+
+def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Each item and what `work` makes of it, on `threads.of_engine()` threads, in the items' order: sums of the results
+    have the same bits however many there are."""
+    count = threads.of_engine()
+    if count == 1:
+        for item in items:
+            yield item, work(item)
+        return
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > 2 * count:  # what is done and not yet taken stays bounded
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+# ---- the program as tables of numbers
+
+
+class _Tables:
+    """What the compiled walks read: a row for each instruction, and the windows of its convolution."""
+
+    def __init__(self, program: tuple[Instruction, ...]) -> None:
+        steps = np.zeros((len(program), maps.FIELDS), np.int64)
+        sizes = [program[0].size, *(instruction.output_size for instruction in program)]
+        windows: list[int] = [max(height * width for height, width in sizes), 0]
+        counts = {True: 0, False: 0}  # convolutions, and what else has numbers of its own
+        for k, instruction in enumerate(program):
+            layer, row = instruction.layer, steps[k]
+            row[maps.KIND] = _KINDS[type(layer)]
+            row[maps.SOURCE], row[maps.SECOND] = instruction.sources[0], instruction.sources[-1]
+            row[maps.IN_SIZE], row[maps.OUT_SIZE] = np.prod(instruction.size), np.prod(instruction.output_size)
+            if not isinstance(layer, Add):
+                row[maps.INDEX] = counts[isinstance(layer, Conv2d)]
+                counts[isinstance(layer, Conv2d)] += 1
+            if isinstance(layer, Conv2d):
+                places = (maps.ROWS, maps.COLUMNS, maps.ROWS_BACK, maps.COLUMNS_BACK)
+                for place, (axis, back) in zip(places, ((0, False), (1, False), (0, True), (1, True)), strict=True):
+                    row[place] = len(windows)
+                    window = _window(layer, axis, instruction.size[axis], back)
+                    windows += window
+                    # A row with zeros around it: what all windows along it reach, sliding.
+                    reach = window[maps.OUTPUTS] + window[maps.INPUTS] + window[maps.TAPS] + abs(window[maps.FIRST_TAP])
+                    windows[1] = max(windows[1], reach)
+        self.steps, self.table, self.activations = steps, np.array(windows), max(counts[False], 1)
+        self.maps = _share_maps(steps, forward=True)
+        self.cotangents = _share_maps(steps, forward=False)
+
+
+@lru_cache(maxsize=32)
+def _tables(program: tuple[Instruction, ...]) -> _Tables:
+    return _Tables(program)
+
+
+def _window(layer: Conv2d, axis: int, length: int, back: bool) -> list[int]:
+    """The windows of a convolution along one axis, or with `back` of its adjoint, as `cnngp_maps` reads them."""
+    band = layer.band(axis, length)
+    first, taps = layer.first_tap(axis, length), layer.along(axis)[0]
+    if back:
+        band, first = band.T, 1 - first - taps
+    slides = layer.along(axis)[1:] == (1, 1)  # then each window is the last one, one further
+    low = [int(np.flatnonzero(row)[0]) if row.any() else 0 for row in band]
+    high = [int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in band]
+    steps = {int(step) for row in band for step in np.diff(np.flatnonzero(row))}
+    assert len(steps) <= 1, "the taps of a window are evenly spaced"
+    return [*band.shape, first, taps, max(steps, default=1), int(slides), *low, *high]
+
+
+def _share_maps(steps: np.ndarray, forward: bool) -> int:
+    """Give each map of the walk, or each cotangent of the walk back, a place that it shares with those dead by then.
+
+    Fills in the columns of places and returns how many there are.
+    """
+    order = range(len(steps)) if forward else range(len(steps) - 1, -1, -1)
+    sources = [[row[maps.SOURCE], row[maps.SECOND]][: 1 + (row[maps.KIND] == maps.ADD)] for row in steps]
+    place: dict[int, int] = {}
+    free: list[int] = []
+    count = 0
+
+    def take(value: int) -> int:
+        nonlocal count
+        if free:
+            place[value] = min(free)
+            free.remove(place[value])
+        else:
+            place[value], count = count, count + 1
+        return place[value]
+
+    take(0 if forward else len(steps))
+    for k in order:
+        row = steps[k]
+        if forward:
+            for column, source in zip((maps.IN, maps.IN2), sources[k], strict=False):
+                row[column] = place[source]
+            row[maps.OUT] = take(k + 1)
+            dead = [s for s in set(sources[k]) if not any(s in later for later in sources[k + 1 :])]
+        else:
+            row[maps.G_OUT] = place[k + 1]
+            columns = ((maps.G_IN, maps.FRESH), (maps.G_IN2, maps.FRESH2))
+            for (column, fresh), source in zip(columns, sources[k], strict=False):
+                row[fresh] = source not in place
+                row[column] = place[source] if source in place else take(source)
+            dead = [k + 1]
+        free += [place.pop(value) for value in dead]
+    return count

@@ -1,0 +1,129 @@
+"""The Gaussian process of an infinitely wide convolutional network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from kfx.kernels import options
+from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.kernels.cnngp.engine import Engine, Gradient, engine_for, engine_on, prepare
+from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
+
+ENGINES = options.ENGINES
+
+
+class CNNGP(Kernel):
+    """The covariance of a convolutional network of infinitely many channels (Garriga-Alonso et al. 2019).
+
+    K¹ = σ_b² + σ_w² · mean over patch and channels of x x',  K^{l+1} = σ_b² + σ_w² · mean over patch of V(K^l).
+
+    architecture: `Sequential(Conv2d(…), ReLU(), …, Conv2d(…))`, ending in 1 × 1 maps.
+    weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each convolution, in the
+        order of the architecture, a residual block's projection after its body.
+    variance_scaling: `fan_in`, the mean over the patch, padding included (as cnn-gp and neural-tangents); `weight`,
+        the sum over the patch (Khalid 2022, eq. 2.27 as printed).
+    engine: `fused`, compiled loops over maps that stay in a CPU's cache; `torch`, which a GPU needs; `auto`, fused
+        for points on a CPU.
+    tile_megabytes: memory of the torch engine's maps that are alive at once; on a GPU the tile is halved where memory
+        runs out. The fused engine's tiles are as large as its cache likes.
+
+    Points are (n, channels, height, width), square or not. Computed in x's dtype, on x's device. Gram matrices and
+    exact gradients are computed tile by tile, in the memory of a few tiles at any batch size and depth.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGP.default_bounds()
+
+    def __init__(
+        self,
+        architecture: Sequential,
+        weight_variance: float | Iterable[float] = options.CNNGP.weight_variance,
+        bias_variance: float | Iterable[float] = options.CNNGP.bias_variance,
+        *,
+        variance_scaling: str = options.CNNGP.variance_scaling,
+        engine: str = options.CNNGP.engine,
+        tile_megabytes: float = options.CNNGP.tile_megabytes,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        if variance_scaling not in ("fan_in", "weight"):
+            raise ValueError(f"variance_scaling must be fan_in or weight, got {variance_scaling!r}")
+        if engine not in ENGINES:
+            raise ValueError(f"engine must be {', '.join(ENGINES[:-1])} or {ENGINES[-1]}, got {engine!r}")
+        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
+        for name, value in self._values.items():
+            if np.size(value) not in (1, architecture.convolutions):
+                raise ValueError(
+                    f"{name} takes one number or {architecture.convolutions}, one a convolution; got {np.size(value)}"
+                )
+        self.architecture, self.variance_scaling, self.tile_megabytes = architecture, variance_scaling, tile_megabytes
+        self.engine = engine
+
+    def backend_on(self, device: torch.device) -> str:
+        return engine_on(self.engine, device)
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        prepare(self.engine, dtype, device)
+
+    # ---- between parameters and what an engine takes: the factor and the shift of each instruction
+
+    def _factors(self, program: tuple[Instruction, ...]) -> list[float]:
+        """σ_w² of each instruction is multiplied by this; 0 where there is none."""
+        convolutions = [i.layer if isinstance(i.layer, Conv2d) else None for i in program]
+        mean = self.variance_scaling == "fan_in"
+        return [0.0 if c is None else c.weight_multiplier / (c.area if mean else 1) for c in convolutions]
+
+    def _engine(self, x: torch.Tensor) -> Engine:
+        if x.ndim != 4:
+            raise ValueError(f"CNNGP takes images (n, channels, height, width), got points of {tuple(x.shape)}")
+        program = self.architecture.program((x.shape[2], x.shape[3]))
+        factors = self._factors(program)
+        each = [iter(np.broadcast_to(v, self.architecture.convolutions)) for v in self._values.values()]
+        weights, biases = ([float(next(own)) if factor else 0.0 for factor in factors] for own in each)
+        weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
+        return engine_for(self.engine, x, program, weights, biases, self.tile_megabytes)
+
+    def _gradient(self, program: tuple[Instruction, ...], gradient: Gradient) -> dict[str, Any]:
+        """From an engine's gradient, one entry an instruction, to the parameters': shared ones get the sum."""
+        factors = np.array(self._factors(program))
+        to_weights, to_biases = (np.array([float(g) for g in each]) for each in gradient)
+        return {
+            name: slope[factors > 0] if np.size(value) > 1 else float(slope.sum())
+            for (name, value), slope in zip(self._values.items(), (to_weights * factors, to_biases), strict=True)
+        }
+
+    # ---- the protocol
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self._engine(x).gram(x, y)
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self._engine(x).diagonal(x)
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        """Keeps the points, and each tile is computed again, pulled back and dropped. Where the network shares its two
+        parameters, an engine with forward mode carries their tangents along with the value instead, two more matrices:
+        2.0 to 2.8 times the value's time for both, against 3.0 to 3.9 in reverse; `scripts/bench_cnngp.py` compares."""
+        engine = self._engine(x)
+        along: torch.Tensor | None = None
+        if engine.has_forward_mode and all(np.size(value) == 1 for value in self._values.values()):
+            factors = np.array(self._factors(engine.program))
+            zeros = np.zeros_like(factors)
+            gram, along = engine.gram_along(x, np.stack([factors, zeros]), np.stack([zeros, factors > 0]))
+        else:
+            gram = engine.gram(x, None)
+
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            if along is not None and not inputs:
+                sums = [float((matrix * cotangent).sum(dtype=torch.float64)) for matrix in along]
+                return dict(zip(self._values, sums, strict=True)), None
+            gradient, to_x = engine.pull(x, cotangent.to(x.dtype), inputs)
+            return self._gradient(engine.program, gradient), to_x
+
+        return gram, pull
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.architecture.convolutions} convolutions)"

@@ -1,0 +1,368 @@
+"""Covariance maps through a network in torch: the reference, and what a GPU uses."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.kernels.cnngp.engine import Gradient, Scalar
+from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU, Size
+from kfx.numerics.incidents import report
+from kfx.outcomes import Event
+
+_MAPS_OF_A_VALUE = 6  # alive at once for each pair, while a Gram tile is computed
+_MAPS_OF_A_STEP = 3  # kept for each pair and step, while a tile is pulled back
+
+
+# ---- the steps: layers bound to a size, dtype and device. Maps are (…, height, width)
+
+
+class Step(abc.ABC):
+    """A layer for maps of one size."""
+
+    @abc.abstractmethod
+    def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
+        """Variance maps through the layer."""
+
+    @abc.abstractmethod
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
+        """From the cotangent of `variance` to those of v, weight and bias."""
+
+    @abc.abstractmethod
+    def forward(
+        self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
+    ) -> tuple[torch.Tensor, Any]:
+        """Covariance maps (n, m, height, width) of images with variances v, (n, …), and w, (m, …); and what the
+        adjoint needs of this."""
+
+    @abc.abstractmethod
+    def adjoint(
+        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
+        """From the cotangent of `forward` to those of c, v, w, weight and bias."""
+
+
+class ConvStep(Step):
+    """K = bias + weight · B_h c B_wᵀ: a window of ones is separable."""
+
+    def __init__(self, layer: Conv2d, size: Size, dtype: torch.dtype, device: torch.device) -> None:
+        self.rows, self.columns = (torch.as_tensor(layer.band(i, size[i])).to(device, dtype) for i in (0, 1))
+
+    def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
+        return (self.rows @ (v @ self.columns.mT)).mul_(weight).add_(bias)
+
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
+        spread = self.rows.mT @ (g @ self.columns)
+        to_weight, to_bias = (spread * v).sum(dtype=torch.float64), g.sum(dtype=torch.float64)
+        return spread.mul_(weight), to_weight, to_bias
+
+    def forward(
+        self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
+    ) -> tuple[torch.Tensor, Any]:
+        return self.variance(c, weight, bias), c
+
+    def adjoint(
+        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
+        to_c, to_weight, to_bias = self.variance_adjoint(g, kept, weight)
+        return to_c, None, None, to_weight, to_bias
+
+
+class ReLUStep(Step):
+    """V = (s + (π − θ) c) / 2π with s = √(v v' − c²), θ = atan2(s, c); ∂V/∂c = (π − θ)/2π, ∂V/∂v = s/(4π v)."""
+
+    def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
+        return v / 2
+
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
+        return g / 2, 0.0, 0.0
+
+    def forward(
+        self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
+    ) -> tuple[torch.Tensor, Any]:
+        # √v √v' rather than √(v v'): the product of two tiny variances would underflow.
+        r = v.sqrt()[:, None] * w.sqrt()[None, :]
+        s = ((r - c) * r.add_(c)).clamp_(min=0.0).sqrt_()
+        angle = torch.atan2(s, c).neg_().add_(math.pi)
+        return torch.addcmul(s, angle, c).mul_(1 / (2 * math.pi)), (s, angle)
+
+    def adjoint(
+        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
+        s, angle = kept
+        to_s = (s * g).mul_(1 / (4 * math.pi))
+        to_c = (angle * g).mul_(1 / (2 * math.pi))
+        to_c *= (v > 0)[:, None] & (w > 0)[None, :]  # at a vanishing variance all derivatives are 0
+        to_v = torch.where(v > 0, to_s.sum(dim=1) / v, 0.0)
+        to_w = torch.where(w > 0, to_s.sum(dim=0) / w, 0.0)
+        return to_c, to_v, to_w, 0.0, 0.0
+
+
+class ErfStep(Step):
+    """V = (2/π) arcsin(u), u = 2c / √((1 + 2v)(1 + 2v')); ∂V/∂c = (2/π) u/(c √(1 − u²)), ∂V/∂v = −c/(1 + 2v) of it."""
+
+    def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
+        return (2 * v / (1 + 2 * v)).arcsin_().mul_(2 / math.pi)
+
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
+        return g * (4 / math.pi) / ((1 + 2 * v) * (1 + 4 * v).sqrt()), 0.0, 0.0
+
+    def forward(
+        self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
+    ) -> tuple[torch.Tensor, Any]:
+        scale = 2 * (1 + 2 * v).rsqrt()[:, None] * (1 + 2 * w).rsqrt()[None, :]
+        sine = (c * scale).clamp_(-1.0, 1.0)
+        slope = scale.mul_(2 / math.pi).div_(((1 - sine) * (1 + sine)).sqrt_())
+        return sine.arcsin_().mul_(2 / math.pi), (slope, c)
+
+    def adjoint(
+        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
+        slope, c = kept
+        to_c = slope * g
+        through = to_c * c
+        return to_c, through.sum(dim=1).div_(-(1 + 2 * v)), through.sum(dim=0).div_(-(1 + 2 * w)), 0.0, 0.0
+
+
+class AddStep(Step):
+    """The second of two maps is added by the engine, which alone sees both; this passes the first on."""
+
+    def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
+        return v
+
+    def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
+        return g, 0.0, 0.0
+
+    def forward(
+        self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
+    ) -> tuple[torch.Tensor, Any]:
+        return c, None
+
+    def adjoint(
+        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
+        return g, None, None, 0.0, 0.0
+
+
+@lru_cache(maxsize=32)
+def _bound(program: tuple[Instruction, ...], dtype: torch.dtype, device: torch.device) -> tuple[Step, ...]:
+    def bind(layer: Any, size: Size) -> Step:
+        match layer:
+            case Conv2d():
+                return ConvStep(layer, size, dtype, device)
+            case ReLU():
+                return ReLUStep()
+            case Erf():
+                return ErfStep()
+            case Add():
+                return AddStep()
+        raise TypeError(f"no step for {layer!r}")
+
+    return tuple(bind(instruction.layer, instruction.size) for instruction in program)
+
+
+# ---- tile by tile
+
+
+class TorchEngine:
+    """Gram matrices and gradients of a program, tile by tile, in x's dtype and on its device.
+
+    weights, biases: of each instruction; 0 where it has none. tile_megabytes: memory of the maps alive at once.
+    """
+
+    has_forward_mode = False
+
+    def __init__(
+        self,
+        program: tuple[Instruction, ...],
+        weights: Sequence[float],
+        biases: Sequence[float],
+        tile_megabytes: float,
+    ) -> None:
+        self.program, self.parameters = program, list(zip(weights, biases, strict=True))
+        self.tile_megabytes = tile_megabytes
+
+    def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        """K(x, y); with y None K(x, x), one triangle computed and copied."""
+
+        def compute(side: int) -> torch.Tensor:
+            others = x if y is None else y
+            gram = x.new_empty(len(x), len(others))
+            for rows, columns in tiles(len(x), None if y is None else len(others), side):
+                v = self._variances(x[rows])
+                w = v if y is None and rows == columns else self._variances(others[columns])
+                gram[rows, columns], _ = self._tile(x[rows], others[columns], v, w, keep=False)
+                if y is None and rows != columns:
+                    gram[columns, rows] = gram[rows, columns].mT
+            return gram
+
+        return _halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE))
+
+    def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        blocks = [self._variances(block)[-1][:, 0, 0] for block in x.split(self._tile_side(x, 1) ** 2)]
+        return torch.cat(blocks) if blocks else x.new_empty(0)
+
+    def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
+        """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked.
+
+        Each tile is computed again, pulled back and dropped: an exact gradient needs the memory of one tile."""
+
+        def compute(side: int) -> tuple[Gradient, torch.Tensor | None]:
+            gradient: Gradient = ([0.0] * len(self.program), [0.0] * len(self.program))
+            to_x = torch.zeros_like(x) if inputs else None
+            for rows, columns in tiles(len(x), None, side):
+                self._pull_tile(x, cotangent, rows, columns, gradient, to_x)
+            return gradient, to_x
+
+        return _halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE + _MAPS_OF_A_STEP * len(self.program)))
+
+    def gram_along(
+        self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        raise NotImplementedError("the torch engine has reverse mode alone")
+
+    def _tile_side(self, x: torch.Tensor, maps: int) -> int:
+        largest = max(height * width for height, width in (instruction.size for instruction in self.program))
+        pairs = self.tile_megabytes * 2**20 / (maps * largest * x.element_size())
+        return max(int(math.sqrt(pairs)), 1)
+
+    def _steps(self, x: torch.Tensor) -> list[tuple[int, Instruction, Step, float, float]]:
+        bound = _bound(self.program, x.dtype, x.device)
+        together = zip(self.program, bound, self.parameters, strict=True)
+        return [(k, instruction, step, *pair) for k, (instruction, step, pair) in enumerate(together)]
+
+    def _variances(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Every variance map, in the program's numbering."""
+        maps = [x.square().mean(dim=1)]
+        for _, instruction, step, weight, bias in self._steps(x):
+            first, *second = instruction.sources
+            out = step.variance(maps[first], weight, bias)
+            maps.append(out + maps[second[0]] if second else out)
+        return maps
+
+    def _tile(
+        self, x: torch.Tensor, y: torch.Tensor, v: list[torch.Tensor], w: list[torch.Tensor], keep: bool
+    ) -> tuple[torch.Tensor, list[Any]]:
+        """K(x, y), (n, m), of a tile with the variance maps v of x and w of y; and what the adjoint needs."""
+        c = torch.einsum("ichw,jchw->ijhw", x, y) if x.shape[1] > 1 else x[:, None, 0] * y[None, :, 0]
+        maps: dict[int, torch.Tensor] = {0: c / x.shape[1]}
+        last_read = {source: k for k, instruction in enumerate(self.program) for source in instruction.sources}
+        kept = []
+        for k, instruction, step, weight, bias in self._steps(x):
+            first, *second = instruction.sources
+            out, needed = step.forward(maps[first], v[first], w[first], weight, bias)
+            maps[k + 1] = out + maps[second[0]] if second else out
+            kept.append(needed if keep else None)
+            for source in instruction.sources:
+                if last_read[source] == k:
+                    del maps[source]
+        return maps[len(self.program)][..., 0, 0], kept
+
+    def _pull_tile(
+        self,
+        x: torch.Tensor,
+        cotangent: torch.Tensor,
+        rows: slice,
+        columns: slice,
+        gradient: Gradient,
+        to_x: torch.Tensor | None,
+    ) -> None:
+        here, there = x[rows], x[columns]
+        on_diagonal = rows == columns
+        v = self._variances(here)
+        w = v if on_diagonal else self._variances(there)
+        _, kept = self._tile(here, there, v, w, keep=True)
+        g = cotangent[rows, columns]
+        own = None
+        if on_diagonal:  # an image with itself goes by its variance alone, which is exact
+            own = g.diagonal().clone()
+            g = g - torch.diag(own)
+        else:  # both triangles
+            g = g + cotangent[columns, rows].mT
+        to_products, to_v, to_w = self._tile_adjoint(g, kept, v, w, here, gradient)
+        to_squares = self._variance_adjoint(own, to_v, v, here, gradient)
+        to_other_squares = self._variance_adjoint(None, to_w, w, there, gradient)
+        if to_x is not None:
+            channels = x.shape[1]
+            to_x[rows] += torch.einsum("ijhw,jchw->ichw", to_products, there) / channels
+            to_x[columns] += torch.einsum("ijhw,ichw->jchw", to_products, here) / channels
+            to_x[rows] += to_squares[:, None] * here * (2 / channels)
+            to_x[columns] += to_other_squares[:, None] * there * (2 / channels)
+
+    def _tile_adjoint(
+        self,
+        g: torch.Tensor,
+        kept: list[Any],
+        v: list[torch.Tensor],
+        w: list[torch.Tensor],
+        x: torch.Tensor,
+        gradient: Gradient,
+    ) -> tuple[torch.Tensor, list[torch.Tensor | None], list[torch.Tensor | None]]:
+        """From a tile's cotangent g to that of the product maps, and to the variance maps that each step reads."""
+        to_v: list[torch.Tensor | None] = [None] * len(self.program)
+        to_w: list[torch.Tensor | None] = [None] * len(self.program)
+        cotangents = {len(self.program): g[..., None, None]}
+        for k, instruction, step, weight, _ in reversed(self._steps(x)):
+            first, *second = instruction.sources
+            g = cotangents.pop(k + 1)
+            to_c, to_v[k], to_w[k], to_weight, to_bias = step.adjoint(g, kept[k], v[first], w[first], weight)
+            kept[k] = None
+            _accumulate(gradient, k, to_weight, to_bias)
+            for source, part in ((first, to_c), *((other, g) for other in second)):
+                cotangents[source] = cotangents[source] + part if source in cotangents else part
+        return cotangents[0], to_v, to_w
+
+    def _variance_adjoint(
+        self,
+        last: torch.Tensor | None,
+        at_steps: list[torch.Tensor | None],
+        maps: list[torch.Tensor],
+        x: torch.Tensor,
+        gradient: Gradient,
+    ) -> torch.Tensor:
+        """From cotangents of the variance maps, those that steps read and the last, to that of the mean square."""
+        cotangents = [torch.zeros_like(each) for each in maps]
+        if last is not None:
+            cotangents[-1] += last[:, None, None]
+        for k, instruction, step, weight, _ in reversed(self._steps(x)):
+            first, *second = instruction.sources
+            to_v, to_weight, to_bias = step.variance_adjoint(cotangents[k + 1], maps[first], weight)
+            _accumulate(gradient, k, to_weight, to_bias)
+            cotangents[first] += to_v
+            here = at_steps[k]
+            if here is not None:
+                cotangents[first] += here
+            for other in second:
+                cotangents[other] += cotangents[k + 1]
+        return cotangents[0]
+
+
+def _accumulate(gradient: Gradient, k: int, to_weight: Scalar, to_bias: Scalar) -> None:
+    gradient[0][k] += to_weight
+    gradient[1][k] += to_bias
+
+
+def tiles(n: int, m: int | None, side: int) -> Iterator[tuple[slice, slice]]:
+    """Tiles of an (n, m) matrix; with m None, those on and above the diagonal of (n, n). The last may be ragged."""
+    for top in range(0, n, side):
+        for left in range(top if m is None else 0, n if m is None else m, side):
+            yield slice(top, min(top + side, n)), slice(left, min(left + side, n if m is None else m))
+
+
+def _halving(compute: Any, side: int) -> Any:
+    """compute(side), with half the side as often as a GPU's memory runs out."""
+    while True:
+        try:
+            return compute(side)
+        except torch.OutOfMemoryError:
+            if side == 1:
+                raise
+            torch.cuda.empty_cache()
+        side = max(side // 2, 1)  # outside the handler, which keeps the failed tile's memory alive
+        report(Event.TILE_HALVED)

@@ -1,0 +1,429 @@
+"""Kernels to choose from: their parameters with defaults and bounds, which data they take, and how each is built."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kfx.config.nodes import make_option
+from kfx.config.registry import (
+    MOST_REPEATS,
+    OPTIONS,
+    Option,
+    count,
+    nested,
+    one_of,
+    option,
+    parameter,
+    positive,
+    ranged,
+    variance,
+)
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from kfx.config.check import Config
+    from kfx.kernels.base import Kernel
+
+Image = tuple[int, int] | None
+"""Height and width of the data set's images, or None for a table of numbers."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_range(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair)) and 0 <= pair[0] < pair[1]
+
+
+def _ranges(meaning: str) -> Any:
+    # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
+    takes = "parameter: [low, high] with 0 <= low < high"
+    return ranged({}, takes, lambda v: all(map(_is_range, v.values())), meaning)
+
+
+LENGTHS = ("natural", "mean_squared_distance")
+"""Ways to take the start of `sigma` from the training points."""
+
+
+@dataclass
+class KernelOption(Option, abc.ABC):
+    """A kernel. A subclass has a field for each parameter and setting, and `make`."""
+
+    initial: str = one_of(
+        "explicit",
+        "explicit",
+        "random",
+        *LENGTHS,
+        meaning="explicit: as given here; random: by seed; natural: sigma^2 = Var |x|; mean_squared_distance: "
+        "2 sigma^2 = mean |x - x'|^2",
+    )
+    initial_range: dict = _ranges("where random starts are drawn; bounds where not given")
+    initial_distribution: str = one_of("log_uniform", "log_uniform", "uniform", meaning="of random starts")
+    starts: int = count(1, 1, "more: the first is as above, the others random", most=MOST_REPEATS)
+    start_from: str = one_of(
+        "best",
+        "best",
+        "worst",
+        meaning="of several: best by the objective on batches of their own, or worst in evaluation",
+    )
+    trainable: list[str] | None = ranged(
+        None,
+        "a list of parameters, or null for the usual ones",
+        lambda v: v is None or (v != [] and all(isinstance(name, str) for name in v)),
+        "what optimizers move",
+    )
+    bounds: dict = _ranges("where optimizers may move each parameter, and random ones are drawn")
+
+    images_only: ClassVar[bool] = False
+    """Whether it takes images and no tables."""
+    input_gradients: ClassVar[bool] = True
+    """Whether its pullback reaches the points, as flows need it."""
+    uses_jax: ClassVar[bool] = False
+    """Whether JAX computes it."""
+
+    @classmethod
+    def default_bounds(cls) -> dict[str, tuple[float, float]]:
+        """Where optimizers may move each parameter."""
+        return {k: item.metadata["bounds"] for k, item in cls.fields().items() if "bounds" in item.metadata}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
+
+    @abc.abstractmethod
+    def make(self, image: Image, **common: Any) -> Kernel:
+        """The kernel. common: `trainable` and `bounds`, as every kernel takes them."""
+
+    def build(self, image: Image) -> Kernel:
+        """The kernel with its configured values, for images of this size; ConfigError for what does not fit."""
+        if self.images_only and image is None:
+            raise ConfigError(
+                f"kernel={self.name}: it takes images, and the data set is a table of numbers; use dataset=digits, "
+                "mnist, cifar10"
+            )
+        try:
+            return self.make(image, trainable=self.trainable, bounds={k: (v[0], v[1]) for k, v in self.bounds.items()})
+        except ValueError as error:
+            raise ConfigError(f"kernel={self.name}: {error}") from error
+
+    def own_threads(self) -> bool:
+        """Whether it is to have all threads, however small a batch is."""
+        return False
+
+    def check(self, config: Config) -> None:
+        if self.start_from == "worst" and self.starts == 1:
+            raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
+
+    def check_device(self, name: str, device: torch.device) -> None:
+        """ConfigError if it cannot be computed there. name: the device as the config has it."""
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        """ConfigError if the start that the config describes is none for the kernel as built."""
+        if self.initial in LENGTHS and "sigma" not in kernel.parameters:
+            raise ConfigError(
+                f"kernel.initial={self.initial}: sets sigma, which kernel={self.name} does not have; use rbf, matern "
+                "or laplace"
+            )
+        if self.initial_range and self.initial != "random" and self.starts == 1:
+            raise ConfigError(
+                f"kernel.initial_range={self.initial_range}: used with kernel.initial=random or kernel.starts above 1; "
+                "set one of them"
+            )
+        bounds = dict(zip(kernel.names, kernel.bounds, strict=True))
+        for name, (low, high) in self.initial_range.items():
+            within = [bounds[full] for full, key in zip(kernel.names, kernel.keys, strict=True) if name in (full, key)]
+            if not within:
+                raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(bounds)}")
+            if low < within[0][0] or high > within[0][1]:
+                raise ConfigError(
+                    f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="
+                    f"[{within[0][0]:g}, {within[0][1]:g}]"
+                )
+
+
+# ---- of the distance
+
+
+@option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
+class RBF(KernelOption):
+    sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import RBF
+
+        return RBF(self.sigma, **common)
+
+
+@option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
+class RationalQuadratic(KernelOption):
+    alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
+    beta: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+    gamma: float = parameter(1.0, 1e-8, 1e8, "weight of r^2; fixed unless named in trainable")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import RationalQuadratic
+
+        return RationalQuadratic(self.alpha, self.beta, self.gamma, **common)
+
+
+@option("kernel", "matern", "Matern with smoothness nu, length sigma, as in scikit-learn")
+class Matern(KernelOption):
+    sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+    nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Matern
+
+        return Matern(self.sigma, self.nu, **common)
+
+
+@option("kernel", "laplace", "exp(-|x - x'|_1 / sigma), by the sum of absolute differences")
+class Laplace(KernelOption):
+    sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Laplace
+
+        return Laplace(self.sigma, **common)
+
+
+# ---- of the inner product
+
+
+@option("kernel", "linear", "x.x' + bias_variance")
+class Linear(KernelOption):
+    bias_variance: float = variance(1.0, 1e-4, 1e4, "added to x.x'")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Linear
+
+        return Linear(self.bias_variance, **common)
+
+
+@option("kernel", "polynomial", "(gamma x.x' + bias_variance)^degree")
+class Polynomial(KernelOption):
+    degree: int = count(3, 1, "a whole exponent", most=1000)
+    gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
+    bias_variance: float = variance(1.0, 1e-4, 1e4, "added to it")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Polynomial
+
+        return Polynomial(self.degree, self.gamma, self.bias_variance, **common)
+
+
+# ---- made of others
+
+
+def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Any:
+    """A field of kernels as parts: pairs of a coefficient, or None, and a kernel option.
+
+    allowed: by name; None for all. coefficient: of parts that have none.
+    """
+
+    def convert(path: str, parts: Any) -> Any:
+        if not isinstance(parts, list) or not parts:
+            raise ConfigError(f"{path}={parts}: expected a list of kernels: name and parameters")
+        known = allowed or tuple(OPTIONS["kernel"])
+        made = []
+        for i, part in enumerate(parts):
+            here = f"{path}[{i}]"
+            if not isinstance(part, Mapping) or part.get("name") not in known:
+                raise ConfigError(f"{here}={part}: expected a name, one of {', '.join(known)}, and its parameters")
+            own = part.get("coefficient", coefficient)
+            if own is not None and not (_is_number(own) and own > 0):
+                raise ConfigError(f"{here}.coefficient={own}: expected a number > 0")
+            made.append((own, make_option(here, "kernel", {k: v for k, v in part.items() if k != "coefficient"})))
+        return made
+
+    return convert
+
+
+@dataclass
+class CombinationOption(KernelOption):
+    """A kernel made of others, each with a `coefficient` c, for c^2 K, where one is wanted."""
+
+    parts: Any = None
+
+    def _built(self, image: Image) -> list[Kernel]:
+        from kfx.kernels import Scaled
+
+        built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
+        return [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+
+    @property
+    def images_only(self) -> bool:  # type: ignore[override]
+        return any(part.images_only for _, part in self.parts)
+
+    @property
+    def input_gradients(self) -> bool:  # type: ignore[override]
+        return all(part.input_gradients for _, part in self.parts)
+
+    @property
+    def uses_jax(self) -> bool:  # type: ignore[override]
+        return any(part.uses_jax for _, part in self.parts)
+
+
+_PARTS = "a list of kernels: name, parameters and, for c^2 K, a coefficient c"
+_NETWORK_PARTS = ("rbf", "rational_quadratic")
+
+
+@option("kernel", "sum", "The sum of kernels; a part with a coefficient c counts c^2 times")
+class Sum(CombinationOption):
+    parts: Any = nested(
+        [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
+        _PARTS,
+        _parts_of(None, None),
+        "what is added",
+    )
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Sum
+
+        return Sum(self._built(image), **common)
+
+
+@option("kernel", "product", "The product of kernels")
+class Product(CombinationOption):
+    parts: Any = nested(
+        [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
+        _PARTS,
+        _parts_of(None, None),
+        "what is multiplied",
+    )
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Product
+
+        return Product(self._built(image), **common)
+
+
+@option(
+    "kernel", "rbf_network", "Sum of RBF and rational quadratic kernels with squared coefficients (Darcy 2020, ch. 4)"
+)
+class RBFNetwork(Sum):
+    parts: Any = nested(
+        [
+            {"name": "rbf", "sigma": 1.0, "coefficient": 1.0},
+            {"name": "rbf", "sigma": 10.0, "coefficient": 1.0},
+            {"name": "rational_quadratic", "alpha": 1.0, "beta": 1.0, "coefficient": 1.0},
+        ],
+        f"a list of {' and '.join(_NETWORK_PARTS)} kernels: name, parameters, coefficient",
+        _parts_of(_NETWORK_PARTS, 1.0),
+        "what is added, each with a coefficient",
+    )
+
+
+# ---- of infinitely wide networks
+
+
+@dataclass
+class _NetworkOption(KernelOption):
+    weight_variance: float = variance(1.0, 1e-3, 1e3, "sigma_w^2")
+    bias_variance: float = variance(0.1, 1e-3, 1e3, "sigma_b^2")
+
+
+@option("kernel", "nngp", "Dense network of infinite width (JAX): depth activations, one weight and one bias variance")
+class NNGP(_NetworkOption):
+    uses_jax = True
+
+    depth: int = count(3, 0, "how many activations", most=10_000)
+    activation: str = one_of("relu", "relu", "erf", meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
+    backend: str | None = ranged(
+        None,
+        "one of neural_tangents, native, or null for the first that imports",
+        lambda v: v in (None, "neural_tangents", "native"),
+        "what computes it",
+    )
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import NNGP
+
+        return NNGP(
+            self.depth, self.activation, self.weight_variance, self.bias_variance, backend=self.backend, **common
+        )
+
+
+ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet")
+ENGINES = ("auto", "fused", "torch")
+
+
+@option(
+    "kernel",
+    "cnngp",
+    "Convolutional network of infinitely many channels: exact gradients in the memory of a few tiles",
+)
+class CNNGP(_NetworkOption):
+    images_only = True
+
+    architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers; sizes follow the image")
+    variances: str = one_of(
+        "shared", "shared", "per_layer", meaning="one weight_variance and bias_variance, or a pair for each convolution"
+    )
+    variance_scaling: str = one_of(
+        "fan_in",
+        "fan_in",
+        "weight",
+        meaning="fan_in: mean over the patch; weight: sum over it (eq. 2.27 of Khalid 2022 as printed)",
+    )
+    hidden_weight_multiplier: float = positive(1.0, "factor on weight_variance in all layers but the last")
+    engine: str = one_of(
+        "auto", *ENGINES, meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference"
+    )
+    tile_megabytes: float = positive(32.0, "memory of one tile's maps in the torch engine; more helps a GPU")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        import numpy as np
+
+        from kfx.kernels import CNNGP
+        from kfx.kernels.cnngp.architectures import architecture
+
+        assert image is not None
+        network = architecture(self.architecture, image, self.hidden_weight_multiplier)
+        each: Any = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
+        return CNNGP(
+            network,
+            np.multiply(self.weight_variance, each),
+            np.multiply(self.bias_variance, each),
+            variance_scaling=self.variance_scaling,
+            engine=self.engine,
+            tile_megabytes=self.tile_megabytes,
+            **common,
+        )
+
+    def own_threads(self) -> bool:
+        return self.engine == "torch"
+
+    def check_device(self, name: str, device: torch.device) -> None:
+        if self.engine == "fused" and device.type != "cpu":
+            raise ConfigError(f"kernel.engine=fused: needs a CPU, and device={name}; use auto")
+
+
+# ---- by a formula, for kernels of one's own
+
+
+@dataclass
+class FormulaOption(KernelOption):
+    """A kernel given by its formula in torch alone: `formula(x, y, **parameters)`; autograd makes its pullback.
+
+    A subclass has a field for each parameter, made by `parameter` or `variance`.
+    """
+
+    @staticmethod
+    @abc.abstractmethod
+    def formula(x: torch.Tensor, y: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+        """K(x, y), (len(x), len(y)), of points (n, …) in x's dtype and device. parameters: scalars, by name."""
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels.formula import Formula
+
+        values = {name: getattr(self, name) for name in self.default_bounds()}
+        bounds = {**self.default_bounds(), **common.pop("bounds")}
+        return Formula(type(self).formula, values, bounds=bounds, name=self.name, **common)

@@ -1,0 +1,95 @@
+"""Factorisations of Gram matrices: float64, by Cholesky, never an inverse unless asked for by name."""
+
+from __future__ import annotations
+
+import math
+
+import scipy.linalg
+import torch
+
+from kfx.numerics.arrays import by_one_thread
+from kfx.numerics.incidents import report_jitter
+from kfx.outcomes import Event, NumericalError
+
+_MAX_EIGENVALUE_SIZE = 2000
+
+
+def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
+    """Lower factor L of A = Θ + λI = LLᵀ in float64.
+
+    On failure a jitter goes onto the diagonal, first machine epsilon of Θ's dtype times its trace, then ten
+    times as much, three times in all; then `NumericalError` (not_positive_definite).
+    """
+    matrix = gram.to(torch.float64, copy=True)
+    matrix.diagonal().add_(regularization)
+    factor, found = _factored(matrix)
+    if found and math.isfinite(float(factor[-1, -1])):
+        return factor
+    if factor.data_ptr() == matrix.data_ptr():  # it was overwritten
+        matrix = gram.to(torch.float64, copy=True)
+        matrix.diagonal().add_(regularization)
+    diagonal = matrix.diagonal()
+    if not bool(torch.isfinite(matrix).all()):
+        raise NumericalError(Event.DIVERGED, "the Gram matrix has entries that are not finite")
+    step = torch.finfo(gram.dtype).eps * float(diagonal.abs().sum())
+    added = 0.0
+    for jitter in (step, 10 * step, 100 * step):
+        diagonal += jitter - added
+        added = jitter
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if int(info) == 0:
+            report_jitter(jitter)
+            return factor
+    diagonal -= added
+    raise NumericalError(Event.NOT_POSITIVE_DEFINITE, _describe(matrix, gram.dtype, regularization, added))
+
+
+class Factored:
+    """A Gram matrix Θ, and each factor of Θ + λI that was asked for: who needs it again finds it."""
+
+    def __init__(self, gram: torch.Tensor) -> None:
+        self.gram = gram
+        self._factors: dict[float, torch.Tensor] = {}
+
+    def factor(self, regularization: float) -> torch.Tensor:
+        """L, as `cholesky` has it."""
+        if regularization not in self._factors:
+            self._factors[regularization] = cholesky(self.gram, regularization)
+        return self._factors[regularization]
+
+    def sample_factor(self, regularization: float, size: int) -> torch.Tensor:
+        """The factor of the leading block of Θ + λI, which is the leading block of L where that is there already."""
+        if regularization in self._factors:
+            return self._factors[regularization][:size, :size]
+        return cholesky(self.gram[:size, :size], regularization)
+
+
+def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """L, which may take the place of `matrix`, and whether there is one."""
+    if by_one_thread(matrix):
+        _, info = scipy.linalg.lapack.dpotrf(matrix.numpy().T, lower=1, clean=1, overwrite_a=1)
+        return matrix.mT, info == 0
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return factor, int(info) == 0
+
+
+def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, jitter: float) -> str:
+    # The smallest eigenvalue of a leading block bounds that of the whole from above (Cauchy interlacing).
+    block = matrix[:_MAX_EIGENVALUE_SIZE, :_MAX_EIGENVALUE_SIZE].cpu().numpy()
+    smallest = scipy.linalg.eigh(block, eigvals_only=True, subset_by_index=[0, 0])[0]
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"Gram matrix of {len(matrix)} points in {name}, λ = {regularization:.3g}, smallest eigenvalue "
+        f"{'' if len(block) == len(matrix) else '<= '}{smallest:.3g}, jitter up to {jitter:.3g} did not help; "
+        f"raise regularization.value{'' if dtype == torch.float64 else ' or set device.dtype=float64'}"
+    )
+
+
+def solve_lower(factor: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """L⁻¹ y."""
+    return torch.linalg.solve_triangular(factor, y, upper=False)
+
+
+def solve_upper(factor: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """L⁻ᵀ w for the lower factor L."""
+    return torch.linalg.solve_triangular(factor.mT, w, upper=True)

@@ -1,0 +1,49 @@
+"""Kernel ridge regression and the Gaussian-process posterior."""
+
+from __future__ import annotations
+
+import torch
+
+from kfx.numerics.linear_algebra import Factored, cholesky, solve_lower, solve_upper
+from kfx.outcomes import Event, NumericalError
+
+
+def coefficients(
+    gram: torch.Tensor | Factored,
+    y: torch.Tensor,
+    regularization: float,
+    solver: str = "cholesky",
+    rcond: float | None = None,
+) -> torch.Tensor:
+    """α with (K + λI) α = Y, float64, (n, outputs); predictions are K(x*, X) α.
+
+    solver: `cholesky`; `lstsq` drops singular values below `rcond` times the largest, `inverse` forms (K + λI)⁻¹:
+    both only to repeat published runs.
+    """
+    factored = gram if isinstance(gram, Factored) else Factored(gram)
+    if solver == "cholesky":
+        factor = factored.factor(regularization)
+        return solve_upper(factor, solve_lower(factor, y))
+    matrix = factored.gram.to(torch.float64, copy=True)
+    matrix.diagonal().add_(regularization)
+    if not bool(matrix.isfinite().all() and y.isfinite().all()):
+        raise NumericalError(Event.DIVERGED, f"solver {solver}: the system has entries that are not finite")
+    try:
+        if solver == "inverse":
+            return torch.linalg.inv(matrix) @ y
+        # gelsd takes the cutoff, and torch has it on the CPU only
+        solution = torch.linalg.lstsq(matrix.cpu(), y.cpu(), rcond=rcond, driver="gelsd").solution
+        return solution.to(matrix.device)
+    except torch.linalg.LinAlgError as error:
+        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"solver {solver}: {error}") from error
+
+
+def posterior_variance(
+    gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, regularization: float
+) -> torch.Tensor:
+    """Variance of f(x*) given noisy values at X: K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*), (n_test,), ≥ 0.
+
+    gram: K(X, X). cross: K(x*, X). prior: K(x*, x*)'s diagonal. regularization: λ, the noise variance.
+    """
+    half = solve_lower(cholesky(gram, regularization), cross.to(torch.float64).mT)
+    return (prior.to(torch.float64) - half.square().sum(dim=0)).clamp_(min=0.0)

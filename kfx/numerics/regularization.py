@@ -1,0 +1,68 @@
+"""λ, its scale, and what its dependence on Θ adds to a gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from kfx.numerics.choices import SCALES
+
+
+@dataclass(frozen=True)
+class Regularization:
+    """λ = value × the scale of the Gram matrix Θ of N points.
+
+    value: ≥ 0.
+    scale: `absolute`       1: what papers' experiments say. An optimizer can then shrink or grow the effective
+                            regularization through the kernel's scale, and ρ rewards more of it.
+           `mean_diagonal`  tr Θ / N.
+           `centered`       tr Θ / N − 1ᵀΘ1 / N²: the mean variance of the kernel's functions about their mean,
+                            which a constant added to the kernel does not change.
+    """
+
+    value: float = 1e-4
+    scale: str = "centered"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value >= 0):
+            raise ValueError(f"regularization value must be a finite number >= 0, got {self.value!r}")
+        if self.scale not in SCALES:
+            raise ValueError(f"regularization scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
+
+    def of(self, gram: torch.Tensor) -> float:
+        """The effective λ for this Gram matrix."""
+        return self.value if self.scale == "absolute" else self.value * self.unit(gram)
+
+    def unit(self, gram: torch.Tensor) -> float:
+        """What `value` is counted in: the scale of this Gram matrix."""
+        if self.scale == "absolute":
+            return 1.0
+        mean_diagonal = float(gram.diagonal().sum(dtype=torch.float64)) / len(gram)
+        if self.scale == "mean_diagonal":
+            return mean_diagonal
+        return max(mean_diagonal - float(gram.sum(dtype=torch.float64)) / len(gram) ** 2, 0.0)
+
+    def pull(self, cotangent: torch.Tensor) -> torch.Tensor:
+        """From the cotangent of A = Θ + λ(Θ)I to that of Θ, in place: G + tr G · ∂λ/∂Θ."""
+        if self.scale == "absolute":
+            return cotangent
+        n = len(cotangent)
+        slope = self.value * float(cotangent.diagonal().sum()) / n
+        cotangent.diagonal().add_(slope)
+        return cotangent if self.scale == "mean_diagonal" else cotangent.sub_(slope / n)
+
+    def slope(self, cotangent: torch.Tensor, gram: torch.Tensor) -> float:
+        """∂/∂value of a function of A = Θ + λI alone, from the cotangent of Θ that `pull` made: tr of A's, in units.
+
+        The trace of what `pull` gives is that of A's cotangent times a known factor.
+        """
+        n = len(gram)
+        passed = {"absolute": 0.0, "mean_diagonal": 1.0, "centered": 1.0 - 1.0 / n}[self.scale]
+        return self.unit(gram) * float(cotangent.diagonal().sum()) / (1.0 + self.value * passed)
+
+
+def as_regularization(value: float | Regularization) -> Regularization:
+    """A plain number is an absolute λ."""
+    return value if isinstance(value, Regularization) else Regularization(float(value), "absolute")

@@ -1,0 +1,44 @@
+"""An objective by its value alone: autograd gives the cotangent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from kfx.numerics.arrays import Array
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.problem import Gram, pose
+
+
+def by_autograd(
+    value: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
+) -> Callable[..., tuple[float, Any]]:
+    """The objective of a function `value(a, y, sample_size)` in torch: the short way for one of one's own.
+
+    a: A = Θ + λI, (N, N), float64, the sample's points first. y: (N, outputs), float64. It returns a scalar. λ's
+    dependence on Θ is differentiated as for every objective.
+    """
+
+    @wraps(value)
+    def objective(
+        gram: Gram,
+        y: Array,
+        sample_size: int,
+        regularization: float | Regularization = 1e-4,
+        cotangent: bool = True,
+    ) -> tuple[float, Any]:
+        problem = pose(gram, y, sample_size, regularization)
+        with torch.enable_grad():
+            a = problem.theta.clone()
+            a.diagonal().add_(problem.effective)
+            a.requires_grad_(cotangent)
+            result = value(a, problem.y, sample_size)
+            if not cotangent:
+                return float(result), None
+            (to_a,) = torch.autograd.grad(result, a)
+        return float(result), problem.cotangent(to_a.detach())
+
+    return objective

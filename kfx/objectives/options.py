@@ -1,0 +1,141 @@
+"""Objectives to choose from, and the regularization that they are computed with."""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kfx.config.registry import FieldError, Option, count, count_or_null, not_negative, one_of, option, ranged, section
+from kfx.numerics.choices import SCALES
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.config.check import Config
+    from kfx.numerics.regularization import Regularization
+
+Objective = Callable[..., tuple[float, Any]]
+
+
+@dataclass
+class ObjectiveOption(Option, abc.ABC):
+    """An objective. A subclass has a field for each setting, and `build`."""
+
+    trains_regularization: ClassVar[bool] = False
+    """Whether λ may be trained on it: most objectives reward a larger λ as such."""
+
+    @abc.abstractmethod
+    def build(self) -> Objective:
+        """The function `(gram, y, sample_size, regularization, cotangent=True) → value, G`, as `kfx.objectives.rho`."""
+
+
+@dataclass
+class _Named(ObjectiveOption):
+    """An objective that is a function of the option's name in `kfx.objectives`; fields are its keywords."""
+
+    def build(self) -> Objective:
+        function = getattr(importlib.import_module("kfx.objectives"), self.name)
+        settings = {item.name: getattr(self, item.name) for item in fields(self)}
+        return partial(function, **settings) if settings else function
+
+
+@option("objective", "rho", "rho: relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019)")
+class Rho(_Named):
+    pass
+
+
+@option(
+    "objective",
+    "rho_polarized",
+    "rho between regularized interpolants, without assuming that they interpolate (later public code)",
+)
+class RhoPolarized(_Named):
+    pass
+
+
+@option("objective", "rho_prediction", "rho by the sample's predictions at the batch (Khalid 2022, Algorithm 4)")
+class RhoPrediction(_Named):
+    form: str = one_of(
+        "relative_error",
+        "relative_error",
+        "consistent",
+        "printed",
+        meaning="consistent: unbounded below; printed: a Euclidean norm over a kernel norm",
+    )
+
+
+@option("objective", "interpolation_error", "Sum of squared errors of the sample's predictions at the batch")
+class InterpolationError(_Named):
+    pass
+
+
+@option("objective", "nll", "Negative log marginal likelihood of the batch; the sample is ignored")
+class NLL(_Named):
+    trains_regularization = True
+
+    scale: str = one_of("one", "one", "profiled", meaning="profiled: the kernel's scale that fits best, in closed form")
+
+
+@option("objective", "loo", "Leave-one-out error of the batch, in closed form; the sample is ignored")
+class LOO(_Named):
+    trains_regularization = True
+
+
+# ---- λ
+
+
+@section("regularization", "lambda, added to the diagonal of Gram matrices")
+class RegularizationSection(Option):
+    value: float = not_negative(1e-4, "lambda, in units of scale")
+    scale: str = one_of(
+        "centered",
+        *SCALES,
+        meaning="absolute: as papers print it; mean_diagonal; centered: blind to a constant added to the kernel",
+    )
+    selection: str = one_of(
+        "fixed",
+        "fixed",
+        "validation",
+        "trained",
+        meaning="validation: the best of candidates for the initial kernel; trained: with objective nll or loo",
+    )
+    candidates: list[float] = ranged(
+        [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0],
+        "a list of numbers > 0",
+        lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
+        "what validation chooses from",
+    )
+    folds: int = count(5, 2, "of the training points, for validation")
+    points: int | None = count_or_null(1000, 4, "all training points", "at most so many of them, at random")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.selection == "trained" and self.value == 0:
+            raise FieldError("value", self.value, "a number > 0 to start from with selection=trained")
+        if self.points is not None and self.points < 2 * self.folds:
+            raise FieldError("points", self.points, f"at least twice folds={self.folds}")
+
+    def build(self) -> Regularization:
+        from kfx.numerics.regularization import Regularization
+
+        return Regularization(self.value, self.scale)
+
+    def choices(self, scale: str | None = None) -> list[Regularization]:
+        """What validation chooses λ from."""
+        from kfx.numerics.regularization import Regularization
+
+        return [Regularization(float(value), scale or self.scale) for value in self.candidates]
+
+    def check(self, config: Config) -> None:
+        if self.selection != "trained":
+            return
+        if not config.objective.trains_regularization:
+            raise ConfigError(
+                f"regularization.selection=trained: objective {config.objective.name} rewards a larger λ as such (rho "
+                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll or loo, or selection=validation"
+            )
+        if reason := config.optimizer.refuses_trained_regularization():
+            raise ConfigError(f"{reason}")

@@ -1,0 +1,305 @@
+"""The loop of every fit: draw a batch, ask where, evaluate there, tell what came, write the row."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.numerics.streams import Streams
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling.samplers import Batch, FixedSampler
+
+Data = Sequence[torch.Tensor]
+"""x, y and, for flows, the points that flow along and are not learned from."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Where an optimizer wants the objective, on the batch of the iteration.
+
+    vector: the parameters, as the trace shows them. gradient: whether the gradient is wanted as well. kernel: to
+    evaluate in place of the one with these parameters. points, targets: positions and targets of the batch's points,
+    where they are not the data's; the gradient to the points is then wanted too.
+    """
+
+    vector: np.ndarray
+    gradient: bool = True
+    kernel: Kernel | None = None
+    points: torch.Tensor | None = None
+    targets: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the trace shows of an iteration beside its first evaluation.
+
+    told: what a surrogate was told, where that is not the objective. error: what ends the fit after this row.
+    """
+
+    told: float | None = None
+    events: Sequence[Event] = ()
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    error: NumericalError | None = None
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """What happens where the objective cannot be evaluated: new parameters are drawn, at most so many times."""
+
+    most: int
+    draw: Callable[[Kernel, np.random.Generator], Kernel]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an optimizer is given to start from.
+
+    along: points that flows carry and do not learn from. rng: its own random stream. layer_path: where a flow may
+    keep its layers.
+    """
+
+    kernel: Kernel
+    x: torch.Tensor
+    y: torch.Tensor
+    along: torch.Tensor
+    loss: Loss
+    rng: np.random.Generator
+    layer_path: Path
+
+
+class FitRecord(Protocol):
+    """Where a fit writes what happens, and finds what a process before it left."""
+
+    @property
+    def layer_path(self) -> Path: ...
+
+    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None: ...
+
+    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None: ...
+
+    def row(
+        self,
+        iteration: int,
+        evaluation: Evaluation,
+        kernel_evaluations: int,
+        *,
+        told: float | None = None,
+        events: Sequence[Event] = (),
+        diagnostics: Mapping[str, float] | None = None,
+    ) -> None: ...
+
+    def moved(
+        self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
+    ) -> None: ...
+
+    def stopped(self, layer: int, reason: str) -> None: ...
+
+
+class Optimizer(abc.ABC):
+    """A state with `ask` and `tell`, driven by `fit`, which owns batches, rows, restarts, checkpoints and the end.
+
+    loss: from a kernel, x and y to the objective on batches of them. sampler: draws these. iterations: rows of the
+    trace, at most.
+
+    A subclass writes `start`, `ask`, `tell`, `result`, and `state` with `restore`: after `restore(state())` it must go
+    on with the same numbers, bit for bit.
+    """
+
+    diagnostics: tuple[str, ...] = ()
+    """Its own columns of the trace."""
+    stops_where_it_stands: ClassVar[bool] = False
+    """Whether a failure ends the fit with what it has, as a flow's, or fails the run."""
+    restarts: Restarts | None = None
+    """What to do where the objective cannot be evaluated; None: `tell` hears of it."""
+
+    def __init__(self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
+        self.loss, self.sampler, self.iterations = loss, sampler, iterations
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its columns of the trace, and its sampler's."""
+        return (*self.diagnostics, *self.sampler.diagnostics)
+
+    # ---- what a subclass writes
+
+    @abc.abstractmethod
+    def start(self, task: Task) -> None:
+        """Begin a fit, and forget every other."""
+
+    @abc.abstractmethod
+    def ask(self, iteration: int, batch: Batch) -> Question | None:
+        """Where to evaluate next; None ends the fit."""
+
+    @abc.abstractmethod
+    def tell(self, evaluation: Evaluation) -> Row | Question:
+        """Take what came of the last question. A further question is asked on another batch before the row is done."""
+
+    @abc.abstractmethod
+    def result(self) -> Kernel:
+        """The fitted kernel. NumericalError where there is none."""
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs: nested dicts and lists of numbers, text and arrays that do not change afterwards."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Go on from there; comes after `start`."""
+
+    def restart(self, vector: np.ndarray) -> None:
+        """Go on from other parameters, with no memory of those before; needed with `restarts` alone."""
+        raise NotImplementedError
+
+    def keeps_batch(self, iteration: int) -> bool:
+        """Whether this iteration has the batch of the one before."""
+        return False
+
+    def candidates(self) -> torch.Tensor | None:
+        """Indices of the points that batches are drawn from, where they have changed; None where they have not."""
+        return None
+
+    def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor] | None:
+        """The kernel, and where training points and those that flow along are now; None where no point moves."""
+        return None
+
+    # ---- the loop
+
+    def fit(self, kernel: Kernel, data: Data, streams: Streams, record: FitRecord) -> Kernel:
+        """The kernel fitted to the data: with new parameters, or composed with the flow that was learned.
+
+        data: (x, y), or (x, y, along). Raises NumericalError where it cannot go on.
+        """
+        x, y, *along = data
+        loss = self.loss(kernel, x, y)
+        restored = record.restore(streams)
+        self.sampler.start(x, y)
+        rng, path = streams["optimizer"], record.layer_path
+        self.start(Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path))
+        fit = _Fit(batch=None, restarts=0, stopped=False)
+        first = 0
+        if restored is not None:
+            first, state = restored
+            self.restore(state["own"])
+            self._draw_from(x, y, self.candidates())
+            self.sampler.restore(state["sampler"])
+            loss.kernel_evaluations = state["kernel_evaluations"]
+            fit = _Fit(_as_batch(state["batch"]), state["restarts"], state["stopped"])
+
+        def checkpoint(iteration: int) -> None:
+            state = {
+                "own": self.state(),
+                "sampler": self.sampler.state(),
+                "kernel_evaluations": loss.kernel_evaluations,
+                "batch": _as_state(fit.batch),
+                "restarts": fit.restarts,
+                "stopped": fit.stopped,
+            }
+            record.checkpoint(iteration, streams, state)
+
+        last = first if fit.stopped else self.iterations
+        for iteration in range(first, last):
+            checkpoint(iteration)
+            if (at := self.positions()) is not None:
+                record.moved(iteration, *at)
+            try:
+                if not self._iterate(iteration, kernel, loss, fit, streams, record):
+                    last = iteration
+                    break
+            except NumericalError as error:
+                if not self.stops_where_it_stands:
+                    raise
+                vector = kernel.flat if at is None else at[0].flat
+                failed = Evaluation(vector, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
+                record.row(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
+                record.stopped(iteration, str(error))
+                last, fit.stopped = iteration, True
+                break
+        checkpoint(last)
+        if (at := self.positions()) is not None:
+            record.moved(last, *at, final=True)
+        return self.result()
+
+    def _iterate(
+        self, iteration: int, kernel: Kernel, loss: Loss, fit: _Fit, streams: Streams, record: FitRecord
+    ) -> bool:
+        """One row of the trace; False where the optimizer has no further question."""
+        batches = streams["batches"]
+        self._draw_from(loss.x, loss.y, self.candidates())
+        if fit.batch is None or not self.keeps_batch(iteration):
+            fit.batch = self.sampler.draw(batches, iteration)
+        batch = fit.batch
+        question = self.ask(iteration, batch)
+        if question is None:
+            return False
+        evaluation = _evaluated(loss, question, batch)
+        if evaluation.failed and self.restarts is not None:
+            fit.restarts += 1
+            give_up = fit.restarts > self.restarts.most
+            events = () if give_up else (Event.REINITIALIZED,)
+            record.row(
+                iteration, evaluation, loss.kernel_evaluations, events=events, diagnostics=self.sampler.shown(batch)
+            )
+            if give_up:
+                evaluation.require()
+            self.restart(self.restarts.draw(kernel, streams["optimizer"]).flat)
+            return True
+        if not evaluation.failed:
+            self.sampler.observe(evaluation.rho_half)
+        answer = self.tell(evaluation)
+        while isinstance(answer, Question):
+            answer = self.tell(_evaluated(loss, answer, self.sampler.draw(batches, iteration)))
+        shown = {**answer.diagnostics, **self.sampler.shown(batch)}
+        record.row(
+            iteration, evaluation, loss.kernel_evaluations, told=answer.told, events=answer.events, diagnostics=shown
+        )
+        if answer.error is not None:
+            raise answer.error
+        return True
+
+    def _draw_from(self, x: torch.Tensor, y: torch.Tensor, candidates: torch.Tensor | None) -> None:
+        """Have the sampler draw from these points alone, with what it remembers of the fit."""
+        if candidates is not None:
+            memory = self.sampler.state()
+            self.sampler.start(x[candidates], y[candidates])
+            self.sampler.restore(memory)
+
+
+@dataclass
+class _Fit:
+    """What the loop itself keeps from one iteration to the next."""
+
+    batch: Batch | None
+    restarts: int
+    stopped: bool
+
+
+def _evaluated(loss: Loss, question: Question, batch: Batch) -> Evaluation:
+    if question.kernel is None:
+        return loss(question.vector, batch, question.gradient)
+    points = question.points is not None
+    index = torch.as_tensor(batch.indices, device=loss.x.device)
+    x = question.points if question.points is not None else loss.x[index]
+    y = question.targets if question.targets is not None else loss.y[index]
+    evaluation = loss.at(question.kernel, x, y, batch, gradient=question.gradient, points=points)
+    return replace(evaluation, vector=question.vector)
+
+
+def _as_state(batch: Batch | None) -> dict[str, Any] | None:
+    if batch is None:
+        return None
+    sizes = {"sample_size": batch.sample_size, "half_size": batch.half_size}
+    return {"indices": batch.indices, **sizes, "orders": list(batch.orders)}
+
+
+def _as_batch(state: dict[str, Any] | None) -> Batch | None:
+    if state is None:
+        return None
+    return Batch(state["indices"], state["sample_size"], state["half_size"], tuple(state["orders"]))

@@ -1,0 +1,220 @@
+"""Recorded runs beside each other: tables of means over seeds, and whether two agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.record.identity import content
+from kfx.record.reading import Run, load_run
+from kfx.record.search import runs_below
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run as `compare` sees it: its config as dotted keys, its seed, and what was measured."""
+
+    directory: Path
+    settings: dict[str, Any]
+    seed: int
+    measured: dict[str, float]
+
+
+def collect(
+    paths: Iterable[Path], metric: str, kernel: str, n_interpolation: int | None
+) -> tuple[list[Compared], list[str]]:
+    """The completed runs at and below the paths, and a line for each run that is left out."""
+    runs, left_out, seen = [], [], set()
+    for path in paths:
+        found = runs_below([path])
+        if not found:
+            raise ConfigError(f"kfx compare {path}: holds no run")
+        for item in found:
+            if item.directory in seen:
+                continue
+            seen.add(item.directory)
+            if item.status != Status.COMPLETED:
+                left_out.append(f"{item.directory}: {item.status}")
+                continue
+            try:
+                runs.append(_read(item.directory, metric, kernel, n_interpolation))
+            except (ConfigError, RecordError) as error:  # one run must not cost the others their table
+                left_out.append(str(error))
+            except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+                left_out.append(f"{item.directory}: its record is damaged ({type(error).__name__}: {error})")
+    return runs, left_out
+
+
+def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None) -> Compared:
+    run = load_run(directory)
+    rows = [r for r in run.metrics["evaluation"] if r["kernel"] == kernel]
+    offered = sorted({r["metric"] for r in rows})
+    if not rows or metric not in offered:
+        raise ConfigError(f"--metric {metric}: {directory} measured {', '.join(offered) or f'no kernel {kernel}'}")
+    largest = max(r["n_interpolation"] for r in rows) if n_interpolation is None else n_interpolation
+    chosen = [r for r in rows if r["metric"] == metric and r["n_interpolation"] == largest]
+    if not chosen:
+        sizes = sorted({r["n_interpolation"] for r in rows})
+        raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
+    settings = _dotted(content(run.config))
+    settings["n_interpolation"] = largest
+    rho = run.metrics.get("rho", {})  # none where a flow stopped in its first layer
+    objective: dict[str, Any] = {}
+    if (held_out := run.metrics.get("held_out")) is not None:  # the same batches for both, not the first and the last
+        rho, objective = (
+            {"initial": held_out[name]["initial"]["mean"], "final": held_out[name]["trained"]["mean"]}
+            for name in ("rho", "objective")
+        )
+    return Compared(
+        directory,
+        settings,
+        settings.pop("seed"),
+        {
+            "value": _number(chosen[0]["mean"]),
+            "rho_initial": _number(rho.get("initial")),
+            "rho_final": _number(rho.get("final")),
+            "objective_initial": _number(objective.get("initial")),
+            "objective_final": _number(objective.get("final")),
+            "seconds": run.metrics["timing"]["fit_seconds"],
+            "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]),
+        },
+    )
+
+
+def _number(value: float | None) -> float:
+    """JSON has no NaN: null stands for it."""
+    return math.nan if value is None else value
+
+
+def _hashable(value: Any) -> Any:
+    return str(value) if isinstance(value, (dict, list)) else value
+
+
+def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict):
+        return {prefix.rstrip("."): node if not isinstance(node, list) else tuple(map(_hashable, node))}
+    return {k: v for key, value in node.items() for k, v in _dotted(value, f"{prefix}{key}.").items()}
+
+
+def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
+    """Mean and standard deviation over seeds for each value of the keys `by`, best first.
+
+    A group name stands for its option: `kernel` for `kernel.name`. ConfigError where runs of one row differ in more
+    than their seed, unless `mix`.
+    """
+    keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
+    for key, given in zip(keys, by, strict=True):
+        if not any(key in run.settings for run in runs):
+            raise ConfigError(f"--by {given}: no run has such a key")
+    settings = pd.DataFrame([{name: run.settings.get(key) for name, key in zip(by, keys, strict=True)} for run in runs])
+    measured = pd.DataFrame([run.measured for run in runs]).rename(columns={"value": metric})
+    groups = settings.astype(str).groupby(list(by), sort=False)
+    if not mix:
+        for places in groups.indices.values():
+            _refuse_mixtures({str(k): v for k, v in settings.iloc[places[0]].items()}, keys, [runs[i] for i in places])
+    rows = []
+    for _, members in groups:
+        own = measured.loc[members.index]
+        row = settings.loc[members.index[0]].to_dict() | {"n": len(own)}
+        for name in own:
+            row |= {name: own[name].mean(skipna=False), f"{name}_sd": own[name].std(skipna=False)}
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    frame = frame.sort_values(metric, ascending=metric not in ("accuracy",), ignore_index=True, kind="stable")
+    frame.attrs["other_objective"] = any(run.settings.get("objective.name") != "rho" for run in runs)
+    frame.attrs["title"] = " · ".join(
+        f"{name} {', '.join(sorted({str(run.settings.get(key)) for run in runs}))}"
+        for name, key in (("data set", "dataset.name"), ("kernel", "kernel.name"), ("N_I", "n_interpolation"))
+    )
+    return frame
+
+
+def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence[Compared]) -> None:
+    names = {name for run in members for name in run.settings}
+    for name in sorted(names - set(keys)):
+        found = {str(run.settings.get(name)) for run in members}
+        if len(found) > 1:
+            shown = ", ".join(f"{k}={v}" for k, v in row.items())
+            raise ConfigError(
+                f"{shown}: its runs differ in {name} ({', '.join(sorted(found))}); add --by {name}, or --mix to average"
+            )
+    seeds = [run.seed for run in members]
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        shown = ", ".join(f"{k}={v}" for k, v in row.items())
+        raise ConfigError(f"{shown}: two runs have seed {twice}; leave one out, or --mix to count both")
+
+
+def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
+    """Whether two runs agree in trace, evaluation and final parameters, times aside; and a line that says how closely.
+
+    Everything is compared: NaN agrees with NaN alone, and names, events and the number of rows must be the same.
+    tolerance: largest relative difference of two numbers that still counts as the same.
+    """
+    pairs = [
+        ("trace", a.trace.drop(columns="seconds"), b.trace.drop(columns="seconds")),
+        ("evaluation", a.evaluation, b.evaluation),
+    ]
+    largest, exact = 0.0, True
+    for name, first, second in pairs:
+        if len(first) != len(second):
+            return False, f"{len(first)} and {len(second)} rows of {name}"
+        if list(first) != list(second):
+            odd = set(map(str, first)) ^ set(map(str, second))
+            return False, f"the {name} has other columns: {', '.join(sorted(odd)) or 'in another order'}"
+        exact = exact and first.equals(second)
+        for column in first:
+            x, y = first[column], second[column]
+            if not (pd.api.types.is_numeric_dtype(x) and pd.api.types.is_numeric_dtype(y)):
+                differing = np.flatnonzero(x.astype(str).to_numpy() != y.astype(str).to_numpy())
+                if len(differing):
+                    row = differing[0]
+                    return False, f"{name} row {row}, {column}: {x[row]!s} and {y[row]!s}"
+                continue
+            difference = _relative_difference(x.to_numpy(dtype=float), y.to_numpy(dtype=float))
+            if difference > tolerance:
+                return (
+                    False,
+                    f"{name}, {column}: largest relative difference {difference:.1e}, tolerance {tolerance:.0e}",
+                )
+            largest = max(largest, difference)
+    if a.metrics["status"] != b.metrics["status"]:
+        return False, f"status: {a.metrics['status']} and {b.metrics['status']}"
+    for key in ("parameters", "held_out", "flow_stopped"):
+        one, other = (_leaves(run.metrics.get(key), key) for run in (a, b))
+        for path in sorted(one | other):
+            if (own := one.get(path)) == (repeated := other.get(path)):
+                continue
+            numbers = isinstance(own, (int, float)) and isinstance(repeated, (int, float))
+            difference = (
+                _relative_difference(np.array([own], float), np.array([repeated], float)) if numbers else math.inf
+            )
+            if difference > tolerance:
+                return False, f"{path}: {own} and {repeated}"
+            exact, largest = False, max(largest, difference)
+    if exact:
+        return True, "trace, evaluation and parameters agree bit for bit"
+    return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+
+
+def _leaves(node: Any, path: str) -> dict[str, Any]:
+    if isinstance(node, dict):
+        return {k: v for key, each in node.items() for k, v in _leaves(each, f"{path}.{key}").items()}
+    if isinstance(node, list):
+        return {k: v for i, each in enumerate(node) for k, v in _leaves(each, f"{path}.{i}").items()}
+    return {path: node}
+
+
+def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest |x − y| / |x|; infinite where one is finite and the other is not."""
+    agree = (x == y) | (np.isnan(x) & np.isnan(y))
+    if not np.all(np.isfinite(x[~agree]) & np.isfinite(y[~agree])):
+        return math.inf
+    return float(np.max(np.abs(x - y)[~agree] / np.maximum(np.abs(x[~agree]), 1e-12), initial=0.0))

@@ -1,0 +1,103 @@
+"""Versions, code and machine of a run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kfx import __version__
+
+_PACKAGES = (
+    "numpy",
+    "scipy",
+    "torch",
+    "jax",
+    "jaxlib",
+    "neural-tangents",
+    "hydra-core",
+    "omegaconf",
+    "scikit-learn",
+    "scikit-optimize",
+    "pandas",
+)
+
+
+_THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def describe(
+    seed: int,
+    device: torch.device,
+    switches: dict[str, Any],
+    checksums: dict[str, str],
+    threads: int,
+    threads_of_fit: int,
+    threads_of_evaluation: int,
+) -> dict[str, Any]:
+    """The content of `environment.json`. threads: those that may be used; fewer where the work is small."""
+    return {
+        "kfx": __version__,
+        **_git(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": threads,
+        "threads_of_fit": threads_of_fit,
+        "threads_of_evaluation": threads_of_evaluation,
+        "threading": {name: os.environ[name] for name in _THREADING if name in os.environ},
+        "precision_switches": switches,
+        "data_sha256": checksums,
+        "seed": seed,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any]:
+    """The commit of the checkout that kfx runs from; nothing for an installed wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {"git_commit": None, "git_dirty": None}
+    return {
+        "git_commit": _output(["-C", str(root), "rev-parse", "HEAD"]),
+        "git_dirty": bool(_output(["-C", str(root), "status", "--porcelain"])),
+    }
+
+
+def _output(command: list[str]) -> str | None:
+    # Variables and settings of Git can name programs to run.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    try:
+        done = subprocess.run(
+            ["git", *safe, *command], capture_output=True, text=True, timeout=10, check=True, env=clean
+        )
+        return done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

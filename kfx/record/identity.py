@@ -1,0 +1,55 @@
+"""The identity of a run: a hash of what it computes, not of where or how fast."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from kfx import __version__
+from kfx.config import registry
+from kfx.config.check import Config, sources
+from kfx.data.files import locate
+from kfx.files import digest
+
+_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "figures", "published", "smoke")
+"""Keys that say where, when or how often, and a paper's number: none of them changes what is computed."""
+
+
+def content(raw: DictConfig) -> dict[str, Any]:
+    """The part of a config that determines the result."""
+    masked = OmegaConf.masked_copy(raw, [str(key) for key in raw if key not in _ELSEWHERE])
+    container = OmegaConf.to_container(masked, resolve=True)
+    assert isinstance(container, dict)
+    kept = {str(key): value for key, value in container.items()}
+    kept["device"] = {k: v for k, v in kept["device"].items() if k not in ("threads", "precision_check")}
+    return kept
+
+
+def identity(raw: DictConfig, config: Config) -> str:
+    """Sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and the versions of kfx and of
+    packages whose options were chosen."""
+    parts: list[Any] = [content(raw), data_checksums(config), __version__]
+    outside = [plugin.sha256 for plugin in registry.plugins()], sorted(set(sources(config).values()))
+    if any(outside):
+        parts.append(outside)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def data_checksums(config: Config) -> dict[str, str]:
+    """File name → SHA-256 of each original file that the data set is read from; they must be there."""
+    return checksums([locate(dataset, name) for dataset, name in config.dataset.files()])
+
+
+def checksums(paths: list[Path]) -> dict[str, str]:
+    """File name → SHA-256; a file that has not changed is read once a process."""
+    return {path.name: _sha256(path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, modified: int, size: int) -> str:
+    return digest(path, "sha256")

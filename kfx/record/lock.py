@@ -1,0 +1,69 @@
+"""The lock of a run directory, and the host, PID and start time of who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from kfx.files import write_json
+from kfx.outcomes import HeldError
+
+
+class Lock:
+    """The right to write to a run directory, held until `release`. HeldError names the holder.
+
+    The lock is the operating system's: it ends with the process that holds it, however that ends, so that what a
+    crash leaves behind is never taken for a holder.
+    """
+
+    def __init__(self, directory: Path, identity: str | None = None) -> None:
+        self._note = directory / ".writer.json"
+        self._lock = FileLock(directory / ".lock", timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            name, held = holder(directory)
+            raise HeldError(f"{directory}: {name} is writing to it; wait for it, or stop it", held) from None
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time(), "identity": identity}
+        try:
+            write_json(self._note, me)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            self._note.unlink()
+        self._lock.release()
+
+
+def holder(directory: Path) -> tuple[str, str | None]:
+    """The process that holds a directory and the identity of its run, by its own account."""
+    for _ in range(20):  # its note comes a moment after its lock
+        try:
+            note: dict[str, Any] = json.loads((directory / ".writer.json").read_text())
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note["since"]))
+            return f"process {note['pid']} on {note['host']} (since {since})", note.get("identity")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            time.sleep(0.05)
+    return "another process", None
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a living process writes to the directory now."""
+    if not (directory / ".lock").exists():
+        return False
+    probe = FileLock(directory / ".lock", timeout=0)
+    try:
+        probe.acquire()
+    except Timeout:
+        return True
+    probe.release()
+    return False

@@ -1,0 +1,116 @@
+"""One record for several fits, as the folds of cross-validation, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kfx.files import digest
+from kfx.flows.flowed import FlowedKernel
+from kfx.kernels.base import Kernel
+from kfx.kernels.regularized import as_recorded
+from kfx.numerics.streams import Streams
+from kfx.optimizers.loop import Data, Optimizer
+from kfx.optimizers.loss import Evaluation
+from kfx.outcomes import Event
+from kfx.record.fitted import flow_path, flowed, layer_path
+
+if TYPE_CHECKING:
+    from kfx.record.record import Record
+
+
+class Parts:
+    """One record for several fits, one after another: their iterations are counted on, and a checkpoint tells which
+    of them it belongs to and how those before it ended."""
+
+    def __init__(self, record: Record, count: int, iterations: int) -> None:
+        self.record, self.count, self.iterations = record, count, iterations
+        self.diagnostics = ("fold",) if count > 1 else ()
+        restored = record.restored["optimizer"] if record.restored is not None else {}
+        self.fitted: list[dict[str, Any]] = list(restored.get("fitted", []))
+        self.files: dict[str, str] = dict(restored.get("files", {}))
+        """What ended fits left in files of their own, by name and SHA-256."""
+        self.bytes: dict[str, int] = {}
+        """How long the files are that fits and their measurements append to."""
+        self._evaluations = int(restored.get("evaluations", 0))
+        self._resumed = int(restored.get("part", 0)) if restored else -1
+
+    @property
+    def resumed_at(self) -> tuple[int, int]:
+        """The part and the iteration of it that a resumed run goes on with; (0, 0) for one that starts."""
+        restored = self.record.restored
+        return (0, 0) if restored is None else (self._resumed, restored["iteration"] - self._resumed * self.iterations)
+
+    def fit(self, kernel: Kernel, optimizer: Optimizer, data: Data, streams: Streams) -> Kernel:
+        """`optimizer.fit` of the next part; of one that ended before the checkpoint, its result."""
+        part = Part(self, len(self.fitted), streams)
+        fitted = optimizer.fit(kernel, data, streams, part)
+        self._evaluations = part.evaluations
+        self.fitted.append(fitted.parameters)
+        if isinstance(fitted, FlowedKernel):
+            path = flow_path(self.record.directory, part.number)
+            fitted.save(path)
+            self.files[path.name] = digest(path, "sha256")
+        return fitted
+
+    def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
+        """The fitted kernels of the parts before the checkpoint's."""
+        kernels = [as_recorded(kernel, values) for kernel, values in zip(starts, self.fitted, strict=False)]
+        return [flowed(self.record.directory, part, kernel) for part, kernel in enumerate(kernels)]
+
+
+class Part:
+    """What an optimizer sees of a record while it fits one of several parts."""
+
+    def __init__(self, parts: Parts, number: int, streams: Streams) -> None:
+        self.parts, self.number = parts, number
+        self.first = number * parts.iterations
+        self.before = self.evaluations = parts._evaluations
+
+    @property
+    def layer_path(self) -> Path:
+        """Where a flow keeps its layers."""
+        return layer_path(self.parts.record.directory, self.number)
+
+    def moved(self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False) -> None:
+        """Where a flow's points are before a layer, or at the end."""
+        if size := self.parts.record.follow(self.number, layer, kernel, x, along, final):
+            self.parts.bytes["flow.csv"] = size
+
+    def stopped(self, layer: int, reason: str) -> None:
+        """A flow ended before its last layer, for this reason."""
+        record = self.parts.record
+        record.note(Event.FLOW_STOPPED, f"part {self.number}, layer {layer}: {reason}")
+        record.metrics.setdefault("flow_stopped", {})[str(self.number)] = {"layer": layer, "reason": reason}
+        record.write_metrics()
+
+    def row(self, iteration: int, evaluation: Evaluation, kernel_evaluations: int, **options: Any) -> None:
+        self.evaluations = self.before + kernel_evaluations
+        if self.parts.count > 1:
+            options["diagnostics"] = {**(options.get("diagnostics") or {}), "fold": self.number}
+        self.parts.record.row(self.first + iteration, evaluation, self.evaluations, **options)
+
+    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+        if self.number != self.parts._resumed:
+            return None
+        restored = self.parts.record.restore(streams)
+        if restored is None:
+            return None
+        self.evaluations = restored[1]["so_far"]  # a part that had ended writes no row to count on from
+        return restored[0] - self.first, restored[1]["own"]
+
+    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+        whole = {
+            "own": state,
+            "part": self.number,
+            "fitted": list(self.parts.fitted),
+            "files": dict(self.parts.files),
+            "evaluations": self.before,
+            "so_far": self.evaluations,
+        }
+        if layers := state["own"].get("layers"):
+            self.parts.bytes[self.layer_path.name] = layers
+        self.parts.record.checkpoint(self.first + iteration, streams, whole, self.parts.bytes)

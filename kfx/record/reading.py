@@ -1,0 +1,125 @@
+"""A recorded run, read back; damage is an error in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from kfx.config import registry
+from kfx.config.check import check
+from kfx.files import read_rows
+from kfx.outcomes import RecordError, Status
+from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kfx.kernels import Kernel
+
+
+def read_metrics(directory: Path) -> dict[str, Any]:
+    """`metrics.json`, with a status at least; RecordError where it is damaged."""
+    path = directory / "metrics.json"
+    try:
+        metrics = json.loads(path.read_text())
+        if isinstance(metrics, dict) and metrics.get("status") in set(Status):
+            return metrics
+        problem = "it has no status"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    raise RecordError(f"{path}: damaged: {problem}; take the folder away, or run anew into another")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recorded run. `trace` and `evaluation` are empty frames where the run did not come that far."""
+
+    directory: Path
+    config: DictConfig
+    metrics: dict[str, Any]
+    trace: pd.DataFrame
+    evaluation: pd.DataFrame
+
+    @property
+    def kernel(self) -> Kernel:
+        """The fitted kernel; the initial one where the run ended before it was fitted."""
+        from kfx.kernels.regularized import Regularized, as_recorded
+        from kfx.record.fitted import flow_path, flowed, recorded_layers
+
+        registry.require(self.plugins, str(self.directory))
+        parameters = self.metrics["parameters"]
+        config = check(self.config)
+        built = config.kernel.build(config.dataset.image)
+        if config.regularization.selection != "fixed":
+            chosen = config.regularization.build()
+            built = Regularized(built, chosen, config.regularization.selection == "trained")
+        last = as_recorded(built, parameters.get("final", parameters["initial"]))
+        part = len(parameters.get("folds", [0])) - 1
+        path = flow_path(self.directory, part)
+        if config.optimizer.moves_points and "final" in parameters and not path.is_file():
+            raise RecordError(f"{path}: is missing; the kernel without its flow is another")
+        return flowed(self.directory, part, last, partial(recorded_layers, config))
+
+    @property
+    def plugins(self) -> list[dict[str, str]]:
+        """The plugins that it was made with: path and SHA-256."""
+        return list(self.metrics.get("plugins", []))
+
+
+def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
+    """Read a run directory: `.config`, `.metrics`, `.trace`, `.evaluation`, `.kernel`.
+
+    plugins: files with the options that `.kernel` needs, where the run was made with some. A row that a killed run left
+    half-written is dropped. FileNotFoundError where there is no run; RecordError where a file of it is damaged.
+    """
+    directory = Path(path)
+    registry.plug_in(plugins)
+    if not (directory / "metrics.json").is_file():
+        raise FileNotFoundError(f"{directory} holds no run: it has no metrics.json")
+    return Run(
+        directory,
+        read_config(directory) if (directory / "config.yaml").is_file() else OmegaConf.create(),
+        read_metrics(directory),
+        read_table(directory / "trace.csv", TRACE_COLUMNS),
+        read_table(directory / "evaluation.csv", EVALUATION_COLUMNS),
+    )
+
+
+def read_config(directory: Path) -> DictConfig:
+    """`config.yaml`; RecordError where it is damaged."""
+    path = directory / "config.yaml"
+    try:
+        config = OmegaConf.load(path)
+    except Exception as error:  # what is in a damaged file is anybody's guess
+        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig):
+        raise RecordError(f"{path}: damaged: expected keys and values")
+    return config
+
+
+def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A table of a record with at least these columns, or none; RecordError where it is damaged."""
+    import pandas as pd
+
+    try:
+        table = read_rows(path, columns)
+    except (ValueError, pd.errors.ParserError) as error:  # bytes that are no text, rows of other lengths
+        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    texts = {"event", "kernel", "metric"}
+    if (
+        "configured_regularization" in columns
+        and "configured_regularization" not in table
+        and "regularization" in table
+    ):
+        table["configured_regularization"] = table["regularization"]  # of a record before there were two
+    missing = [name for name in columns if name not in table]
+    wrong = [n for n in columns if n not in missing and n not in texts and not pd.api.types.is_numeric_dtype(table[n])]
+    if not table.empty and (missing or wrong):
+        raise RecordError(f"{path}: damaged: {'no column' if missing else 'no numbers in'} {(missing or wrong)[0]}")
+    return table

@@ -1,0 +1,354 @@
+"""The run directory of one run, written as things happen."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from kfx.files import Rows, digest, sync, whole_file, write_json, write_whole
+from kfx.kernels.base import Kernel
+from kfx.numerics.streams import Streams
+from kfx.optimizers.loss import Evaluation
+from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
+from kfx.record.checkpoint import previous
+from kfx.record.checkpoint import read as read_checkpoint
+from kfx.record.checkpoint import write as write_checkpoint
+from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
+from kfx.record.lock import Lock
+from kfx.record.reading import read_metrics, read_table
+from kfx.record.trace import Trace
+
+_DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "packages")
+
+
+class Record:
+    """The record of one run under `directory`, by its one writer: the lock comes before anything else is touched.
+
+    A new record refuses a directory that holds a run; with `replace_failed`, a failed run of the same identity makes
+    room, its files moved into `failed-1`, `failed-2`, … beneath. With `resume` the directory's run goes on: from its
+    last good checkpoint, or from the start where there is none yet. `watch` is called with every trace row, for people
+    to see.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: tuple[DictConfig, Sequence[str]] | None = None,
+        *,
+        identity: str | None = None,
+        plugins: Sequence[Mapping[str, str]] = (),
+        resume: bool = False,
+        replace_failed: bool = False,
+        checkpoint_seconds: float = 30.0,
+        checkpoint_iterations: int = 0,
+    ) -> None:
+        self.directory = Path(directory)
+        self.watch: Callable[[dict[str, Any]], None] = lambda row: None
+        self.follow: Callable[..., int] = lambda *positions: 0
+        self.stop: BaseException | None = None
+        """Set from outside to end the run at its next checkpoint."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = Lock(self.directory, identity)
+        try:
+            if not resume and (self.directory / "metrics.json").exists():
+                self._make_room(identity, replace_failed)
+            self.metrics: dict[str, Any] = {"status": Status.RUNNING} | ({"identity": identity} if identity else {})
+            self.metrics |= {"plugins": list(plugins)} if plugins else {}
+            self._interval = (checkpoint_seconds, checkpoint_iterations)
+            self._checkpoint = self.directory / "checkpoint"
+            self._last_checkpoint = time.perf_counter()
+            self._snapshot: dict[str, Any] | None = None
+            self.restored: dict[str, Any] | None = None
+            self.trace: Trace | None = None
+            self._evaluation: Rows | None = None
+            self._evaluated: list[dict[str, Any]] = []
+            self._predictions: dict[str, np.ndarray] = {}
+            self._history = Rows(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
+            if resume:
+                self._reopen(identity)
+            else:
+                self.note("started")
+                if config is not None:  # before metrics.json: what has metrics can be resumed
+                    self.config(*config)
+            self.write_metrics()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _make_room(self, identity: str | None, replace_failed: bool) -> None:
+        """Set a failed run of the same identity aside; ConfigError for any other."""
+        shown, held = f"hydra.run.dir={self.directory}", read_metrics(self.directory)
+        if held.get("identity") != identity:
+            raise ConfigError(f"{shown}: holds a run of another config, data or version of kfx; choose another folder")
+        if not replace_failed or held["status"] != Status.FAILED:
+            raise ConfigError(f"{shown}: holds a run already; choose another folder")
+        number = 1
+        while (self.directory / f"failed-{number}").exists():
+            number += 1
+        aside = self.directory / f"failed-{number}"
+        aside.mkdir()
+        # metrics.json last: until then the folder holds the failed run, and this can be done again.
+        paths = [path for path in self.directory.iterdir() if not path.name.startswith(("failed-", "."))]
+        for path in sorted(paths, key=lambda path: path.name == "metrics.json"):
+            os.replace(path, aside / path.name)
+
+    # ---- what is known at the start
+
+    def config(self, resolved: DictConfig, overrides: Sequence[str]) -> None:
+        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
+        write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+
+    def json(self, name: str, content: Any) -> None:
+        """`environment.json`, `precision.json`."""
+        write_json(self.directory / name, content)
+
+    def environment(self, here: dict[str, Any]) -> str:
+        """`environment.json`; where a resumed run goes on elsewhere, that of before is kept in it too, and what changed
+        of what decides the last bits comes back in words."""
+        path = self.directory / "environment.json"
+        try:
+            before = json.loads(path.read_text()) if self.restored is not None else None
+        except (OSError, ValueError):
+            before = None
+        changed: list[str] = []
+        before = before if isinstance(before, dict) else {}
+        if before:
+            changed = [name for name in (*_DECIDE_BITS, "host") if before.get(name) != here.get(name)]
+            earlier = before.pop("earlier", [])
+            here = here | {"earlier": [*earlier, before] if changed else earlier}
+        write_json(path, here)
+        shown = [
+            "other packages" if name == "packages" else f"{name} {before.get(name)} before, {here[name]} now"
+            for name in _DECIDE_BITS
+            if name in changed
+        ]
+        if shown:
+            self.note("environment_changed", "; ".join(shown))
+        return ", ".join(shown)
+
+    def remark(self, event: Event, text: str) -> None:
+        """What a person should know of the result, in `metrics.json`, `history.csv` and the closing lines; once."""
+        if text not in self.metrics.setdefault("remarks", []):
+            self.metrics["remarks"].append(text)
+            self.note(event, text)
+
+    def note(self, event: str, detail: str = "") -> None:
+        """A line of `history.csv`: what happened to the run as a process."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        self._history.write([now, event, socket.gethostname(), " ".join(detail.replace(",", ";").split())])
+
+    # ---- while it runs
+
+    def open_trace(self, kernel: Kernel, diagnostics: Sequence[str]) -> None:
+        """Start `trace.csv` for this kernel's parameters, or go on where the checkpoint was taken."""
+        seconds, size = 0.0, 0
+        if self.restored is not None:
+            seconds, size = self.restored["seconds"], self.restored["bytes"]["trace.csv"]
+        self.trace = Trace(self.directory / "trace.csv", kernel, diagnostics, size, seconds, self.remark)
+        self.metrics["parameters"] = {"initial": kernel.parameters}
+        self.write_metrics()
+
+    def row(
+        self,
+        iteration: int,
+        evaluation: Evaluation,
+        kernel_evaluations: int,
+        *,
+        told: float | None = None,
+        events: Iterable[Event] = (),
+        diagnostics: Mapping[str, float] | None = None,
+    ) -> None:
+        """One evaluation of the objective. `told` is what a surrogate was told, where that is not ρ."""
+        assert self.trace is not None
+        self.watch(self.trace.row(iteration, evaluation, kernel_evaluations, told, events, diagnostics or {}))
+
+    # ---- checkpoints
+
+    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+        """The iteration to go on with and the optimizer's state there, with the random streams set to match; None
+        for a run that starts."""
+        if self.restored is None:
+            return None
+        streams.restore(self.restored["streams"])
+        return self.restored["iteration"], self.restored["optimizer"]
+
+    def checkpoint(
+        self, iteration: int, streams: Streams, state: dict[str, Any], files: Mapping[str, int] | None = None
+    ) -> None:
+        """What an optimizer needs to go on with `iteration`; called before each one, written when its time has come.
+
+        `state`: nested dicts and lists of numbers, text and arrays, which must not change afterwards. `files`: others
+        that it counts on, by name and how many bytes of them there are now.
+        """
+        assert self.trace is not None
+        now = time.perf_counter()
+        self._snapshot = {
+            "identity": self.metrics.get("identity"),
+            "iteration": iteration,
+            "optimizer": state,
+            "streams": streams.state(),
+            "seconds": self.trace.seconds(),
+            "bytes": {"trace.csv": self.trace.size, **(files or {})},
+        }
+        if self.stop is not None:
+            raise self.stop
+        seconds, iterations = self._interval
+        if now - self._last_checkpoint >= seconds or (iterations and iteration and iteration % iterations == 0):
+            self.save()
+
+    def save(self) -> None:
+        """Write the last state that an optimizer gave to disk, after the rows and layers that it counts on."""
+        if self._snapshot is not None:
+            for name in self._snapshot["bytes"]:
+                if (path := self.directory / name).is_file():
+                    sync(path)
+            write_checkpoint(self._checkpoint, self._snapshot)
+            self._last_checkpoint = time.perf_counter()
+
+    def _reopen(self, identity: str | None) -> None:
+        self.metrics = read_metrics(self.directory)
+        self.before = self.metrics["status"], self.metrics.get("reason")
+        if self.metrics["status"] == Status.COMPLETED:
+            raise CompletedError(f"{self.directory}: is completed; there is nothing to resume")
+        kept: list[str] = [key for key in ("identity", "plugins", "flow_stopped") if key in self.metrics]
+        self.metrics = {"status": Status.RUNNING} | {key: self.metrics[key] for key in kept}
+        if self.metrics.setdefault("identity", identity) != identity:
+            raise CheckpointError(
+                f"{self.directory}: belongs to another run (identity {self.metrics['identity']}, this one is "
+                f"{identity}): the config, the data or kfx has changed; start anew with kfx run"
+            )
+        complaints = []
+        for path in (self._checkpoint, previous(self._checkpoint)):
+            if not path.exists():
+                continue
+            try:
+                state = read_checkpoint(path)
+                self._require_whole(path, state, identity)
+            except CheckpointError as error:
+                complaints.append(str(error))
+                self.note("checkpoint_damaged", str(error))
+                continue
+            self.restored = self._snapshot = state
+            break
+        if complaints and self.restored is None:
+            raise CheckpointError(f"no checkpoint can be read ({'; '.join(complaints)}); start anew with kfx run")
+        self.note("resumed", f"at iteration {self.restored['iteration']}" if self.restored else "from the start")
+
+    def _require_whole(self, path: Path, state: Mapping[str, Any], identity: str | None) -> None:
+        """CheckpointError unless everything that a checkpoint counts on is there as it was."""
+        if state["identity"] != identity:
+            raise CheckpointError(
+                f"{path}: belongs to another run (identity {state['identity']}, this one is {identity}): the config, "
+                "the data or kfx has changed"
+            )
+        for name, size in state["bytes"].items():
+            file = self.directory / name
+            if size > (there := file.stat().st_size if file.is_file() else 0):
+                raise CheckpointError(f"{path}: {name} has {there} of the {size} bytes that it had then")
+        try:
+            read_table(self.directory / "trace.csv", TRACE_COLUMNS)
+        except RecordError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        for name, checksum in state["optimizer"].get("files", {}).items():
+            if not (self.directory / name).is_file() or digest(self.directory / name, "sha256") != checksum:
+                raise CheckpointError(f"{path}: {name} is missing or damaged")
+
+    # ---- evaluation
+
+    def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
+        """Rows of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
+        path = self.directory / "evaluation.csv"
+        rows: list[dict[str, Any]] = []
+        arrays = self.directory / "predictions.npz"
+        try:
+            if path.is_file() and self.restored is not None:
+                table = read_table(path, EVALUATION_COLUMNS)[list(EVALUATION_COLUMNS)]
+                for _, group in table.groupby(["kernel", "repeat"], sort=False):
+                    if len(group) == rows_each:
+                        whole = group.itertuples(index=False)
+                        rows += [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in whole]
+            if arrays.is_file() and rows:
+                with np.load(arrays, allow_pickle=False) as stored:
+                    self._predictions = {name: stored[name] for name in stored.files}
+        except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then all of it is done again
+            rows, self._predictions = [], {}
+        self._evaluation = Rows(path, list(EVALUATION_COLUMNS))
+        self.evaluation(rows)
+        return rows
+
+    def evaluation(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Rows of `evaluation.csv`."""
+        assert self._evaluation is not None
+        self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """A further CSV file, whole."""
+        written = Rows(self.directory / name, list(columns))
+        for row in rows:
+            written.write([row[c] for c in columns])
+        written.close()
+
+    def predictions(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Add arrays to `predictions.npz`."""
+        self._predictions |= arrays
+        with whole_file(self.directory / "predictions.npz") as stream:
+            np.savez_compressed(stream, **self._predictions)  # type: ignore[arg-type]
+
+    # ---- how it ended
+
+    def final_parameters(self, starts: Sequence[Kernel], kernels: Sequence[Kernel]) -> None:
+        """Of the fitted kernel; of several folds', `initial` is the first one's, `final` the last one's, and
+        `initial_folds` and `folds` are all."""
+        self.metrics["parameters"]["final"] = kernels[-1].parameters
+        if len(kernels) > 1:
+            self.metrics["parameters"]["initial_folds"] = [kernel.parameters for kernel in starts]
+            self.metrics["parameters"]["folds"] = [kernel.parameters for kernel in kernels]
+        self.write_metrics()
+
+    def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
+        """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.
+
+        A run that can go on keeps its checkpoint; a completed one needs none, and has had its last word.
+        """
+        if self.metrics["status"] == Status.COMPLETED:
+            return
+        self.metrics |= {"status": status, **({"reason": reason} if reason else {}), **entries}
+        try:
+            if status != Status.COMPLETED:
+                self._save_what_fits()
+            self.write_metrics()
+            self.note(status, reason or "")
+            if status == Status.COMPLETED:  # only now: a kill before this line must find them
+                self._drop_checkpoints()
+        except OSError:
+            self._drop_checkpoints()  # on a full disk the reason needs their place
+            with contextlib.suppress(OSError):
+                self.write_metrics()
+        finally:
+            for rows in (self.trace, self._evaluation, self._history):
+                if rows is not None:
+                    rows.close()
+            self._lock.release()
+
+    def _save_what_fits(self) -> None:
+        with contextlib.suppress(OSError):  # the checkpoint before this one stays
+            self.save()
+
+    def _drop_checkpoints(self) -> None:
+        for path in (self._checkpoint, previous(self._checkpoint), self._checkpoint.with_name("checkpoint.partial")):
+            path.unlink(missing_ok=True)
+
+    def write_metrics(self) -> None:
+        if self.trace is not None and (rho := self.trace.rho):
+            self.metrics["rho"] = {"initial": rho[0], "final": rho[-1], "best": min(rho)}
+        write_json(self.directory / "metrics.json", self.metrics)

@@ -1,0 +1,59 @@
+"""Runs on disk, found by their folders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kfx.outcomes import Status
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run that is on disk. `metrics` is empty where they cannot be read."""
+
+    directory: Path
+    metrics: dict[str, Any]
+
+    @property
+    def identity(self) -> str | None:
+        return self.metrics.get("identity")
+
+    @property
+    def status(self) -> str:
+        return self.metrics.get("status", "unreadable")
+
+
+def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
+    """Every run at most `depth` folders below the roots, newest last."""
+    paths: set[Path] = set()
+    for root in roots:
+        for level in range(depth + 1):
+            paths |= {path.parent.resolve() for path in Path(root).glob("/".join(["*"] * level + ["metrics.json"]))}
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # another process may have moved it aside meanwhile
+            found.append(((path / "metrics.json").stat().st_mtime, Found(path, metrics_in(path))))
+    return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].directory))]
+
+
+def metrics_in(directory: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((directory / "metrics.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def earlier(identity: str, roots: Iterable[Path]) -> Found | None:
+    """The run of this identity that a new one may stand back for: a completed one, else one that can go on. A failed
+    run is never taken for a result."""
+    same = [run for run in runs_below(roots) if run.identity == identity]
+    completed = [run for run in same if run.status == Status.COMPLETED]
+    unfinished = [run for run in same if run.status in (Status.RUNNING, Status.INTERRUPTED)]
+    candidates = completed or unfinished
+    return candidates[-1] if candidates else None

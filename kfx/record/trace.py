@@ -1,0 +1,111 @@
+"""`trace.csv`: a row for each evaluation of the objective, and what is noticed while it grows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfx.files import Rows, read_rows
+from kfx.kernels.base import Kernel, flat_parameters
+from kfx.optimizers.loss import Evaluation
+from kfx.outcomes import Event
+from kfx.record.columns import TRACE_COLUMNS
+
+_MOST_PARAMETER_COLUMNS = 256
+_MOST_WATCHED = 16
+_ROWS_AT_BOUND = 100
+
+
+class Trace:
+    """The rows of one run; those that an earlier process wrote are read first.
+
+    diagnostics: columns of the optimizer's own. keep: bytes of the file that stay; 0 starts it. elapsed: seconds that
+    the run took before. remark: hears what a person should know, in words.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernel: Kernel,
+        diagnostics: Sequence[str],
+        keep: int,
+        elapsed: float,
+        remark: Callable[[Event, str], None],
+    ) -> None:
+        self._kernel, self._diagnostics, self._remark = kernel, tuple(diagnostics), remark
+        self._values = flat_parameters(kernel.parameters)
+        names = list(self._values)
+        self._parameter_names = names if len(names) <= _MOST_PARAMETER_COLUMNS else []
+        watched = kernel.names if self._parameter_names and len(kernel.names) <= _MOST_WATCHED else []
+        pairs = zip(kernel.names, kernel.bounds, strict=True)
+        self._bounds = {name: tuple(map(float, pair)) for name, pair in pairs if name in watched}
+        self._rows_at_bound = dict.fromkeys(self._bounds, 0)
+        self.rho: list[float] = []
+        """Every finite ρ so far."""
+        parameters = [f"parameter.{name}" for name in self._parameter_names]
+        self._rows = Rows(path, [*TRACE_COLUMNS, *parameters, *(f"diagnostic.{n}" for n in diagnostics)], keep=keep)
+        if keep:
+            before = read_rows(path)
+            rho = before["rho"].to_numpy(dtype=float)
+            self.rho = rho[np.isfinite(rho)].tolist()
+            for values in before[[f"parameter.{name}" for name in self._bounds]].to_numpy(dtype=float).tolist():
+                self._at_bounds(dict(zip(self._bounds, values, strict=True)))
+        self._started = time.perf_counter() - elapsed
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._rows.size
+
+    def seconds(self) -> float:
+        """What the run took so far."""
+        return time.perf_counter() - self._started
+
+    def row(
+        self,
+        iteration: int,
+        evaluation: Evaluation,
+        kernel_evaluations: int,
+        told: float | None,
+        events: Iterable[Event],
+        diagnostics: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Write a row; it comes back by name, with the parameters."""
+        values = self._values | dict(zip(self._kernel.names, evaluation.vector.tolist(), strict=True))
+        row = {
+            "iteration": iteration,
+            "rho": evaluation.rho,
+            "objective": evaluation.objective,
+            "told": evaluation.objective if told is None else told,
+            "regularization": evaluation.regularization,
+            "seconds": round(self.seconds(), 6),
+            "kernel_evaluations": kernel_evaluations,
+            "jitter": evaluation.jitter,
+            "event": ";".join([*evaluation.events, *events, *self._at_bounds(values)]),
+        }
+        own = [values[name] for name in self._parameter_names]
+        self._rows.write([*row.values(), *own, *(diagnostics.get(name, math.nan) for name in self._diagnostics)])
+        if math.isfinite(evaluation.rho):
+            self.rho.append(evaluation.rho)
+        return {**row, "parameters": values}
+
+    def _at_bounds(self, values: Mapping[str, float]) -> list[Event]:
+        """The event of a parameter that has now been at one of its bounds for so many rows, with a remark."""
+        found = []
+        for name, (low, high) in self._bounds.items():
+            value = values[name]
+            at = math.isclose(value, low, rel_tol=1e-9) or math.isclose(value, high, rel_tol=1e-9)
+            self._rows_at_bound[name] = self._rows_at_bound[name] + 1 if at else 0
+            if self._rows_at_bound[name] == _ROWS_AT_BOUND:
+                text = f"{name} stayed at its bound {value:g} for {_ROWS_AT_BOUND} iterations: widen kernel.bounds"
+                self._remark(Event.AT_BOUND, text)
+                found = [Event.AT_BOUND]
+        return found
+
+    def close(self) -> None:
+        self._rows.close()

@@ -1,0 +1,151 @@
+"""The last stage of a run: evaluate its kernels, and say what the numbers are worth."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kfx.evaluation import device_products
+from kfx.evaluation.options import Job
+from kfx.evaluation.scoring import Scoring, changes, constant_prediction, evaluate, metric_names, summary
+from kfx.flows.follower import FlowFollower, last_layers
+from kfx.kernels import Kernel
+from kfx.kernels.starts import random_kernel
+from kfx.numerics import threads
+from kfx.outcomes import Event, NumericalError
+from kfx.running.closing import number
+from kfx.running.progress import Steps, say
+from kfx.running.stages import Task, bare, remark_on_edges, with_chosen_regularization
+
+
+def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, Any]:
+    """Evaluate the initial, the trained and random kernels into `evaluation.csv`; what `metrics.json` says of it."""
+    config, record, parts = task.config, task.record, task.parts
+    threads.use(task.threads_of_evaluation, task.machine.threads)
+    scoring, jobs = config.evaluation.scoring(config), config.evaluation.jobs(parts, task.streams)
+    kernels = _kernels(task, starts, fitted)
+    if config.evaluation.regularization.value == "validation":
+        scale = _scale(task)
+        kernels = {name: with_chosen_regularization(task, own, scale) for name, own in kernels.items()}
+        for name in ("initial", "trained"):
+            remark_on_edges(task, name, kernels[name])
+        scoring = replace(scoring, own=True)
+    rows, failures = _evaluated(task, kernels, jobs, scoring, starts)
+    if config.kernel_check:
+        _check_products(task, fitted[-1], jobs[-1][2])
+    of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
+    if not np.isfinite(of_trained).any():
+        why = failures[-1] if failures else "see evaluation.csv"
+        raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {why}")
+    _remark_on_predictions(task, rows, jobs, failures)
+    # What to call the number of interpolation points when every fold takes all of its own.
+    whole = None if config.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
+    entries: dict[str, Any] = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
+    if isinstance(record.follow, FlowFollower) and (config.flow.evaluate_every or config.flow.evaluate_last):
+        entries["last_layers"] = last_layers(record.directory, max(record.follow.last, 1))
+    return entries
+
+
+def _scale(task: Task) -> str:
+    return task.config.evaluation.regularization.scale or task.config.regularization.scale
+
+
+def _kernels(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, list[Kernel]]:
+    """By name, one a part: the initial and the trained one, and random ones beside them."""
+    config = task.config
+    kernels = {"initial": list(starts), "trained": list(fitted)}
+    shown = config.kernel.starts if config.kernel.start_from == "worst" else 0
+    for i in range(shown):  # those that the start was chosen from
+        kernels[f"random-{i}"] = [own[i] for own in task.drawn]
+    for i in range(shown, shown + config.evaluation.random_kernels):
+        drawn = [random_kernel(bare(starts[0]), task.streams["random_kernels"], config.kernel)] * len(task.parts)
+        if config.regularization.selection == "validation":
+            drawn = with_chosen_regularization(task, drawn, _scale(task))
+        kernels[f"random-{i}"] = drawn
+    return kernels
+
+
+def _evaluated(
+    task: Task,
+    kernels: Mapping[str, Sequence[Kernel]],
+    jobs: Sequence[Job],
+    scoring: Scoring,
+    starts: Sequence[Kernel],
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every row of `evaluation.csv`, those of an earlier process too, and failures in words."""
+    config, record, parts = task.config, task.record, task.parts
+    sizes = config.evaluation.n_interpolation
+    rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring)))
+    is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # its picture needs points and predictions
+    if is_curve:
+        record.predictions({name: getattr(parts[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
+    failed: list[str] = []
+    with Steps("evaluation", len(kernels) * len(jobs)) as steps:
+        for name, of_parts in kernels.items():
+            done = {row["repeat"] for row in rows if row["kernel"] == name}
+            if name != "initial" and all(map(operator.is_, of_parts, starts)):  # nothing moved: the same rows
+                initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
+                same = [row | {"kernel": name} for row in initial]
+                record.evaluation(same)
+                rows += same
+                for _ in jobs:
+                    steps.advance()
+                continue
+            for repeat, part, order in jobs:
+                if repeat not in done:
+                    n = sizes or [len(parts[part].x_train)]
+                    measured, arrays, failures = evaluate(
+                        name, of_parts[part], parts[part], task.tensors[part], repeat, order, n, scoring
+                    )
+                    if config.evaluation.save_predictions or is_curve:
+                        record.predictions(arrays)
+                    record.evaluation(measured)
+                    rows += measured
+                    failed += failures
+                    for failure in failures:
+                        record.note(Event.NOT_POSITIVE_DEFINITE, failure)
+                        say(f"kfx: evaluation: {failure}")
+                    if record.stop is not None:
+                        raise record.stop
+                steps.advance()
+    return rows, failed
+
+
+def _check_products(task: Task, kernel: Kernel, order: np.ndarray) -> None:
+    x_train, _, x_test = task.tensors[-1]
+    sizes = task.config.evaluation.n_interpolation or [len(x_train)]
+    regularization = task.config.regularization.build()
+    found = device_products.compare(kernel, task.parts[-1], x_train, x_test, order, sizes, regularization)
+    task.record.table("kernel_check.csv", device_products.COLUMNS, found)
+
+
+def _remark_on_predictions(
+    task: Task, rows: Sequence[Mapping[str, Any]], jobs: Sequence[Job], failures: Sequence[str]
+) -> None:
+    """Say what failed, and where a kernel knows less than a constant."""
+    parts, record = task.parts, task.record
+    for failure in failures:
+        record.remark(Event.EVALUATION_FAILED, failure)
+    metric = constant_prediction(parts[0])[0]
+    constants = [constant_prediction(part)[1] for part in parts]
+    of_part = {repeat: number for repeat, number, _ in jobs}
+    trained = [
+        row for row in rows if row["kernel"] == "trained" and row["metric"] == metric and math.isfinite(row["value"])
+    ]
+    largest = max(row["n_interpolation"] for row in trained)
+    by_regularization: dict[float, list[tuple[float, float]]] = {}
+    for row in trained:
+        if len(parts) > 1 or row["n_interpolation"] == largest:
+            pair = row["value"], constants[of_part[row["repeat"]]]
+            by_regularization.setdefault(row["configured_regularization"], []).append(pair)
+    means = [tuple(np.mean(pairs, axis=0)) for pairs in by_regularization.values()]
+    value, constant = max(means) if metric == "accuracy" else min(means)  # of several λ the best
+    if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
+        what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
+        text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
+        record.remark(Event.NO_BETTER_THAN_CONSTANT, text)

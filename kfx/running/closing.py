@@ -1,0 +1,208 @@
+"""The last lines of a run: the kernel before and after, what that changed, what a paper printed, where to look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from kfx.config.check import Config
+from kfx.files import read_rows
+from kfx.kernels.names import readable
+from kfx.running.options import Published
+
+_WIDTH = 12
+_MOST = 6  # parameters, a line each kept short
+
+
+def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
+    """A line for each thing that a person wants to know first; all of it is in the record too."""
+    lines = [
+        *_parameters(cfg, metrics),
+        *_held_out(cfg.objective.name, metrics.get("held_out")),
+        *_evaluation(metrics.get("evaluation", []), metrics.get("evaluation_change", [])),
+        *_published(cfg, metrics, directory),
+        *_stopped(metrics),
+        *(_line("note", text) for text in metrics.get("remarks", [])),
+        _line("results", str(relative(directory))),
+    ]
+    pictures = sorted(path for path in (directory / "figures").glob("*") if path.suffix in (".png", ".pdf"))
+    if pictures:
+        lines.append(_line("pictures", f"{relative(directory / 'figures')}: {', '.join(p.name for p in pictures)}"))
+    return lines
+
+
+def relative(directory: Path) -> Path:
+    """The path as a person would type it here."""
+    return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_WIDTH}}{text}"
+
+
+def number(value: float | None, beside: float | None = None) -> str:
+    """A number as short as it stays readable, whatever its size; with as many digits as one that it stands beside."""
+    if value is None or math.isnan(value):
+        return "nan"
+    size = abs(value if beside is None or not math.isfinite(beside) else beside)
+    if value == 0 or (1e-3 <= abs(value) < 1e5 or 1e-3 <= size < 1e5):
+        return f"{value:.{1 if size >= 1000 else 4}f}"
+    return f"{value:.3g}"
+
+
+def change(before: Mapping[str, Any], after: Mapping[str, Any], difference: Mapping[str, Any] | None) -> str:
+    """0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
+    shown = f"{_spread(before)} → {_spread(after)}"
+    if difference is None or difference["mean"] is None or math.isnan(difference["mean"]):
+        return shown
+    sign = "+" if difference["mean"] >= 0 else "−"
+    return f"{shown}  ({sign}{_spread({**difference, 'mean': abs(difference['mean'])}, before['mean'])})"
+
+
+def _spread(value: Mapping[str, Any], beside: float | None = None) -> str:
+    sd, beside = value.get("sd"), value["mean"] if beside is None else beside
+    return number(value["mean"], beside) + (f" ± {number(sd, beside)}" if sd and math.isfinite(sd) else "")
+
+
+def _parameters(cfg: Config, metrics: Mapping[str, Any]) -> list[str]:
+    parameters = metrics.get("parameters", {})
+    if "final" not in parameters:
+        return []
+    finals: Sequence[Mapping[str, Any]] = parameters.get("folds") or [parameters["final"]]
+    starts: Sequence[Mapping[str, Any]] = parameters.get("initial_folds") or [parameters["initial"]] * len(finals)
+    changed = []
+    for name in finals[0]:
+        before = [np.asarray(start[name], dtype=float) for start in starts if name in start]
+        after = [np.asarray(final[name], dtype=float) for final in finals]
+        if before and all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
+            continue
+        means = np.array([a.mean() for a in after])
+        of = f" (mean of {after[0].size})" if after[0].size > 1 else ""
+        over = f" ± {means.std(ddof=1):.2g} ({len(means)} folds)" if len(means) > 1 else ""
+        start = f"{np.mean([b.mean() for b in before]):.4g} → " if before else "→ "
+        changed.append(f"{readable(name, cfg.kernel)} {start}{means.mean():.4g}{over}{of}")
+    if not changed:
+        flows = cfg.optimizer.moves_points
+        return [
+            _line("kernel", f"unchanged; its points flow, {cfg.optimizer.iterations} layers" if flows else "unchanged")
+        ]
+    more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
+    return [_line("kernel", ", ".join(changed[:_MOST]) + more)]
+
+
+def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:
+    if measured is None:
+        return []
+    lines = []
+    for name in ("objective", "rho") if objective != "rho" else ("rho",):
+        each = measured[name]
+        failed = measured["failed"]
+        note = f"; {failed} of {measured['batches']} failed" if failed else ""
+        shown = change(each["initial"], each["trained"], each["change"])
+        lines.append(
+            _line(
+                objective if name == "objective" else "rho", f"{shown} on {measured['batches']} held-out batches{note}"
+            )
+        )
+    return lines
+
+
+def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]) -> list[str]:
+    metric = "accuracy" if any(row["metric"] == "accuracy" for row in rows) else "mse"
+
+    def at(row: Mapping[str, Any]) -> tuple[Any, Any]:
+        return row["n_interpolation"], row["configured_regularization"]
+
+    by: dict[tuple[str, str], dict[Any, Mapping[str, Any]]] = {}
+    for row in rows:
+        by.setdefault((row["kernel"], row["metric"]), {})[at(row)] = row
+    differences = {at(row): row for row in changes if row["metric"] == metric}
+    lines = []
+    initial, trained = by.get(("initial", metric), {}), by.get(("trained", metric), {})
+    for place, after in trained.items():
+        if place not in initial:
+            continue
+        size = place[0]
+        shown = change(initial[place], after, differences.get(place))
+        used = [by[kernel, "effective_regularization"][place]["mean"] for kernel in ("initial", "trained")]
+        values = [row["regularization"] for row in (initial[place], after)]
+        named = ["one for each fold" if value is None else f"{value:g}" for value in values]
+        of = f"λ {named[0]}" if named[0] == named[1] else f"λ {named[0]} → {named[1]}"
+        own = f"{of}, in the kernel's own units {number(used[0])} → {number(used[1])}"
+        lines.append(_line(f"N_I {size}", f"{metric} {shown}; {own}"))
+    random = {kernel: found for (kernel, name), found in by.items() if kernel.startswith("random") and name == metric}
+    if random and trained:  # where the trained kernel has the most points, with the first λ
+        place = max(trained, key=lambda place: place[0])
+        good = [found[place]["mean"] for found in random.values() if math.isfinite(found[place]["mean"] or math.nan)]
+        if good:
+            shown = f"{metric} {number(min(good))} to {number(max(good))} at N_I {place[0]}"
+            lines.append(_line("random", f"{shown} ({len(random)} kernels)"))
+    return lines
+
+
+def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
+    lines = []
+    for printed in applicable(cfg.published, typed_in(directory)) if metrics.get("status") == "completed" else []:
+        measured = measured_as(printed, metrics, directory)
+        beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
+        of = "" if printed.kernel == "trained" else f" of the {printed.kernel} kernel"
+        lines.append(_line("published", f"{printed.metric}{of} {printed.value:g}, {beside} ({printed.source})"))
+    return lines
+
+
+def typed_in(directory: Path) -> list[str]:
+    """The overrides that a run was given, as they were typed."""
+    path = directory / "overrides.yaml"
+    return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
+
+
+def applicable(published: Sequence[Published], typed: Sequence[str]) -> list[Published]:
+    """The numbers printed for a run of these overrides: those whose own are all among them, and of one metric, kernel
+    and N_I those with the most."""
+    most: dict[tuple[Any, ...], int] = {}
+    fitting = [each for each in published if set(each.overrides) <= set(typed)]
+    for each in fitting:
+        place = each.metric, each.kernel, each.n_interpolation, each.statistic
+        most[place] = max(most.get(place, 0), len(each.overrides))
+    return [e for e in fitting if len(e.overrides) == most[e.metric, e.kernel, e.n_interpolation, e.statistic]]
+
+
+def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path) -> float | None:
+    """What a run found for a number that a paper printed: of that kernel, at its largest N_I unless one is named; an
+    error over the last layers of a flow at the smallest. None where a run does not measure it."""
+    metric, size = printed.metric, printed.n_interpolation
+
+    def at(rows: Sequence[Mapping[str, Any]], pick: Callable[..., Any]) -> float | None:
+        own = [row for row in rows if row["metric"] == metric and size in (None, row["n_interpolation"])]
+        found = pick(own, key=lambda row: row["n_interpolation"], default={}).get(printed.statistic)
+        return None if found is None else float(found)
+
+    rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == printed.kernel]
+    if (found := at(rows, max)) is not None:
+        return found
+    final = metrics.get("parameters", {}).get("final", {})
+    if metric in final:
+        return float(np.mean(final[metric]))
+    if (found := at(metrics.get("last_layers", []), min)) is not None:
+        return found
+    if metric == "linearly_separable" and (directory / "flow.csv").is_file():
+        table = read_rows(directory / "flow.csv")
+        found_at = table.loc[table["metric"] == metric, "value"].to_list() if "metric" in table else []
+        return float(found_at[-1]) if found_at else None
+    if metric == "seconds an iteration" and "timing" in metrics:
+        iterations = len(read_rows(directory / "trace.csv"))
+        return metrics["timing"]["fit_seconds"] / iterations if iterations else None
+    return None
+
+
+def _stopped(metrics: Mapping[str, Any]) -> list[str]:
+    several = len(metrics.get("parameters", {}).get("folds", [0])) > 1
+    return [
+        _line("flow", f"stopped, {f'part {part}, ' if several else ''}layer {end['layer']}: {end['reason']}")
+        for part, end in metrics.get("flow_stopped", {}).items()
+    ]

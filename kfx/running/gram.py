@@ -1,0 +1,67 @@
+"""The Gram matrix of a configured kernel on a configured data set, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kfx.config.check import Config
+from kfx.data.dataset import preprocess
+from kfx.files import whole_path
+from kfx.kernels.base import Kernel
+from kfx.kernels.starts import candidates
+from kfx.numerics.precision import set_switches
+from kfx.numerics.streams import Streams
+from kfx.outcomes import Event, NumericalError
+from kfx.running.progress import Steps
+
+
+def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
+    """`gram.npy`, K(x_train, x_train), and with `test` `gram_test.npy`, K(x_test, x_train), `block` rows at a time.
+
+    The files are memory-mapped: they may exceed the memory.
+    """
+    device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
+    set_switches(config.device.allow_tf32)
+    streams = Streams(config.seed)
+    data = preprocess(config.dataset.build(streams["data"]), config.dataset.preprocess)
+    built = config.kernel.build(config.dataset.image)
+    kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
+    x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {"gram.npy": x_train} | ({"gram_test.npy": x_test} if test else {})
+    paths = []
+    with Steps("gram", sum(-(-len(rows) // block) for rows in wanted.values())) as steps:
+        for name, rows in wanted.items():
+            path = folder / name
+            with whole_path(path) as partial:
+                _fill(kernel, rows, x_train, partial, block, steps)
+            paths.append(path)
+    return paths
+
+
+def _fill(kernel: Kernel, rows: torch.Tensor, x_train: torch.Tensor, path: Path, block: int, steps: Steps) -> None:
+    """K(rows, x_train) as a file in NumPy's format, `block` rows at a time."""
+    n, symmetric = len(x_train), rows is x_train
+    out = np.lib.format.open_memmap(path, "w+", str(rows.dtype).removeprefix("torch."), (len(rows), n))
+    for start in range(0, len(rows), block):
+        stop = min(start + block, len(rows))
+        if symmetric:  # the upper triangle, and its mirror image
+            out[start:stop, start:stop] = _finite(kernel, kernel.gram(rows[start:stop]))
+            if stop < n:
+                right = _finite(kernel, kernel.gram(rows[start:stop], x_train[stop:]))
+                out[start:stop, stop:] = right
+                out[stop:, start:stop] = right.T
+        else:
+            out[start:stop] = _finite(kernel, kernel.gram(rows[start:stop], x_train))
+        steps.advance()
+    out.flush()
+
+
+def _finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
+    """The block, if it is finite; NumericalError (diverged) if not."""
+    if not bool(block.isfinite().all()):
+        raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
+    return block.cpu().numpy()

@@ -1,0 +1,114 @@
+"""One job as Hydra starts it: skip it, resume it or run it, as often as the config allows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from kfx.config import compose, registry
+from kfx.config.check import check
+from kfx.outcomes import CompletedError, Event, HeldError, KfxError, Status
+from kfx.record.identity import identity
+from kfx.record.search import earlier
+from kfx.running import sweep
+from kfx.running.closing import relative
+from kfx.running.progress import numbered, say
+from kfx.running.signals import INTERRUPTED
+from kfx.running.story import resume, run
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was interrupted, has said so, and gave this exit code."""
+
+
+def start(
+    raw: DictConfig, jobs: int = 1, *, plugins: Sequence[str] = (), config_dir: str | None = None, smoke: bool = False
+) -> tuple[int, float | None]:
+    """What Hydra calls for each of its jobs: the exit code, and what a sweeper may minimise.
+
+    Results live in files; these two are for whoever waits. plugins, config_dir, smoke: as typed, for Hydra may have
+    started this process anew.
+    """
+    settings: Any = HydraConfig.get()
+    registry.plug_in(plugins)
+    compose.prepare()
+    words = list(settings.overrides.task)
+    if smoke:
+        extra = compose.smoke_words(raw)
+        raw, words = compose.without_hydra(compose.composed([*words, *extra], config_dir)), [*words, *extra]
+    threads = _share_of_cores(settings)
+    if threads and raw.device.threads is None:
+        with open_dict(raw):
+            raw.device.threads = threads
+    own = Path(settings.runtime.output_dir)
+    roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
+    with numbered(int(OmegaConf.select(settings, "job.num") or 0) + 1, jobs):
+        code = attempt(raw, own, words, roots)
+    if code in INTERRUPTED:
+        raise Stopped(code)  # ends a sweep; the jobs after it have not started
+    return code, sweep.loss(own)
+
+
+def search_roots(folder: Path) -> list[Path]:
+    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
+    return [folder, folder.parent]
+
+
+def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequence[Path]) -> int:
+    """Run into `own`, or with `resume=true` stand back for an earlier run of the same identity; retry failures."""
+    checked, mine = check(raw), ""
+    try:
+        mine = identity(raw, checked)
+        found = earlier(mine, roots) if checked.resume else None
+        if found is not None:
+            _drop_if_empty(own)
+            if found.status == Status.COMPLETED:
+                return _completed_already(found.directory)
+            try:
+                return resume(found.directory)
+            except CompletedError:  # by another process, since it was found
+                return _completed_already(found.directory)
+        for left in range(checked.retries, -1, -1):
+            code = run(raw, own, overrides, replace_failed=checked.resume or left < checked.retries)
+            if code in (0, *INTERRUPTED) or not left:
+                return code
+            say(f"kfx: trying again, {left} {'retry' if left == 1 else 'retries'} left")
+    except HeldError as error:
+        if checked.resume and error.identity == mine:  # whoever holds it does the work
+            say(f"kfx: all is well, the same run is under way: {error}")
+            return 0
+        say(f"kfx: {error}")
+        return error.exit_code
+    except KfxError as error:
+        say(f"kfx: {error}")
+        return error.exit_code
+    except OSError as error:  # before the record could be opened
+        say(f"kfx: {Event.STORAGE}: {Event.STORAGE.help} ({error})")
+        return 1
+    return 1
+
+
+def _drop_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _completed_already(directory: Path) -> int:
+    say(f"kfx: completed already: {relative(directory)}")
+    return 0
+
+
+def _share_of_cores(settings: Any) -> int | None:
+    """Threads for each of the jobs that a launcher runs at once on this machine's cores."""
+    at_once = OmegaConf.select(settings, "launcher.n_jobs")
+    if at_once is None:
+        return None
+    cores = len(os.sched_getaffinity(0))
+    return max(cores // (cores if at_once < 0 else at_once), 1)

@@ -1,0 +1,116 @@
+"""What a checked config still needs of this machine, looked at before any directory is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from kfx.config.check import Config
+from kfx.data.files import locate
+from kfx.files import in_bytes
+from kfx.flows.flow import Flow
+from kfx.numerics.precision import jax_devices
+from kfx.numerics.streams import Streams
+from kfx.outcomes import ConfigError, DataError
+
+_MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
+
+
+def check(jobs: Sequence[Config]) -> None:
+    """Devices exist, kernels accept their parameters, and data files are here, fetched if they can be."""
+    for job in jobs:
+        device = job.device.pick()
+        job.kernel.check_device(job.device.name, device)
+        check_start(job)
+        n = job.dataset.size()
+        if job.evaluation.n_interpolation is None and n > _MOST_AT_ONCE:
+            raise ConfigError(
+                f"evaluation.n_interpolation=null: all {n} points need a Gram matrix of {8 * n**2 / 1e9:.0f} GB; "
+                "give a list, say [100,1000]"
+            )
+        if job.kernel.uses_jax:
+            jax_devices()
+            if device.type == "cuda":
+                _require_jax_gpu(job.device.name)
+    from_files = [job for job in jobs if job.dataset.files() or getattr(job.dataset, "classes", None)]
+    for dataset, name in dict.fromkeys(pair for job in from_files for pair in job.dataset.files()):
+        locate(dataset, name)
+    for job in {repr(job.dataset): job for job in from_files}.values():
+        n = len(job.dataset.build(Streams(job.seed)["data"]).x_train)  # broken or hostile files show here
+        for each in from_files:
+            if each.dataset == job.dataset:
+                check_sizes(each, n)
+
+
+def check_start(job: Config) -> None:
+    """ConfigError if the start that a config describes is none for its kernel or its optimizer."""
+    kernel = job.kernel.build(job.dataset.image)
+    job.kernel.check_start(job, kernel)
+    if own := getattr(job.dataset, "kernel", None):
+        own.build(None)
+    job.optimizer.check_start(job, kernel)
+
+
+def check_sizes(job: Config, n_train: int) -> None:
+    """DataError if a batch or an interpolation needs more training points than the files hold."""
+    wanted = {"sampler.batch_size": job.sampler.batch_size or 2}
+    for key, sizes in (("evaluation", job.evaluation.n_interpolation), ("flow", job.flow.n_interpolation)):
+        wanted[f"{key}.n_interpolation"] = max(sizes or [2])
+    n_train = job.evaluation.fold_size(n_train)
+    for key, n in wanted.items():
+        if n > n_train:
+            raise DataError(f"{key}: asks for {n}, and dataset {job.dataset.name} holds {n_train} training points")
+
+
+def check_layers(job: Config, folder: Path) -> str:
+    """How much disk the layers of a flow will take, in words; ConfigError if there is not so much where `folder` is, or
+    will be."""
+    flow, rng = job.optimizer.build(job), Streams(job.seed)["data"]
+    assert isinstance(flow, Flow)
+    parts = job.evaluation.parts(job.dataset.build(rng), rng)
+    dtype = getattr(torch, job.device.dtype)
+    each = [flow.layer_bytes(torch.as_tensor(p.x_train, dtype=dtype), torch.as_tensor(p.y_train)) for p in parts]
+    there = sum(path.stat().st_size for path in folder.glob("layers-*.bin"))
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    total, free = flow.iterations * sum(each), shutil.disk_usage(place).free + there
+    size = f"about {in_bytes(total)} ({in_bytes(max(each))} a layer)"
+    if total > free:
+        raise ConfigError(
+            f"flow.record_layers=true: needs {size}, and {in_bytes(free)} are free there; set it to false (test points "
+            "flow along all the same), or take smaller batches or fewer layers"
+        )
+    return f"{size}, {in_bytes(free)} free"
+
+
+def _require_jax_gpu(name: str) -> None:
+    import jax
+
+    try:
+        jax.devices("gpu")
+    except RuntimeError as error:
+        raise ConfigError(f"device={name}: JAX, which computes this kernel, sees no GPU; use device=cpu") from error
+
+
+def check_disk(jobs: Sequence[Config], folder: Path) -> None:
+    """ConfigError if a flow would record more layers than the disk has room for."""
+    for job in jobs:
+        if job.optimizer.moves_points and job.flow.record_layers:
+            check_layers(job, folder)
+
+
+def make_folder(key: str, folder: Path, *, resume: bool) -> None:
+    """Make `folder`; ConfigError if it cannot be made or written to, or, unless that is to be resumed, holds a run."""
+    if not resume and (folder / "metrics.json").exists():
+        raise ConfigError(f"{key}={folder}: holds a run already; choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("it is read-only")
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={folder}: cannot be written to ({error.strerror or error}); choose another"
+        ) from error

@@ -1,0 +1,52 @@
+"""SIGTERM and SIGINT while a run goes on, and while its end is written."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kfx.record.record import Record
+
+INTERRUPTED = (130, 143)
+"""Exit codes of a run that SIGINT or SIGTERM ended."""
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(BaseException):
+    """SIGTERM, as a batch system sends it before its limit."""
+
+
+@contextlib.contextmanager
+def stoppable(record: Record) -> Iterator[None]:
+    """SIGTERM and SIGINT as exceptions, noted in the record as well: what a library swallows comes up at the next
+    checkpoint."""
+
+    def stop(number: int, frame: Any) -> None:
+        record.stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        raise record.stop
+
+    with _handled_by(stop):
+        yield
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C or SIGTERM waits until the record is written."""
+    with _handled_by(signal.SIG_IGN):
+        yield
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, Any], Any] | signal.Handlers) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
+        yield
+        return
+    before = [signal.signal(number, handler) for number in _NUMBERS]
+    try:
+        yield
+    finally:
+        for number, usual in zip(_NUMBERS, before, strict=True):
+            signal.signal(number, usual)

@@ -1,0 +1,305 @@
+"""The stages of a run up to its fitted kernels: machine, data, starts, fit."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.config import registry
+from kfx.config.check import Config, sources
+from kfx.data.dataset import Dataset, preprocess
+from kfx.evaluation import held_out
+from kfx.evaluation.cross_validation import choose_regularization
+from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
+from kfx.evaluation.scoring import constant_prediction, evaluate
+from kfx.flows.follower import FlowFollower
+from kfx.kernels import Kernel, Regularized
+from kfx.kernels.base import flat_parameters
+from kfx.kernels.names import readable
+from kfx.kernels.starts import candidates
+from kfx.numerics import precision, threads
+from kfx.numerics.streams import Streams
+from kfx.outcomes import Event
+from kfx.record import environment
+from kfx.record.identity import data_checksums
+from kfx.record.parts import Parts
+from kfx.record.record import Record
+from kfx.running.preflight import check_layers, check_sizes
+from kfx.running.progress import Progress, Steps, Waiting, say
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""x_train, y_train, x_test: points in the run's dtype, targets in float64."""
+
+
+class Clock:
+    """Seconds of each stage, by name."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """The time since the lap before."""
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run computes, with how many threads at most, and what was switched."""
+
+    device: torch.device
+    dtype: torch.dtype
+    threads: int
+    switches: dict[str, Any]
+
+
+@dataclass
+class Task:
+    """What the stages of a run share. parts: what kernels are trained and judged on, one or one a fold."""
+
+    config: Config
+    record: Record
+    machine: Machine
+    streams: Streams
+    parts: list[Dataset]
+    tensors: list[Tensors]
+    threads_of_evaluation: int
+    drawn: list[list[Kernel]] = field(default_factory=list)
+    """The kernels that each part's start was chosen from."""
+
+
+# ---- the machine
+
+
+def prepare_machine(config: Config, record: Record) -> Machine:
+    """Pick the device, set precision and threads, and check the arithmetic before anything is built on it."""
+    device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
+    switches = precision.set_switches(config.device.allow_tf32)
+    count = config.device.threads or threads.available()
+    threads.use(count)
+    keep_freed_memory()
+    machine = Machine(device, dtype, count, switches)
+    if config.device.precision_check != "off":
+        _check_precision(config, machine, record)
+    return machine
+
+
+_MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3  # <malloc.h>
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep arrays of up to 32 MB for the next iteration, which would otherwise fetch the same
+    pages from the system again: half of an iteration's time at N_f = 600. Only glibc can be told."""
+    with contextlib.suppress(TypeError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MALLOC_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_MALLOC_TRIM_THRESHOLD, 1 << 30)
+
+
+def _check_precision(config: Config, machine: Machine, record: Record) -> None:
+    """Measure the arithmetic; with `strict`, refuse what delivers too little."""
+    frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
+    verdicts = precision.measure(precision.arithmetics(frameworks))
+    record.json("precision.json", precision.report(verdicts, machine.switches))
+    complaint = precision.complaint(verdicts, machine.device, config.device.dtype, config.device.allow_tf32)
+    if complaint and config.device.precision_check == "strict":
+        raise precision.ImpreciseError(f"{complaint} (device.precision_check=strict)")
+    if complaint:
+        say(f"kfx: warning: {complaint}")
+
+
+# ---- the data
+
+
+def load_data(config: Config, machine: Machine, record: Record) -> Task:
+    """Load and preprocess the data set, or each of its folds by itself, and write what the run stands on."""
+    streams = Streams(config.seed)
+    whole = config.dataset.build(streams["data"])
+    parts = [preprocess(part, config.dataset.preprocess) for part in config.evaluation.parts(whole, streams["data"])]
+    tensors = [_tensors(part, machine) for part in parts]
+    of_fit, of_evaluation = _threads(config, parts, machine)
+    here = environment.describe(
+        config.seed, machine.device, machine.switches, data_checksums(config), machine.threads, of_fit, of_evaluation
+    )
+    if plugins := registry.plugins():
+        here["plugins"] = [asdict(plugin) for plugin in plugins]
+    if outside := sources(config):
+        here["options_from"] = outside
+    if change := record.environment(here):
+        say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
+    threads.use(of_fit, machine.threads)
+    return Task(config, record, machine, streams, parts, tensors, of_evaluation)
+
+
+def _tensors(part: Dataset, machine: Machine) -> Tensors:
+    x_train, x_test = (
+        torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
+    )
+    return x_train, torch.as_tensor(part.y_train, device=machine.device), x_test
+
+
+def _threads(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
+    """Threads for the fit and for the evaluation: as many as the config says, else by the size of the work."""
+    count = machine.threads
+    if config.device.threads is not None or machine.device.type != "cpu" or config.kernel.own_threads():
+        return count, count
+    n, width = len(parts[0].x_train), parts[0].x_train[0].size
+    batch = config.sampler.batch_size or n
+    moved = n * batch * width if config.optimizer.moves_points else 0
+    size = max(config.evaluation.n_interpolation or [n])
+    predicted = len(parts[0].x_test) * size * width
+    return threads.worth(count, batch**3 + moved), threads.worth(count, size**3 + predicted)
+
+
+# ---- where kernels start
+
+
+def choose_starts(task: Task) -> list[Kernel]:
+    """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
+    config = task.config
+    built = config.kernel.build(config.dataset.image)
+    drawn = candidates(config.kernel, built, task.parts, task.streams["initial_parameters"])
+    worst, selection = config.kernel.start_from == "worst", config.regularization.selection
+    if worst and selection == "validation":  # as it will be evaluated
+        scale = config.regularization.scale
+        by_start = [with_chosen_regularization(task, list(each), scale) for each in zip(*drawn, strict=True)]
+        drawn = [list(own) for own in zip(*by_start, strict=True)]
+    task.drawn = drawn
+    starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(task, drawn)
+    if selection == "validation":
+        chosen = starts if worst else with_chosen_regularization(task, starts, config.regularization.scale)
+        remark_on_edges(task, "initial", chosen)
+        return chosen
+    if selection == "trained":
+        regularization = config.regularization.build()
+        return [Regularized(kernel, regularization, trained=True) for kernel in starts]
+    return starts
+
+
+def _best_or_worst(task: Task, drawn: Sequence[Sequence[Kernel]]) -> list[Kernel]:
+    """Of each part's candidates the best by the objective, or the worst by its error; all are in `starts.csv`."""
+    config, starts, rows = task.config, [], []
+    worst = config.kernel.start_from == "worst"
+    loss, sampler = config.optimizer.loss(config), config.sampler.build(config.optimizer.iterations)
+    for part, kernels in enumerate(drawn):
+        if worst:
+            values = _errors_of(task, kernels, part)
+        else:
+            values = mean_objectives(kernels, loss, sampler, task.tensors[part][:2], task.streams["starts"])
+        starts.append(kernels[int(np.argmax(values) if worst else np.argmin(values))])
+        for kernel, value in zip(kernels, values, strict=True):
+            named = {f"parameter.{k}": v for k, v in flat_parameters(kernel.parameters).items()}
+            measure = "error" if worst else "objective"
+            rows.append({"part": part, measure: value, "chosen": int(kernel is starts[part]), **named})
+    task.record.table("starts.csv", list(rows[0]), rows)
+    return starts
+
+
+def _errors_of(task: Task, kernels: Sequence[Kernel], part: int) -> list[float]:
+    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; −∞ where
+    that fails: such a kernel is no start."""
+    config, data = task.config, task.parts[part]
+    jobs = config.evaluation.jobs(task.parts, Streams(config.seed))
+    order = next(order for _, number, order in jobs if number == part)
+    size = max(config.evaluation.n_interpolation or [len(data.x_train)])
+    metric, scoring = constant_prediction(data)[0], config.evaluation.scoring(config)
+    errors = []
+    with Steps("starts", len(kernels)) as steps:
+        for kernel in kernels:
+            rows, _, _ = evaluate("start", kernel, data, task.tensors[part], 0, order, [size], scoring)
+            value = next(row["value"] for row in rows if row["metric"] == metric)
+            errors.append(-math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
+            steps.advance()
+    return errors
+
+
+def with_chosen_regularization(task: Task, kernels: Sequence[Kernel], scale: str) -> list[Kernel]:
+    """Each with the λ that does best in folds of its own training points, the same folds for every kernel of a part."""
+    node, rng = task.config.regularization, Streams(task.config.seed)["validation"]
+    chosen: list[Kernel] = []
+    for kernel, (x, y, _) in zip(kernels, task.tensors, strict=True):
+        inner = bare(kernel)
+        of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng)
+        chosen.append(Regularized(inner, of))
+    return chosen
+
+
+def remark_on_edges(task: Task, name: str, kernels: Sequence[Kernel]) -> None:
+    """Say where the λ that validation chose is the smallest or largest that it could choose."""
+    offered = task.config.regularization.candidates
+    found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
+    for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
+        if count := found.count(edge):
+            folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
+            text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
+            task.record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
+
+
+def bare(kernel: Kernel) -> Kernel:
+    """The kernel without a λ of its own."""
+    return kernel.kernel if isinstance(kernel, Regularized) else kernel
+
+
+def prepare_kernel(task: Task, kernel: Kernel) -> None:
+    """Compile what has to be, and note what computes the kernel."""
+    config, parts, machine = task.config, task.parts, task.machine
+    task.record.metrics["kernel_backend"] = kernel.backend_on(machine.device)
+    task.record.metrics["n_train"] = len(parts[0].x_train)
+    check_sizes(config, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
+    with Waiting("compiling the kernel, once on this machine"):
+        kernel.prepare(machine.dtype, machine.device)
+
+
+# ---- the fit
+
+
+def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
+    """Fit a kernel to each part, one after another, from where an earlier process stopped."""
+    config, record = task.config, task.record
+    optimizer = config.optimizer.build(config)
+    fits = Parts(record, len(task.parts), optimizer.iterations)
+    if config.optimizer.moves_points:
+        follower = FlowFollower(config, record.directory, task.parts, task.tensors, task.streams["flow_evaluation"])
+        follower.start(*fits.resumed_at)
+        record.follow = follower
+        if config.flow.record_layers:
+            say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
+    record.open_trace(starts[0], [*optimizer.columns, *fits.diagnostics])
+    label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
+    names = partial(readable, node=config.kernel)
+    fitted = fits.ended(starts)
+    with Progress(label, optimizer.iterations * len(task.parts), config.objective.name, names) as bar:
+        record.watch = bar
+        for number in range(len(fitted), len(task.parts)):
+            data = task.tensors[number] if config.optimizer.moves_points else task.tensors[number][:2]
+            fitted.append(fits.fit(starts[number], optimizer, data, task.streams))
+    record.save()
+    record.final_parameters(starts, fitted)
+    return fitted
+
+
+def measure_on_held_out_batches(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+    """ρ and the objective before and after, on the same batches: single ones of a fit say little."""
+    config, count = task.config, task.config.evaluation.batches
+    if not count:
+        return
+    loss, sampler = config.optimizer.loss(config), config.sampler.held_out()
+    rows: list[dict[str, Any]] = []
+    with Waiting("held-out batches"):
+        for part, pair in enumerate(zip(starts, fitted, strict=True)):
+            data, rng = task.tensors[part][:2], task.streams["held_out"]
+            measured = on_the_same_batches(pair, loss, sampler, data, rng, count)
+            for name, evaluations in zip(("initial", "trained"), measured, strict=True):
+                rows += held_out.rows(name, part, evaluations)
+    task.record.table("held_out.csv", held_out.COLUMNS, rows)
+    task.record.metrics["held_out"] = held_out.summary(rows)

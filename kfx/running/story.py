@@ -1,0 +1,139 @@
+"""The story of one run, and the record of how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+
+from kfx.config import registry
+from kfx.config.check import Config, check
+from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
+from kfx.record.identity import identity
+from kfx.record.reading import read_config, read_metrics
+from kfx.record.record import Record
+from kfx.running import stages
+from kfx.running.assess import assess
+from kfx.running.closing import closing_lines, relative
+from kfx.running.progress import say
+from kfx.running.signals import Terminated, stoppable, undisturbed
+
+
+def story(config: Config, record: Record) -> None:
+    """One run from its checked config to its completed record."""
+    clock = stages.Clock()
+    machine = stages.prepare_machine(config, record)
+    task = stages.load_data(config, machine, record)
+    starts = stages.choose_starts(task)
+    stages.prepare_kernel(task, starts[0])
+    clock.lap("load_seconds")
+
+    fitted = stages.fit(task, starts)
+    stages.measure_on_held_out_batches(task, starts, fitted)
+    clock.lap("fit_seconds")
+
+    entries = assess(task, starts, fitted)
+    clock.lap("evaluation_seconds")
+    with undisturbed():  # a signal now would make an interrupted run of a completed one
+        record.finish(Status.COMPLETED, **entries, timing=clock.laps)
+
+
+def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = (), *, replace_failed: bool = False) -> int:
+    """Run a composed config into `directory` and return the exit code. Whatever happens, the record says what.
+
+    replace_failed: a failed run of the same identity that is there makes room.
+    """
+    return _recorded(raw, Path(directory), overrides, resume=False, replace_failed=replace_failed)
+
+
+def resume(directory: Path) -> int:
+    """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened."""
+    if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
+        raise ConfigError(f"{directory}: holds no run to resume")
+    registry.require(read_metrics(directory).get("plugins", []), str(directory))
+    return _recorded(read_config(directory), directory, None, resume=True)
+
+
+def _recorded(
+    raw: DictConfig,
+    directory: Path,
+    overrides: Sequence[str] | None,
+    *,
+    resume: bool,
+    replace_failed: bool = False,
+) -> int:
+    """Run the story into a record; its end, good or bad, is written, drawn and said."""
+    config = check(raw)
+    record = Record(
+        directory,
+        None if overrides is None else (raw, overrides),
+        identity=identity(raw, config),
+        plugins=[asdict(plugin) for plugin in registry.plugins()],
+        resume=resume,
+        replace_failed=replace_failed,
+        checkpoint_seconds=config.checkpoint.seconds,
+        checkpoint_iterations=config.checkpoint.iterations,
+    )
+    say(f"kfx: {relative(record.directory)}{' (resumed)' if resume else ''}")
+    code = 0
+    with stoppable(record):
+        try:
+            story(config, record)
+        except BaseException as raised:
+            # A library stopped amid its work may raise something of its own in place of the signal's exception.
+            end = _explained(record.stop or raised, relative(directory))
+            if resume and isinstance(raised, (RecordError, CheckpointError)):  # it is as far as it was before
+                before = record.before[0] if record.before[0] != Status.RUNNING else Status.INTERRUPTED
+                record.finish(Status(before), record.before[1] or str(raised))
+                raise
+            if end is None:
+                record.finish(Status.FAILED, f"{type(raised).__name__}: {raised}")
+                raise
+            status, reason, code = end
+            with undisturbed():
+                record.finish(status, reason)
+            say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
+    _draw(config, record)
+    for line in closing_lines(config, record.metrics, record.directory):
+        print(line)  # results are for standard output, progress is not
+    return code
+
+
+def _draw(config: Config, record: Record) -> None:
+    if not config.figures:
+        return
+    try:
+        from kfx import plots
+
+        plots.draw(record.directory, config.figures)
+    except (KeyboardInterrupt, Exception) as error:  # the record is whole; its pictures can be drawn from it again
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        say(f"kfx: figures are incomplete ({why}); draw them with kfx plot {relative(record.directory)}")
+
+
+def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | None:
+    """Status, reason and exit code of what ended a run; None for a defect, whose traceback is wanted."""
+    match error:
+        case Terminated():
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with kfx resume {shown}", 143
+        case KeyboardInterrupt():
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGINT; go on with kfx resume {shown}", 130
+        case NumericalError():
+            return Status.FAILED, f"{error} ({error.event.help})", error.exit_code
+        case KfxError():
+            return Status.FAILED, str(error), error.exit_code
+        case OSError():
+            return Status.FAILED, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})", 1
+        case MemoryError() | RuntimeError() if _is_out_of_memory(error):
+            detail = " ".join(str(error).split()) or "no memory"
+            return Status.FAILED, f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help} ({detail})", 1
+    return None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """torch on a CPU and JAX say it in words alone."""
+    words = ("can't allocate memory", "not enough memory", "RESOURCE_EXHAUSTED")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(word in str(error) for word in words)

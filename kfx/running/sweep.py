@@ -1,0 +1,94 @@
+"""Sweeps: the table of what became of each job."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from kfx.files import write_whole
+from kfx.outcomes import Status
+from kfx.record.lock import is_held
+from kfx.record.search import Found, metrics_in, runs_below
+
+COLUMNS = ("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory")
+
+
+def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[dict[str, Any]]:
+    """A row of `sweep.csv` for each (overrides, identity): the best that is known of it, read from files alone."""
+    rank: dict[str, int] = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}
+    best: dict[str, Found] = {}
+    for run in runs_below(roots):
+        held = best.get(run.identity or "")
+        if run.identity and (held is None or rank.get(run.status, 0) >= rank.get(held.status, 0)):
+            best[run.identity] = run
+    return [_row(overrides, identity, best.get(identity)) for overrides, identity in jobs]
+
+
+def _row(overrides: Sequence[str], identity: str, run: Found | None) -> dict[str, Any]:
+    metrics = run.metrics if run else {}
+    measured = [r for r in metrics.get("evaluation", []) if r["kernel"] == "trained"]
+    shown = [r for r in measured if r["metric"] in ("accuracy", "mse")]
+    best: dict[str, Any] = max(shown, key=lambda r: (r["metric"] == "accuracy", r["n_interpolation"]), default={})
+    status = run.status if run else "missing"
+    if run and status == Status.RUNNING and not is_held(run.directory):
+        status = "killed"  # nobody writes to it any more, and it could not say so itself
+    return {
+        "overrides": " ".join(overrides),
+        "identity": identity,
+        "status": status,
+        "reason": metrics.get("reason", ""),
+        "rho_initial": metrics.get("rho", {}).get("initial", ""),
+        "rho_final": metrics.get("rho", {}).get("final", ""),
+        "metric": best.get("metric", ""),
+        "value": best.get("mean", ""),
+        "directory": os.path.relpath(run.directory) if run else "",
+    }
+
+
+def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
+    """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew them while it ran."""
+    found = [run for run in runs_below([folder], depth=1) if run.identity]
+    return [(list(OmegaConf.load(run.directory / "overrides.yaml")), str(run.identity)) for run in found]
+
+
+def loss(directory: Path) -> float | None:
+    """What a sweeper may minimise: the trained kernel's error rate, or its MSE; None where a run has neither."""
+    row = _row([], "", Found(directory, metrics_in(directory)))
+    if not isinstance(row["value"], float):
+        return None
+    return 1 - row["value"] if row["metric"] == "accuracy" else row["value"]
+
+
+def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
+    """`sweep.csv`, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(content)
+    write_whole(path, text.getvalue())
+
+
+def table(content: Sequence[dict[str, Any]]) -> Any:
+    """A table for the screen: what each job came to, and why the failed ones failed."""
+    from rich.table import Table
+
+    done = sum(row["status"] == Status.COMPLETED for row in content)
+    shown = Table(title=f"{done} of {len(content)} jobs completed")
+    for name in ("overrides", "status", "metric"):
+        shown.add_column(name)
+    shown.add_column("value", justify="right")
+    shown.add_column("directory, or why not", overflow="fold")
+    shared = set.intersection(*({*row["overrides"].split()} for row in content)) if len(content) > 1 else set()
+    for row in content:
+        own = " ".join(word for word in row["overrides"].split() if word not in shared)
+        value = f"{row['value']:.4f}" if isinstance(row["value"], float) else ""
+        last = row["directory"] if row["status"] == Status.COMPLETED else (row["reason"] or row["directory"])
+        shown.add_row(own, row["status"], row["metric"], value, last)
+    return shown

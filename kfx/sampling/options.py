@@ -1,0 +1,94 @@
+"""Samplers to choose from: which points make a batch, and how many of them its sample."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.registry import MOST_POINTS, MOST_REPEATS, Option, between, count, count_or_null, one_of, option
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.config.check import Config
+    from kfx.sampling.samplers import FixedSampler
+
+CHOICES = ("uniform", "stratified", "neighbourhood")
+
+
+@dataclass
+class SamplerOption(Option, abc.ABC):
+    """A sampler. A subclass has a field for each setting, and `build`."""
+
+    batch_size: int | None = count_or_null(100, 2, "all training points", "N_f")
+    choice: str = one_of(
+        "uniform", *CHOICES, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
+    )
+    rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
+    samples: int = count(1, 1, "of each batch; the objective is the mean over them", most=MOST_REPEATS)
+
+    def _common(self) -> dict[str, Any]:
+        return {"choice": self.choice, "samples": self.samples, "rounding": self.rounding}
+
+    @abc.abstractmethod
+    def build(self, iterations: int) -> FixedSampler:
+        """The sampler for a fit of so many iterations."""
+
+    def held_out(self) -> FixedSampler:
+        """Batches as training has them, with one sample, of a size that does not change."""
+        from kfx.sampling.samplers import FixedSampler
+
+        return FixedSampler(self.batch_size, self.usual_proportion(), self.choice, rounding=self.rounding)
+
+    def usual_proportion(self) -> float:
+        """p of batches that no optimizer sees."""
+        return 0.5
+
+    def check(self, config: Config) -> None:
+        name = config.dataset.name
+        if self.batch_size is not None and self.batch_size > (size := config.training_size()):
+            raise ConfigError(
+                f"sampler.batch_size={self.batch_size}: dataset {name} has {size} training points; take at most "
+                f"{size}, or raise dataset.n_train"
+            )
+        if self.choice == "stratified" and not config.dataset.has_classes:
+            raise ConfigError(f"sampler.choice=stratified: dataset {name} has no classes; use uniform")
+
+
+@option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
+class Fixed(SamplerOption):
+    sample_proportion: float = between(0.5, 0, 1, "p = N_c / N_f")
+
+    def usual_proportion(self) -> float:
+        return self.sample_proportion
+
+    def build(self, iterations: int) -> FixedSampler:
+        from kfx.sampling.samplers import FixedSampler
+
+        return FixedSampler(self.batch_size, self.sample_proportion, **self._common())
+
+
+@option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")
+class Linear(SamplerOption):
+    start: float = between(0.1, 0, 1, "p = N_c / N_f at the first iteration")
+    end: float = between(0.5, 0, 1, "and at the last")
+
+    def build(self, iterations: int) -> FixedSampler:
+        from kfx.sampling.samplers import LinearSampler
+
+        return LinearSampler(self.batch_size, self.start, self.end, iterations, **self._common())
+
+
+@option(
+    "sampler",
+    "dynamic",
+    "The sample grows as the kernel gets better: p = (1 - mean of the last rho of half samples) / 2 (Darcy 2020)",
+)
+class Dynamic(SamplerOption):
+    window: int = count(10, 1, "how many values of rho the mean is over", most=MOST_POINTS)
+    floor: float = between(0.05, 0, 0.5, "the least p")
+
+    def build(self, iterations: int) -> FixedSampler:
+        from kfx.sampling.samplers import DynamicSampler
+
+        return DynamicSampler(self.batch_size, self.window, self.floor, **self._common())

@@ -1,0 +1,197 @@
+"""Batches of interpolation points, their sample first."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+
+from kfx.sampling import options
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`indices` into the training data; the first `sample_size` of them are the sample.
+
+    half_size: a second sample, nested with the first, whose ρ is wanted as well; None where it is not.
+    orders: permutations of the batch that put other samples in front; the objective is the mean over all of them.
+    """
+
+    indices: np.ndarray
+    sample_size: int
+    half_size: int | None = None
+    orders: tuple[np.ndarray, ...] = ()
+
+
+def sample_size(batch_size: int, sample_proportion: float, rounding: str = "nearest") -> int:
+    """N_c = p N_f, leaving at least one point on either side. rounding: `nearest`, halves to the even number (Owhadi &
+    Yoo 2019 print round(N_f / 2)); `up`, as in Darcy's code."""
+    exact = sample_proportion * batch_size
+    size = math.ceil(exact - 1e-9) if rounding == "up" else round(exact)
+    return min(max(size, 1), batch_size - 1)
+
+
+# ---- which points
+
+
+class Uniform:
+    """Points without replacement, each as likely as any other."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.n = len(x)
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Indices of a batch in random order."""
+        return rng.choice(self.n, size, replace=False)
+
+    def reorder(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """A permutation of a batch that puts another sample in front."""
+        return rng.permutation(len(indices))
+
+
+class Stratified(Uniform):
+    """Batch and sample hold the classes in the proportions of the data, to within one point of each."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        super().__init__(x, y)
+        self.labels = torch.unique(y, dim=0, return_inverse=True)[1].cpu().numpy()
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        return self._order(self.labels, rng)[:size]
+
+    def reorder(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self._order(self.labels[indices], rng)
+
+    @staticmethod
+    def _order(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        # The members of a class, shuffled, stand at equal distances in [0, 1): each head takes its share of them.
+        place = np.empty(len(labels))
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            place[members] = (np.arange(len(members)) + rng.random()) / len(members)
+        return np.argsort(place)
+
+
+class Neighbourhood(Uniform):
+    """A random point and those nearest to it, in random order: the kernel is judged by how it interpolates locally."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        super().__init__(x, y)
+        self.flat = x.reshape(len(x), -1)
+        self.norms = self.flat.square().sum(dim=1)
+
+    def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        distances = self.norms - 2 * (self.flat @ self.flat[int(rng.integers(self.n))])  # less the centre's own norm
+        return rng.permutation(torch.topk(distances, size, largest=False).indices.cpu().numpy())
+
+
+CHOICES: dict[str, type[Uniform]] = dict(zip(options.CHOICES, (Uniform, Stratified, Neighbourhood), strict=True))
+
+
+# ---- how many of them are the sample
+
+
+class FixedSampler:
+    """N_f points, N_c of them as the sample, the same sizes at each iteration.
+
+    choice: which points, by a name in `CHOICES`. samples: how many samples of a batch the objective is a mean over.
+    `start` comes before the first draw. A subclass gives the proportion at each iteration; what it remembers of the
+    run goes through `state` and `restore`.
+    """
+
+    diagnostics: tuple[str, ...] = ()
+    """Further columns of the trace."""
+    _wants_half = False
+
+    def __init__(
+        self,
+        batch_size: int | None,
+        sample_proportion: float = 0.5,
+        choice: str = "uniform",
+        samples: int = 1,
+        rounding: str = "nearest",
+    ) -> None:
+        self.batch_size = batch_size
+        self.sample_proportion = sample_proportion
+        self.choice, self.samples, self.rounding = choice, samples, rounding
+
+    def start(self, x: torch.Tensor, y: torch.Tensor) -> Self:
+        """Take the training points, and forget those before."""
+        self._points = CHOICES[self.choice](x, y)
+        self.restore([])
+        return self
+
+    def proportion(self, iteration: int) -> float:
+        """p = N_c / N_f."""
+        return self.sample_proportion
+
+    def draw(self, rng: np.random.Generator, iteration: int = 0) -> Batch:
+        """The batch of an iteration."""
+        n = self._points.n
+        size = n if self.batch_size is None else self.batch_size
+        if not 2 <= size <= n:
+            raise ValueError(f"a batch of {size} points cannot be drawn from {n}")
+        half = sample_size(size, 0.5, self.rounding) if self._wants_half else None
+        indices = self._points.draw(size, rng)
+        orders = tuple(self._points.reorder(indices, rng) for _ in range(self.samples - 1))
+        return Batch(indices, sample_size(size, self.proportion(iteration), self.rounding), half, orders)
+
+    def shown(self, batch: Batch) -> dict[str, float]:
+        """What the diagnostics of this batch are."""
+        return dict.fromkeys(self.diagnostics, batch.sample_size)
+
+    def observe(self, rho_half: float) -> None:
+        """Hear ρ of the half sample of an evaluated batch; NaN where there is none."""
+
+    def state(self) -> list[float]:
+        """What `restore` needs to go on."""
+        return []
+
+    def restore(self, state: list[float]) -> None:
+        """Set what is remembered; an empty list at the start of a fit."""
+
+
+class LinearSampler(FixedSampler):
+    """p rises, or falls, linearly from `low` at the first iteration to `high` at the last (Darcy 2020, §2.3.3)."""
+
+    diagnostics = ("sample_size",)
+
+    def __init__(self, batch_size: int | None, low: float, high: float, iterations: int, **options: object) -> None:
+        super().__init__(batch_size, **options)  # type: ignore[arg-type]
+        self.low, self.high, self.iterations = low, high, iterations
+
+    def proportion(self, iteration: int) -> float:
+        return self.low + (self.high - self.low) * iteration / max(self.iterations - 1, 1)
+
+
+class DynamicSampler(FixedSampler):
+    """p = ½ (1 − the mean of the last `window` values of ρ_½), at least `floor` (Darcy 2020, §2.3.3); ½ at first.
+
+    ρ_½ is ρ with half of the batch as sample: of the sample itself a small p would keep itself small.
+    """
+
+    diagnostics = ("sample_size",)
+    _wants_half = True
+
+    def __init__(self, batch_size: int | None, window: int, floor: float, **options: object) -> None:
+        super().__init__(batch_size, **options)  # type: ignore[arg-type]
+        self.floor = floor
+        self._last: deque[float] = deque(maxlen=window)
+
+    def proportion(self, iteration: int) -> float:
+        return max(0.5 * (1 - sum(self._last) / len(self._last)), self.floor) if self._last else 0.5
+
+    def observe(self, rho_half: float) -> None:
+        if math.isfinite(rho_half):
+            self._last.append(rho_half)
+
+    def state(self) -> list[float]:
+        return list(self._last)
+
+    def restore(self, state: list[float]) -> None:
+        self._last.clear()
+        self._last.extend(state)
