@@ -22,16 +22,18 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from kfx.data.synthetic import swiss_roll
+from kfx.flows.euler import EulerFlow
+from kfx.flows.flow import FlowSettings
+from kfx.flows.layers import StepRule
+from kfx.flows.vector_field import Interpolation
 from kfx.kernels import RBF
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
 from kfx.objectives import rho
-from kfx.flows.flow import EulerFlow, FlowSettings
 from kfx.optimizers.loss import Loss
 from kfx.record.record import Record
-from kfx.numerics.regularization import Regularization
-from kfx.running.run import keep_freed_memory
+from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
-from kfx.numerics.streams import Streams
-from kfx.flows.vector_field import Interpolation, StepRule
 
 SIGMA, NUGGET, STEP = 2.0, 1e-3, 0.1
 

@@ -21,14 +21,14 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from kfx.kernels import RBF
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import GradientDescent, Nesterov
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.record.record import Record
-from kfx.numerics.regularization import Regularization
-from kfx.running.run import keep_freed_memory
+from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
-from kfx.numerics.streams import Streams
 
 LEARNING_RATE, MOMENTUM, REGULARIZATION, SIGMA = 0.1, 0.9, 1e-3, 4.0
 FEATURES, POINTS = 13, 1000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kfx.numerics import threads
 from kfx.cli import main
+from kfx.numerics import threads
 
 
 @pytest.fixture(autouse=True)

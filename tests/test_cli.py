@@ -304,11 +304,11 @@ def test_gram_in_blocks(kfx, in_folder):
     assert code == 0
     assert out.split() == ["g/gram.npy", "g/gram_test.npy"]
     gram, cross = np.load(in_folder / "g/gram.npy"), np.load(in_folder / "g/gram_test.npy")
-    from kfx.config import build
-    from kfx.config.config import load
+    from kfx.config.compose import load
+    from kfx.data import preprocess
     from kfx.numerics.streams import Streams
 
-    data = build.dataset(load(words).dataset, Streams(0))
+    data = preprocess((d := load(words).dataset).build(Streams(0)["data"]), d.preprocess)
     np.testing.assert_allclose(gram, RBF(2.0).gram(data.x_train), rtol=1e-12)
     np.testing.assert_allclose(cross, RBF(2.0).gram(data.x_test, data.x_train), rtol=1e-12)
     np.testing.assert_allclose(gram, gram.T, rtol=1e-14)

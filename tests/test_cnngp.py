@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfx.numerics import threads
-from kfx.kernels.cnngp import torch_engine as cnngp_torch
 from kfx.kernels import CNNGP, NNGP, Conv2d, Erf, ReLU, Residual, Sequential
+from kfx.kernels.cnngp import torch_engine as cnngp_torch
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from kfx.numerics import threads
 from kfx.numerics.incidents import collect
 from kfx.outcomes import Event
 
@@ -182,7 +182,7 @@ def test_the_engine_follows_the_device(monkeypatch):
     assert kernel.gram(half).dtype == torch.float16
     with pytest.raises(ValueError, match=r"the points are torch\.float16"):
         fused.gram(half)
-    monkeypatch.setattr("kfx.kernels.cnngp.find_spec", lambda name: None)
+    monkeypatch.setattr("kfx.kernels.cnngp.engine.find_spec", lambda name: None)
     assert kernel.backend_on(torch.device("cpu")) == "torch"
 
 

@@ -11,11 +11,11 @@ import tarfile
 import numpy as np
 import pytest
 
-from kfx.config import build
-from kfx.config.config import load
+from kfx.config.compose import load
 from kfx.data import Dataset, files, images, preprocess, synthetic
-from kfx.outcomes import ConfigError, DataError
 from kfx.numerics.streams import Streams
+from kfx.outcomes import ConfigError, DataError
+from kfx.record.identity import data_checksums
 
 
 def write_idx(path, array, *, count=None, cut=None):
@@ -34,7 +34,8 @@ def small_mnist(cache, n=30):
 
 
 def built(*overrides, seed=0):
-    return build.dataset(load([*overrides, "sampler.batch_size=null"]).dataset, Streams(seed))
+    option = load([*overrides, "sampler.batch_size=null"]).dataset
+    return preprocess(option.build(Streams(seed)["data"]), option.preprocess)
 
 
 # ---- synthetic and embedded
@@ -163,7 +164,7 @@ def test_subsets_follow_the_seed():
 
 def test_gp_sample_has_the_covariance_that_was_asked_for():
     """The Mahalanobis length of a draw of n points is chi-squared with n degrees of freedom."""
-    kernel = build.kernel(load(["kernel=rbf", "kernel.sigma=0.5"]).kernel, None)
+    kernel = load(["kernel=rbf", "kernel.sigma=0.5"]).kernel.build(None)
     lengths = []
     for seed in range(40):
         data = synthetic.gp_sample(30, 2, 2, 20.0, 0.0, kernel.gram, np.random.default_rng(seed))
@@ -198,7 +199,7 @@ def test_idx_files_are_read(in_folder):
     small_mnist(in_folder / "cache")
     data = built("dataset=mnist", "dataset.n_train=20", "dataset.n_test=10")
     assert data.x_train.shape == (20, 1, 28, 28)
-    checksums = build.data_checksums(load(["dataset=mnist", "dataset.n_train=20", "sampler.batch_size=10"]).dataset)
+    checksums = data_checksums(load(["dataset=mnist", "dataset.n_train=20", "sampler.batch_size=10"]))
     assert set(checksums) >= {"train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"}
     assert all(len(value) == 64 for value in checksums.values())
 

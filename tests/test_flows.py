@@ -12,30 +12,28 @@ import torch
 from scipy.integrate import solve_ivp
 
 from kfx import load_run
-from kfx.record.checkpoint import CheckpointError
 from kfx.data import synthetic
-from kfx.flows.follower import linearly_separable
-from kfx.kernels import RBF, Laplace, Linear, Matern, Polynomial, RationalQuadratic, Regularized
+from kfx.flows.euler import EulerFlow, HybridFlow
+from kfx.flows.flow import FlowSettings
 from kfx.flows.flowed import FlowedKernel
+from kfx.flows.follower import linearly_separable, mean_squared_distances
+from kfx.flows.layers import StepRule, crossings, runge_kutta_step
+from kfx.flows.options import METHODS
+from kfx.flows.runge_kutta import RungeKuttaFlow
+from kfx.flows.vector_field import (
+    Interpolation,
+    Velocity,
+)
+from kfx.kernels import RBF, Laplace, Linear, Matern, Polynomial, RationalQuadratic, Regularized
 from kfx.numerics.linear_algebra import Factored
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
 from kfx.objectives import interpolation_error, rho
-from kfx.flows.flow import EulerFlow, FlowSettings, HybridFlow, RungeKuttaFlow
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
-from kfx.outcomes import Event
+from kfx.outcomes import CheckpointError, Event
 from kfx.plots.flow import limits
-from kfx.numerics.regularization import Regularization
 from kfx.sampling.samplers import Batch, FixedSampler
-from kfx.numerics.streams import Streams
-from kfx.flows.vector_field import (
-    METHODS,
-    Interpolation,
-    StepRule,
-    Velocity,
-    crossings,
-    mean_squared_distances,
-    runge_kutta_step,
-)
 
 NUGGET = Regularization(1e-4, "absolute")
 
@@ -121,7 +119,8 @@ def test_the_field_is_minus_the_derivative(kernel, objective):
     batch = Batch(np.arange(24), 12)
     loss = Loss(objective, Regularization(1e-2, "centered"), kernel, x, y)
     velocity = Velocity(loss, Interpolation(None, NUGGET), complete=False)
-    evaluation, g, _ = velocity.at(kernel, x, y, batch)
+    evaluation = velocity.evaluate(kernel, x, y, batch)
+    g, _ = velocity.of(evaluation, kernel, x)
     assert evaluation.objective == pytest.approx(loss.at(kernel, x, y, batch, False).objective)
     scale = float(g.abs().max())
     for i, j in [(0, 0), (5, 2), (13, 1), (23, 0)]:
@@ -140,7 +139,8 @@ def test_a_step_lowers_rho_of_its_batch_to_first_order():
     x, y = x[batch.indices], y[batch.indices]
     loss = Loss(rho, NUGGET, RBF(1.4), x, y)
     velocity = Velocity(loss, Interpolation(None, NUGGET), complete=False)
-    here, g, _ = velocity.at(RBF(1.4), x, y, batch)
+    here = velocity.evaluate(RBF(1.4), x, y, batch)
+    g, _ = velocity.of(here, RBF(1.4), x)
     for step in (1e-4, 1e-5):
         there = loss.at(RBF(1.4), x + step * g, y, batch, gradient=False)
         assert here.rho - there.rho == pytest.approx(step * float(g.square().sum()), rel=300 * step)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kfx.kernels import NNGP
+from kfx.kernels.nngp import by_neural_tangents as nngp_neural_tangents
 from kfx.kernels.nngp import kernel as nngp
 from kfx.kernels.nngp import native as nngp_native
-from kfx.kernels.nngp import by_neural_tangents as nngp_neural_tangents
-from kfx.kernels import NNGP
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])

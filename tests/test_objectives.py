@@ -15,11 +15,11 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
 
 from kfx.kernels import NNGP, RBF, RationalQuadratic
-from kfx.numerics.linear_algebra import cholesky
 from kfx.numerics.incidents import collect
+from kfx.numerics.linear_algebra import cholesky
+from kfx.numerics.regularization import SCALES, Regularization
 from kfx.objectives import interpolation_error, loo, nll, rho, rho_polarized, rho_prediction
 from kfx.outcomes import Event, NumericalError
-from kfx.numerics.regularization import SCALES, Regularization
 
 
 def problem(n=14, outputs=2, seed=0):

@@ -15,23 +15,25 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold, cross_val_score
 
 from kfx import load_run
+from kfx.evaluation.cross_validation import choose_regularization
+from kfx.evaluation.held_out import mean_objectives
 from kfx.kernels import RBF, Linear, Matern, RationalQuadratic, Regularized, Scaled, Sum
+from kfx.kernels.space import Space, random_within
+from kfx.numerics.regularization import SCALES, Regularization
+from kfx.numerics.streams import Streams
 from kfx.objectives import loo, nll, rho
 from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
 from kfx.optimizers.loss import Loss
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
-from kfx.kernels.space import Space, random_within
 from kfx.outcomes import Event, NumericalError
-from kfx.numerics.regularization import SCALES, Regularization
 from kfx.sampling.samplers import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
-from kfx.evaluation.starts import objectives_at
-from kfx.numerics.streams import Streams
-from kfx.evaluation.cross_validation import choose_regularization
 
 
 class Rows(list):
     """A record that keeps its rows in memory."""
+
+    layer_path = None
 
     def restore(self, streams):
         return None
@@ -359,7 +361,7 @@ def test_of_several_starts_the_best_goes_on():
     x, y = bumps()
     loss = partial(Loss, rho, Regularization(1e-6, "centered"))
     kernels = [RBF(20.0), RBF(0.7), RBF(0.01)]
-    means = objectives_at(kernels, loss, FixedSampler(30), (x, y), np.random.default_rng(0))
+    means = mean_objectives(kernels, loss, FixedSampler(30), (x, y), np.random.default_rng(0))
     assert int(np.argmin(means)) == 1
     sampler, rng = FixedSampler(30).start(x, y), np.random.default_rng(0)
     batches = [sampler.draw(rng) for _ in range(10)]
@@ -484,11 +486,12 @@ def test_uniform_starts_and_re_initialisation_within_their_range(kfx):
     }
     assert np.median(drawn["uniform"]) == pytest.approx(50, abs=3)
     assert np.median(drawn["log_uniform"]) == pytest.approx(0.316, rel=0.2)
-    from kfx.config import build
-    from kfx.config.config import load
+    from kfx.config.compose import load
 
     settings = load(["kernel.initial=random", "+kernel.initial_range.sigma=[3,4]", "optimizer=sgd"])
-    again = [build.optimizer(settings).redraw(RBF(), Streams(i)["optimizer"]).flat[0] for i in range(20)]
+    again = [
+        settings.optimizer.build(settings).restarts.draw(RBF(), Streams(i)["optimizer"]).flat[0] for i in range(20)
+    ]
     assert 3 <= min(again) < max(again) <= 4
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from kfx.numerics import precision
 from kfx import load_run
+from kfx.numerics import precision
 from kfx.numerics.precision import TorchArithmetic, classify, complaint, measure, report
 
 SIZES = (100, 200)

@@ -8,14 +8,14 @@ import torch
 
 from kfx import load_run
 from kfx.kernels import RBF, RationalQuadratic
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.bayesian import BayesianOptimization
 from kfx.optimizers.finite_difference import DifferencedLoss
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
-from kfx.numerics.regularization import Regularization
 from kfx.sampling.samplers import FixedSampler
-from kfx.numerics.streams import Streams
 
 SMALL = ["dataset=digits", "dataset.n_train=80", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=8"]
 BARE = [*SMALL, "figures=false", "device.precision_check=off"]

@@ -118,6 +118,7 @@ class FlowOption(OptimizerOption):
 
     moves_points = True
     keeps_within_bounds = False
+    quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 
     def settings(self, config: Config) -> FlowSettings:
         from kfx.flows.flow import FlowSettings

@@ -41,6 +41,8 @@ class OptimizerOption(Option, abc.ABC):
 
     moves_points: ClassVar[bool] = False
     """Whether it is a flow: it moves points, and parameters perhaps."""
+    quick: ClassVar[tuple[str, ...]] = ()
+    """Further overrides under which a run with it ends in seconds, for smoke tests."""
     keeps_within_bounds: ClassVar[bool] = True
     """Whether it starts at the kernel's parameters and moves them within their bounds."""
 
@@ -220,6 +222,7 @@ class FiniteDifference(GradientOption):
 )
 class Bayesian(OptimizerOption):
     keeps_within_bounds = False
+    quick = ("optimizer.initial_points=3",)
 
     iterations: int = count(50, 1, "points evaluated in all")
     initial_points: int = count(15, 1, "the first of them, at random")
@@ -287,6 +290,7 @@ def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
 class Grid(OptimizerOption):
     keeps_within_bounds = False
+    quick = ("optimizer.points=3", "optimizer.space=log")
 
     iterations: int = count(100, 1, "evaluations: the whole grid on one batch, then on the next")
     parameter: str | None = ranged(

@@ -16,11 +16,11 @@ import torch
 
 from kfx import load_run
 from kfx.data.images import read_cifar_batch
+from kfx.flows.layers import checked
 from kfx.kernels import RBF, Polynomial
 from kfx.objectives import rho
 from kfx.outcomes import DataError, NumericalError
 from kfx.sampling.samplers import FixedSampler
-from kfx.flows.vector_field import checked
 
 SMALL = [
     "dataset=digits",
@@ -294,7 +294,7 @@ def test_rerun_compares_the_fitted_parameters(kfx, record):
 
 
 def test_the_kernel_of_a_flow_is_never_the_one_without_it(kfx, in_folder):
-    from kfx.record.record import RecordError
+    from kfx.outcomes import RecordError
 
     assert kfx("run", *SMALL, "optimizer=flow_euler", "hydra.run.dir=f")[0] == 0
     content = (in_folder / "f/flow-0.npz").read_bytes()

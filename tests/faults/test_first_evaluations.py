@@ -14,17 +14,17 @@ from kfx.numerics import threads
 def _first_evaluation(results):
     import hashlib
 
-    from kfx.config import build
-    from kfx.config.config import load
+    from kfx.config.compose import load
+    from kfx.data import preprocess
     from kfx.numerics.streams import Streams
 
     threads.use(2)
     settings = load(["dataset=digits", "sampler.batch_size=300"])
-    data = build.dataset(settings.dataset, Streams(0))
-    kernel = build.kernel(settings.kernel, (8, 8))
+    data = preprocess(settings.dataset.build(Streams(0)["data"]), settings.dataset.preprocess)
+    kernel = settings.kernel.build((8, 8))
     x, y = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train)
-    loss = build.loss_maker(settings)(kernel, x, y)
-    batch = build.sampler(settings.sampler, 1).start(x, y).draw(Streams(0)["batches"])
+    loss = settings.optimizer.loss(settings)(kernel, x, y)
+    batch = settings.sampler.build(1).start(x, y).draw(Streams(0)["batches"])
     found = loss(kernel.flat, batch)
     content = repr((found.rho, found.regularization, found.gradient.tolist())).encode()
     results.put(hashlib.sha256(content).hexdigest())

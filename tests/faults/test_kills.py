@@ -11,7 +11,8 @@ import time
 import pytest
 
 from kfx import load_run
-from kfx.record.checkpoint import CheckpointError, read, write
+from kfx.outcomes import CheckpointError
+from kfx.record.checkpoint import read, write
 from tests.faults.harness import Command, finish, results, rows, wait_for
 
 INTERVAL = 5

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from kfx import load_run
-from kfx.running.sweep import runs_below
+from kfx.record.search import runs_below
 from tests.faults.harness import Command, rows, wait_for
 
 SMALL = [
@@ -151,11 +151,12 @@ def test_a_sweep_started_twice_at_once_runs_each_job_once(tmp_path, full, counts
 
 
 def test_a_crash_leaves_no_lock(tmp_path, kfx):
-    from kfx.record.lock import HeldError, Writer
+    from kfx.outcomes import HeldError
+    from kfx.record.lock import Lock
 
-    holder = Writer(tmp_path)
+    holder = Lock(tmp_path)
     with pytest.raises(HeldError, match=r"process \d+ on .* is writing to it"):
-        Writer(tmp_path)
+        Lock(tmp_path)
     holder.release()
     command = Command(tmp_path, "run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r")
     while not (tmp_path / "r/trace.csv").exists():
@@ -166,7 +167,7 @@ def test_a_crash_leaves_no_lock(tmp_path, kfx):
     command.signal(signal.SIGKILL)
     command.wait()
     assert (tmp_path / "r/.writer.json").exists(), "the crash left its note"
-    Writer(tmp_path / "r").release()
+    Lock(tmp_path / "r").release()
 
 
 def test_resume_true_skips_what_is_completed(kfx, in_folder):
@@ -283,7 +284,7 @@ def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
 
 
 def test_identity():
-    from kfx.config.config import composed
+    from kfx.config.compose import composed
     from kfx.record.identity import identity
 
     def of(*overrides, checksums=None):

@@ -1,0 +1,70 @@
+"""Runs that end in seconds, from the registry: each legal pair of kernel and optimizer, each other option once."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from functools import cache
+
+from omegaconf import OmegaConf
+
+from kfx.config import registry
+from kfx.config.catalogue import options
+from kfx.config.check import check
+from kfx.config.compose import composed, without_hydra
+from kfx.config.registry import OPTIONS
+from kfx.outcomes import ConfigError
+from kfx.running.preflight import check_start
+
+_FEW = ("sampler.batch_size=40", "optimizer.iterations=5")
+_SMALL = (
+    "dataset=digits",
+    "dataset.n_train=200",
+    "dataset.n_test=100",
+    "dataset.preprocess=[center]",
+    "evaluation.n_interpolation=[50]",
+    *_FEW,
+)
+
+
+def words_of(kernel: str, optimizer: str) -> list[str]:
+    """The overrides of a run of this pair; an optimizer's own come last."""
+    return [*_SMALL, f"kernel={kernel}", f"optimizer={optimizer}", *OPTIONS["optimizer"][optimizer].quick]
+
+
+@cache
+def pairs() -> list[tuple[str, str]]:
+    """Kernels and optimizers that go together: those that the checks of a run let through."""
+    registry.load()
+    usual = without_hydra(composed(_SMALL))
+    OmegaConf.set_struct(usual, False)
+    found = []
+    for kernel, optimizer in itertools.product(OPTIONS["kernel"], OPTIONS["optimizer"]):
+        raw = copy.copy(usual)
+        raw["kernel"], raw["optimizer"] = (
+            OPTIONS["kernel"][kernel].defaults(),
+            OPTIONS["optimizer"][optimizer].defaults(),
+        )
+        try:
+            check_start(check(raw))
+        except ConfigError:
+            continue
+        found.append((kernel, optimizer))
+    return found
+
+
+def jobs() -> Iterator[tuple[str, list[str], bool]]:
+    """(name, overrides, whether under the config's own list `smoke`) of every run that `make smoke` makes."""
+    for name in options("experiment"):
+        yield f"+experiment={name}", [f"+experiment={name}"], True
+    for kernel, optimizer in pairs():
+        yield f"kernel={kernel} optimizer={optimizer}", words_of(kernel, optimizer), False
+    for group in ("objective", "sampler"):
+        for name in OPTIONS[group]:
+            yield f"{group}={name}", [*_SMALL, f"{group}={name}"], False
+    for name, option in OPTIONS["dataset"].items():
+        if not option().files():  # embedded
+            yield f"dataset={name}", [f"dataset={name}", *_FEW], False
+    for name in OPTIONS["evaluation"]:
+        yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW], False
