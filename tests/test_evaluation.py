@@ -15,7 +15,8 @@ from kfx.data import Dataset
 from kfx.data.dataset import folds
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.kernels import RBF
-from kfx.numerics.regression import SOLVERS, coefficients, posterior_variance
+from kfx.numerics.choices import SOLVERS
+from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
 
 

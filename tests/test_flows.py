@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import numpy as np
@@ -34,35 +33,13 @@ from kfx.optimizers.loss import Loss
 from kfx.outcomes import CheckpointError, Event
 from kfx.plots.flow import limits
 from kfx.sampling.samplers import Batch, FixedSampler
+from tests.records import MemoryRecord
 
 NUGGET = Regularization(1e-4, "absolute")
 
 
-class Memory(list):
-    """A record in memory: rows, positions, and the last checkpoint; `layer_path` is a file."""
-
-    def __init__(self, folder, restored=None):
-        super().__init__()
-        self.layer_path, self.restored, self.positions, self.kept = folder / "layers.bin", restored, {}, {}
-
-    def restore(self, streams):
-        if self.restored is None:
-            return None
-        iteration, state, of_streams = self.restored
-        streams.restore(of_streams)
-        return iteration, state
-
-    def checkpoint(self, iteration, streams, state):
-        plain = {k: v.numpy() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
-        self.kept[iteration] = iteration, copy.deepcopy(plain), copy.deepcopy(streams.state())
-
-    def moved(self, layer, kernel, x, along, *, final=False):
-        self.positions[layer] = x, along
-
-    def stopped(self, layer, reason):
-        self.reason = layer, reason
-
-    def row(self, iteration, evaluation, kernel_evaluations, *, events=(), diagnostics=None):
+class Memory(MemoryRecord):
+    def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
         self.append((iteration, evaluation, {**(diagnostics or {})}, tuple(events)))
 
 
@@ -373,7 +350,7 @@ def test_merged_points_leave_the_batches(tmp_path):
     y[21] = -y[2]
     rows = Memory(tmp_path)
     euler(1, remove_merged=1e-4).fit(RBF(1.4), (x, y, along), Streams(0), rows)
-    assert set(rows.kept[1][1]["candidates"]) == set(range(40)) - {1}
+    assert set(rows.kept[1][1]["own"]["candidates"]) == set(range(40)) - {1}
     same = torch.zeros(40, 2, dtype=torch.float64), torch.ones(40, 1, dtype=torch.float64), along
     rows = Memory(tmp_path)
     euler(3, remove_merged=1e-4).fit(RBF(1.4), same, Streams(0), rows)
@@ -385,7 +362,7 @@ def test_near_points_are_told_apart_in_single_precision(tmp_path):
     x[1] = x[0] + 2e-4
     rows = Memory(tmp_path)
     euler(1, remove_merged=1e-4).fit(RBF(1.4), (x.float(), y, along.float()), Streams(0), rows)
-    assert set(rows.kept[1][1]["candidates"]) == set(range(40))
+    assert set(rows.kept[1][1]["own"]["candidates"]) == set(range(40))
 
 
 def test_points_are_known_by_all_their_digits(tmp_path):
@@ -496,7 +473,7 @@ def test_pictures_of_a_flow_have_one_scale_unless_the_points_spread_far():
 
 
 def test_several_lambdas_of_evaluation_stay_apart(kfx, in_folder):
-    words = ["+experiment=khalid/three_bumps_prediction_smoke", "flow.evaluate_every=1", "flow.evaluate_last=2"]
+    words = ["--smoke", "+experiment=khalid/three_bumps_prediction", "flow.evaluate_every=1", "flow.evaluate_last=2"]
     assert kfx("run", *words, "figures=true", "device.precision_check=off", "hydra.run.dir=r")[0] == 0
     table = pd.read_csv("r/flow.csv")
     errors = table[table["metric"] == "mse"]
@@ -508,7 +485,7 @@ def test_several_lambdas_of_evaluation_stay_apart(kfx, in_folder):
 
 
 def test_a_flow_that_stops_says_why_and_is_measured_where_it_stopped(kfx, in_folder):
-    words = ["+experiment=khalid/three_bumps_rk45_smoke", "kernel.sigma=2", "dataset.n_train=60", "seed=0"]
+    words = ["+experiment=khalid/three_bumps_rk45", "kernel.sigma=2", "dataset.n_train=60", "seed=0"]
     stiff = ["sampler.batch_size=20", "optimizer.max_evaluations=26", "optimizer.iterations=30", "flow.snapshots=3"]
     often = ["flow.evaluate_every=3", "flow.evaluate_last=4", "device.precision_check=off", "figures=false"]
     code, out, _ = kfx("run", *words, *stiff, *often, "hydra.run.dir=r")

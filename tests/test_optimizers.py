@@ -28,18 +28,11 @@ from kfx.optimizers.loss import Loss
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
+from tests.records import MemoryRecord
 
 
-class Rows(list):
+class Rows(MemoryRecord):
     """A record that keeps its rows in memory."""
-
-    layer_path = None
-
-    def restore(self, streams):
-        return None
-
-    def checkpoint(self, iteration, streams, state):
-        pass
 
     def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
         self.append((iteration, evaluation, kernel_evaluations, tuple(events)))
@@ -455,18 +448,21 @@ def test_lengths_are_found_again_in_a_draw():
     assert 0.5 < found[rho] < 2.0
 
 
-def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated():
-    class Stored(Rows):
-        def restore(self, streams):
-            return 9, {"values": {"sigma": 3.0}, "noise": 0.25}
+def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated(monkeypatch):
+    def fit(rows):
+        optimizer = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(20), 9)
+        return optimizer.fit(RBF(1.0), points(30), Streams(0), rows)
 
-    x, y = points(30)
-    rows = Stored()
-    fitted = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(20), 9).fit(
-        RBF(1.0), (x, y), Streams(0), rows
-    )
-    assert fitted.parameters == {"sigma": 3.0, "regularization": 0.25}
-    assert rows == []
+    rows = Rows()
+    whole = fit(rows)
+    end = max(rows.kept)
+    monkeypatch.setattr(GaussianProcessRegressor, "fit", lambda *arguments: pytest.fail("it fits again"))
+    again = Rows(restored=rows.kept[end])
+    assert fit(again).parameters == whole.parameters
+    assert again == []
+    amid = Rows(restored=rows.kept[2])
+    assert fit(amid).parameters == whole.parameters
+    assert [row[1].objective for row in amid] == [row[1].objective for row in rows[2:]]
 
 
 def test_extreme_exponents_come_back_from_scikit_learn():

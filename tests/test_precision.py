@@ -141,7 +141,7 @@ def test_the_command_prints_its_table(kfx, in_folder):
 
 
 def test_kernel_check(kfx, in_folder):
-    code, *_ = kfx("run", *SMALL, "+kernel_check=true", "evaluation.n_interpolation=[20,40]", "hydra.run.dir=r")
+    code, *_ = kfx("run", *SMALL, "kernel_check=true", "evaluation.n_interpolation=[20,40]", "hydra.run.dir=r")
     assert code == 0
     import pandas as pd
 

@@ -16,6 +16,7 @@ from kfx.optimizers.finite_difference import DifferencedLoss
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import FixedSampler
+from tests.records import MemoryRecord
 
 SMALL = ["dataset=digits", "dataset.n_train=80", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=8"]
 BARE = [*SMALL, "figures=false", "device.precision_check=off"]
@@ -81,13 +82,7 @@ class Scripted:
         return Evaluation(vector, value, value, None, 1e-4, 0.0, events, "scripted" if bad else "")
 
 
-class Rows(list):
-    def restore(self, streams):
-        return None
-
-    def checkpoint(self, iteration, streams, state):
-        pass
-
+class Rows(MemoryRecord):
     def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
         self.append({"value": evaluation.objective, "told": told, "events": events, **diagnostics})
 

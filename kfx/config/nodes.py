@@ -28,7 +28,8 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
     """An option or section from plain keys and values; ConfigError names the key, what it got, and what it takes."""
     fields = schema.fields()
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{path}={node}: expected keys, one of {', '.join(fields)}; leave it out for the defaults")
+        shown = "null" if node is None else node
+        raise ConfigError(f"{path}={shown}: expected {', '.join(fields)}; leave it out for the defaults")
     for key in map(str, node):
         if key not in fields:
             at = f"{path}." if path else ""

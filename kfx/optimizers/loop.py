@@ -182,16 +182,17 @@ class Optimizer(abc.ABC):
         restored = record.restore(streams)
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], record.layer_path
-        self.start(Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path))
-        fit = _Fit(batch=None, restarts=0, stopped=False)
+        task = Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
+        self.start(task)
+        fit = _Fit(task, batch=None, restarts=0, stopped=False)
         first = 0
         if restored is not None:
             first, state = restored
             self.restore(state["own"])
-            self._draw_from(x, y, self.candidates())
+            self._draw_from(task, self.candidates())
             self.sampler.restore(state["sampler"])
             loss.kernel_evaluations = state["kernel_evaluations"]
-            fit = _Fit(_as_batch(state["batch"]), state["restarts"], state["stopped"])
+            fit = _Fit(task, _as_batch(state["batch"]), state["restarts"], state["stopped"])
 
         def checkpoint(iteration: int) -> None:
             state = {
@@ -210,7 +211,7 @@ class Optimizer(abc.ABC):
             if (at := self.positions()) is not None:
                 record.moved(iteration, *at)
             try:
-                if not self._iterate(iteration, kernel, loss, fit, streams, record):
+                if not self._iterate(iteration, fit, streams, record):
                     last = iteration
                     break
             except NumericalError as error:
@@ -227,12 +228,10 @@ class Optimizer(abc.ABC):
             record.moved(last, *at, final=True)
         return self.result()
 
-    def _iterate(
-        self, iteration: int, kernel: Kernel, loss: Loss, fit: _Fit, streams: Streams, record: FitRecord
-    ) -> bool:
+    def _iterate(self, iteration: int, fit: _Fit, streams: Streams, record: FitRecord) -> bool:
         """One row of the trace; False where the optimizer has no further question."""
-        batches = streams["batches"]
-        self._draw_from(loss.x, loss.y, self.candidates())
+        batches, loss = streams["batches"], fit.task.loss
+        self._draw_from(fit.task, self.candidates())
         if fit.batch is None or not self.keeps_batch(iteration):
             fit.batch = self.sampler.draw(batches, iteration)
         batch = fit.batch
@@ -249,7 +248,7 @@ class Optimizer(abc.ABC):
             )
             if give_up:
                 evaluation.require()
-            self.restart(self.restarts.draw(kernel, streams["optimizer"]).flat)
+            self.restart(self.restarts.draw(fit.task.kernel, streams["optimizer"]).flat)
             return True
         if not evaluation.failed:
             self.sampler.observe(evaluation.rho_half)
@@ -264,11 +263,11 @@ class Optimizer(abc.ABC):
             raise answer.error
         return True
 
-    def _draw_from(self, x: torch.Tensor, y: torch.Tensor, candidates: torch.Tensor | None) -> None:
+    def _draw_from(self, task: Task, candidates: torch.Tensor | None) -> None:
         """Have the sampler draw from these points alone, with what it remembers of the fit."""
         if candidates is not None:
             memory = self.sampler.state()
-            self.sampler.start(x[candidates], y[candidates])
+            self.sampler.start(task.x[candidates], task.y[candidates])
             self.sampler.restore(memory)
 
 
@@ -276,6 +275,7 @@ class Optimizer(abc.ABC):
 class _Fit:
     """What the loop itself keeps from one iteration to the next."""
 
+    task: Task
     batch: Batch | None
     restarts: int
     stopped: bool

@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["kfx.run", "kfx.job", "kfx.cli", "skopt", "kfx.optimizers.bayesian"])
+_CONTEXT.set_forkserver_preload(
+    ["kfx.running.job", "kfx.cli", "skopt", "kfx.optimizers.bayesian", "kfx.evaluation.scoring", "pandas"]
+)
 
 
 def _main(words, folder, log, limits, cache):
