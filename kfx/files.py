@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def in_bytes(size: float) -> str:
-    """3.8 MB."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write whole or not at all: a reader never sees half a file."""
     write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")

@@ -100,15 +100,9 @@ def run(words: Sequence[str]) -> int:
     from kfx.running import preflight
 
     preflight.check(jobs)
-    try:
-        shared = compose.composed(compose.without_sweeps(parsed.overrides), parsed.config_dir).hydra
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
-            "a sweep too, key=choice(value))"
-        ) from error
-    compose.check_hydra(shared)  # what Hydra starts the sweep from: no job need have seen it
+    shared = composed[0].hydra
     if parsed.multirun:
+        shared = _of_sweep(parsed.overrides, parsed.config_dir)
         compose.check_subfolders([raw.hydra for raw in composed])
     key = "sweep" if parsed.multirun else "run"
     folder = Path(compose.text_at(shared, f"{key}.dir"))
@@ -124,6 +118,21 @@ def run(words: Sequence[str]) -> int:
 
     identities = [identity(raw, job) for raw, job in zip(composed, jobs, strict=True)]
     return _sweep(typed, parsed.config_dir, folder, list(zip(overrides, identities, strict=True)))
+
+
+def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> Any:
+    """Hydra's own node, from which it starts a sweep: no job need have seen it."""
+    from kfx.config import compose
+
+    try:
+        shared = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
+            "a sweep too, key=choice(value))"
+        ) from error
+    compose.check_hydra(shared)
+    return shared
 
 
 def _refuse(message: str) -> NoReturn:

@@ -37,10 +37,13 @@ def prepare() -> None:
     """Give Hydra the options with their defaults, the sections, and the one resolver that the config files use."""
     registry.load()
     OmegaConf.register_new_resolver("kfx.run_name", run_name, replace=True)
-    store = ConfigStore.instance()
+    store, known = ConfigStore.instance(), ConfigStore.instance().repo
     for group, options in OPTIONS.items():
         for name, option in options.items():
-            store.store(name, option.defaults(), group=group, provider="kfx")
+            if f"{name}.yaml" not in known.get(group, {}):
+                store.store(name, option.defaults(), group=group, provider="kfx")
+    if "sections.yaml" in known:
+        return
     sections = {name: schema.defaults() for name, schema in SECTIONS.items() if name}
     store.store("sections", {**SECTIONS[""].defaults(), **sections}, provider="kfx")
 

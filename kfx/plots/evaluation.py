@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
+from kfx.numerics.formatting import number
 from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, figure, legend, set_title
 from kfx.record.reading import Run
-from kfx.running.closing import number
 
 _NAMES = {"accuracy": "test accuracy", "mse": "test mean squared error"}
 _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}

@@ -17,8 +17,8 @@ from kfx.flows.follower import FlowFollower, last_layers
 from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
+from kfx.numerics.formatting import number
 from kfx.outcomes import Event, NumericalError
-from kfx.running.closing import number
 from kfx.running.progress import Steps, say
 from kfx.running.stages import Task, bare, remark_on_edges, with_chosen_regularization
 

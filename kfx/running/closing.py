@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from kfx.config.check import Config
 from kfx.files import read_rows
 from kfx.kernels.names import readable
+from kfx.numerics.formatting import number
 from kfx.running.options import Published
 
 _WIDTH = 12
@@ -43,16 +44,6 @@ def relative(directory: Path) -> Path:
 
 def _line(label: str, text: str) -> str:
     return f"{label:<{_WIDTH}}{text}"
-
-
-def number(value: float | None, beside: float | None = None) -> str:
-    """A number as short as it stays readable, whatever its size; with as many digits as one that it stands beside."""
-    if value is None or math.isnan(value):
-        return "nan"
-    size = abs(value if beside is None or not math.isfinite(beside) else beside)
-    if value == 0 or (1e-3 <= abs(value) < 1e5 or 1e-3 <= size < 1e5):
-        return f"{value:.{1 if size >= 1000 else 4}f}"
-    return f"{value:.3g}"
 
 
 def change(before: Mapping[str, Any], after: Mapping[str, Any], difference: Mapping[str, Any] | None) -> str:

@@ -11,8 +11,8 @@ import torch
 
 from kfx.config.check import Config
 from kfx.data.files import locate
-from kfx.files import in_bytes
 from kfx.flows.flow import Flow
+from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError

@@ -183,7 +183,7 @@ def test_variables_with_nonsense_in_them(in_folder, variable, words, code):
     ("words", "shown"),
     [
         (["~sampler", "sampler.batch_size=20"], "sampler"),
-        (["~regularization"], "regularization=null"),
+        (["regularization=null"], "regularization=null"),
         (["kernel.trainable=[[sigma]]"], "kernel.trainable=[['sigma']]"),
         (["dataset.classes=[[1,2],3]"], "dataset.classes"),
         (["hydra.run.dir=${oc.env:NOT_SET}"], "NOT_SET"),

@@ -283,12 +283,15 @@ def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
 # ---- identity, rerun and comparison
 
 
-def test_identity():
+def test_identity(monkeypatch):
+    from kfx.config.check import check
     from kfx.config.compose import composed
     from kfx.record.identity import identity
 
     def of(*overrides, checksums=None):
-        return identity(composed(overrides), checksums or {})
+        monkeypatch.setattr("kfx.record.identity.data_checksums", lambda config: checksums or {})
+        raw = composed(overrides)
+        return identity(raw, check(raw))
 
     base = of()
     same = ("device.threads=1", "figures=false", "resume=true", "retries=3", "checkpoint.seconds=1", "hydra.run.dir=x")

@@ -1,0 +1,58 @@
+"""What the author of an option needs: the decorator, the kinds of fields, and a base class for each family."""
+
+from __future__ import annotations
+
+from kfx.config.registry import (
+    Option,
+    between,
+    count,
+    count_or_null,
+    flag,
+    from_to,
+    not_negative,
+    one_of,
+    option,
+    parameter,
+    positive,
+    ranged,
+    some_of,
+    variance,
+    whole,
+)
+from kfx.data.options import DatasetOption
+from kfx.data.options import Table as TableOption
+from kfx.evaluation.options import EvaluationOption
+from kfx.flows.options import FlowOption
+from kfx.kernels.options import FormulaOption, KernelOption
+from kfx.objectives.options import ObjectiveOption
+from kfx.optimizers.options import OptimizerOption
+from kfx.running.options import DeviceOption
+from kfx.sampling.options import SamplerOption
+
+__all__ = [
+    "DatasetOption",
+    "DeviceOption",
+    "EvaluationOption",
+    "FlowOption",
+    "FormulaOption",
+    "KernelOption",
+    "ObjectiveOption",
+    "OptimizerOption",
+    "Option",
+    "SamplerOption",
+    "TableOption",
+    "between",
+    "count",
+    "count_or_null",
+    "flag",
+    "from_to",
+    "not_negative",
+    "one_of",
+    "option",
+    "parameter",
+    "positive",
+    "ranged",
+    "some_of",
+    "variance",
+    "whole",
+]
