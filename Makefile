@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SMOKE = $$($(BIN)/kfx list --smoke --names | paste -sd, -)
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test faults smoke lint format bench clean
@@ -23,19 +22,20 @@ run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
 	$(BIN)/kfx run +experiment=first_light/digits_cnngp
 	@echo "Now call $(BIN)/kfx, or kfx after: . $(BIN)/activate"
 
-test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## run the tests, in two processes
+	$(BIN)/python -m pytest -n 2
 
 faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (half an hour)
-	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults --timeout 1200
+	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults -n 2 --timeout 1200
 
-smoke: $(STAMP)  ## run every smoke config through the installed command
-	$(BIN)/kfx run -m +experiment=$(SMOKE) 'hydra.sweep.dir=runs/smoke/$${now:%Y-%m-%d_%H-%M-%S}'
+smoke: $(STAMP)  ## run every experiment under its list of overrides, and every legal pair of options
+	$(BIN)/python scripts/smoke.py
 
-lint: $(STAMP)  ## check style, formatting and types
+lint: $(STAMP)  ## check style, formatting, types and that imports run downhill
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(STAMP)  ## mend style and formatting
 	$(BIN)/ruff check --fix .

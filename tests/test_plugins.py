@@ -1,0 +1,160 @@
+"""Options of one's own: files named on the command line, entry points, and what a record remembers of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import numpy as np
+import pytest
+import torch
+from hydra.core.config_store import ConfigStore
+
+from kfx import load_run
+from kfx.config import registry
+from kfx.kernels import RBF, Formula
+from tests.plugins import BLOCKS, write_plugins
+
+SMALL = ["sampler.batch_size=30", "optimizer.iterations=6", "figures=false", "device.precision_check=off"]
+
+
+@pytest.fixture(autouse=True)
+def own_registry():
+    """Options that a test registers are gone after it."""
+    registry.load()
+    before = {group: dict(options) for group, options in registry.OPTIONS.items()}
+    yield
+    for group, options in before.items():
+        for name in set(registry.OPTIONS[group]) - set(options):
+            del registry.OPTIONS[group][name]
+            ConfigStore.instance().repo.get(group, {}).pop(f"{name}.yaml", None)
+    registry._plugins.clear()
+
+
+def test_contributing_shows_one_of_each_family():
+    assert set(BLOCKS) == {"periodic", "gcv", "chirp", "random_search"}
+    assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
+
+
+def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
+    plugins = write_plugins(in_folder)
+    chosen = ["kernel=periodic", "objective=gcv", "dataset=chirp", "optimizer=random_search"]
+    code, out, err = kfx("run", *plugins, *chosen, *SMALL, "hydra.run.dir=r")
+    assert code == 0, err
+    assert "period 1 → " in out
+    run = load_run("r")
+    assert len(run.trace) == 6
+    assert sorted(plugin["path"] for plugin in run.metrics["plugins"]) == sorted(f"{name}.py" for name in BLOCKS)
+    environment = json.loads((in_folder / "r/environment.json").read_text())
+    assert environment["plugins"] == run.metrics["plugins"]
+    assert environment["options_from"]["kernel=periodic"] == "periodic.py"
+    assert type(run.kernel).__name__ == "Formula"
+    for optimizer in ("adam", "flow_euler", "bayesian"):
+        words = [*chosen[:3], f"optimizer={optimizer}", *SMALL, f"hydra.run.dir={optimizer}"]
+        assert kfx("run", *plugins, *words)[0] == 0, optimizer
+    assert "exp(-2 sin^2" in kfx("list", "kernel", *plugins)[1]
+    assert "in units of the sine" in kfx("list", "kernel", "periodic", *plugins)[1]
+    code, out, _ = kfx("rerun", "r", "--output", "again", *plugins)
+    assert (code, "bit for bit" in out) == (0, True)
+
+
+@pytest.mark.parametrize("launcher", ["basic", "cores", "joblib"])
+def test_sweeps_honour_plugins_with_every_launcher(kfx, in_folder, launcher):
+    if launcher == "joblib":
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    plugins = write_plugins(in_folder)
+    words = ["kernel=periodic", "dataset=chirp", *SMALL, f"hydra/launcher={launcher}", "hydra.sweep.dir=s"]
+    code, _, err = kfx("run", "-m", *plugins, *words, "seed=0,1")
+    assert code == 0, err
+    first, second = (load_run(f"s/{i}").metrics for i in (0, 1))
+    assert first["plugins"] == second["plugins"]
+    assert first["identity"] != second["identity"]
+
+
+def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder, own_registry):
+    (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
+    words = ["dataset=three_bumps", "kernel=periodic", *SMALL]
+    assert kfx("run", "--plugin", "periodic.py", *words, "hydra.run.dir=r")[0] == 0
+    registry._plugins.clear()
+    registry.OPTIONS["kernel"].pop("periodic")
+    for command in (["rerun", "r"], ["resume", "r"]):
+        code, _, err = kfx(*command)
+        assert code == 2
+        assert err == "kfx: r: was made with the plugin periodic.py; add --plugin periodic.py\n"
+    (in_folder / "periodic.py").write_text(BLOCKS["periodic"] + "\n# changed\n")
+    code, _, err = kfx("rerun", "r", "--plugin", "periodic.py")
+    assert code == 2
+    assert "was made with another periodic.py (SHA-256 " in err
+    with pytest.raises(Exception, match="was made with another"):
+        load_run("r").kernel  # noqa: B018
+
+
+BROKEN = {
+    "no file": (None, "expected a Python file"),
+    "a slip": ("import torch\n1 / 0\n", "ZeroDivisionError: division by zero (line 2)"),
+    "no syntax": ("def f(:\n", "SyntaxError"),
+    "a name that is taken": (
+        "from kfx.options import KernelOption, option\n@option('kernel', 'rbf', '')\nclass K(KernelOption): ...\n",
+        "kernel=rbf: is there already, from kfx; rename it",
+    ),
+    "a group that is none": (
+        "from kfx.options import Option, option\n@option('kernels', 'mine', 'mine')\nclass K(Option): ...\n",
+        "kernels=mine: unknown group; it takes dataset, kernel",
+    ),
+    "an end": ("raise SystemExit(3)\n", "SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_plugin_that_fails_is_one_line(kfx, in_folder, case):
+    text, message = BROKEN[case]
+    if text is not None:
+        (in_folder / "mine.py").write_text(text)
+    code, out, err = kfx("run", "--plugin", "mine.py")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert message in err
+    assert not (in_folder / "runs").exists()
+
+
+def test_a_config_cannot_name_a_plugin(kfx, in_folder):
+    (in_folder / "mine.py").write_text("raise AssertionError\n")
+    for word in ("plugin=mine.py", "+plugin=[mine.py]", "+plugins=[mine.py]"):
+        code, _, err = kfx("run", word)
+        assert code == 2
+        assert "unknown key" in err
+
+
+def test_options_of_an_installed_package(in_folder, monkeypatch):
+    (in_folder / "stranger.py").write_text(BLOCKS["periodic"].replace('"periodic"', '"strange"'))
+    monkeypatch.syspath_prepend(str(in_folder))
+
+    class Package:
+        name, version = "stranger", "1.2"
+
+    entry = importlib.metadata.EntryPoint("strange", "stranger", registry._ENTRY_POINTS)
+    object.__setattr__(entry, "dist", Package)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "kfx.options" else [])
+    registry.load.cache_clear()
+    monkeypatch.setattr(registry, "_FAMILIES", ())
+    registry.load()
+    assert registry.OPTIONS["kernel"]["strange"].origin == "stranger 1.2"
+    registry.load.cache_clear()
+
+
+def test_a_kernel_by_its_formula_has_the_gradients_of_the_one_by_hand():
+    rng = np.random.default_rng(0)
+    x, g = rng.normal(size=(300, 3)), rng.normal(size=(300, 300))
+    g = g + g.T
+
+    def gaussian(x, y, sigma):
+        return torch.exp(-torch.cdist(x, y).square() / (2 * sigma**2))
+
+    mine, ours = Formula(gaussian, {"sigma": 1.3}), RBF(1.3)
+    np.testing.assert_allclose(mine.gram(x), ours.gram(x), rtol=1e-10)
+    np.testing.assert_allclose(mine.gram(x, x[:7]), ours.gram(x, x[:7]), rtol=1e-6)
+    np.testing.assert_allclose(mine.diagonal(x), np.ones(300))
+    for a, b in zip(mine.pullback(x)[1](g, inputs=True), ours.pullback(x)[1](g, inputs=True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    with pytest.raises(ValueError, match="its formula gave"):
+        Formula(lambda x, y, sigma: x[:, :1] * sigma, {"sigma": 1.0}).gram(x)
