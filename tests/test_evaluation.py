@@ -11,11 +11,11 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold
 
 from kfx import load_run
+from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
 from kfx.data.dataset import folds
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.kernels import RBF
-from kfx.numerics.choices import SOLVERS
 from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
 

@@ -11,13 +11,13 @@ import torch
 from scipy.integrate import solve_ivp
 
 from kfx import load_run
+from kfx.config.choices import METHODS
 from kfx.data import synthetic
 from kfx.flows.euler import EulerFlow, HybridFlow
 from kfx.flows.flow import FlowSettings
 from kfx.flows.flowed import FlowedKernel
 from kfx.flows.follower import linearly_separable, mean_squared_distances
 from kfx.flows.layers import StepRule, crossings, runge_kutta_step
-from kfx.flows.options import METHODS
 from kfx.flows.runge_kutta import RungeKuttaFlow
 from kfx.flows.vector_field import (
     Interpolation,

@@ -71,7 +71,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
 
 def _plot(parsed: argparse.Namespace) -> int:
     from kfx import plots
-    from kfx.running.options import FORMATS
+    from kfx.config.choices import FORMATS
 
     registry.plug_in(parsed.plugin)
     formats = parsed.format.split(",")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kfx.data.options import DatasetOption
     from kfx.evaluation.options import EvaluationOption
     from kfx.flows.options import FlowSection, InterpolationSection
-    from kfx.kernels.options import KernelOption
+    from kfx.kernels.kernel_option import KernelOption
     from kfx.objectives.options import ObjectiveOption, RegularizationSection
     from kfx.optimizers.options import OptimizerOption
     from kfx.running.options import CheckpointSection, DeviceOption, Published

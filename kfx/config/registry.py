@@ -14,12 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 from kfx.outcomes import ConfigError
-
-if TYPE_CHECKING:
-    from kfx.config.check import Config
 
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device")
 """Groups whose options are dataclasses; `experiment` holds files alone."""
@@ -133,6 +130,27 @@ def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning
 
 
 # ---- options
+
+
+class Config(Protocol):
+    """What an option sees of the config that it is part of: the other options, and the sections, by name."""
+
+    dataset: Any
+    kernel: Any
+    objective: Any
+    sampler: Any
+    optimizer: Any
+    evaluation: Any
+    device: Any
+    regularization: Any
+    checkpoint: Any
+    flow: Any
+    interpolation: Any
+    kernel_check: bool
+
+    def training_size(self) -> int:
+        """How many points a kernel is trained on, as far as is known before the data are read."""
+        ...
 
 
 T = TypeVar("T", bound="Option")

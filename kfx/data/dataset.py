@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kfx.data.options import STEPS
+from kfx.config.choices import STEPS
 from kfx.outcomes import DataError
 
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kfx.config.choices import STEPS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     MOST_POINTS,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.data.dataset import Dataset
-
-STEPS = ("center", "unit_norm", "normalize")
 
 
 @dataclass

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kfx.config.choices import SCALES, SOLVERS
 from kfx.config.registry import (
     MOST_REPEATS,
     OPTIONS,
+    Config,
     FieldError,
     Option,
     count,
@@ -19,13 +21,11 @@ from kfx.config.registry import (
     option,
     ranged,
 )
-from kfx.numerics.choices import SCALES, SOLVERS
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from kfx.config.check import Config
     from kfx.data.dataset import Dataset
     from kfx.evaluation.scoring import Scoring
     from kfx.numerics.regularization import Regularization

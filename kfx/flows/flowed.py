@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from kfx.files import whole_file
-from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.regularization import Regularization
 

@@ -21,7 +21,7 @@ from kfx.outcomes import CheckpointError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kfx.config.check import Config
+    from kfx.config.registry import Config
 
 _MOST_COORDINATES = 10
 _FAR = 1e150

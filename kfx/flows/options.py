@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kfx.config.choices import METHODS, SOLVERS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     MOST_REPEATS,
+    Config,
     Option,
     count,
     count_or_null,
@@ -21,18 +23,14 @@ from kfx.config.registry import (
     section,
     whole,
 )
-from kfx.numerics.choices import SOLVERS
 from kfx.optimizers.options import OptimizerOption, momentum, rate, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from kfx.config.check import Config
     from kfx.flows.flow import FlowSettings
     from kfx.flows.vector_field import Interpolation
     from kfx.kernels.base import Kernel
     from kfx.optimizers.loop import Optimizer
-
-METHODS = ("RK23", "RK45", "DOP853")
 
 
 def _sizes(null: str, meaning: str) -> Any:

@@ -6,10 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kfx.kernels.base import Kernel
+    from kfx.kernels.base import Kernel, Product, Scaled, Sum
     from kfx.kernels.cnngp.kernel import CNNGP
     from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
-    from kfx.kernels.combination import Product, Scaled, Sum
     from kfx.kernels.dot_product import Linear, Polynomial
     from kfx.kernels.formula import Formula
     from kfx.kernels.nngp.kernel import NNGP
@@ -41,11 +40,10 @@ __all__ = [
 _HOMES = {
     "CNNGP": "cnngp.kernel",
     "Formula": "formula",
-    "Kernel": "base",
     "NNGP": "nngp.kernel",
     "Regularized": "regularized",
     **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "cnngp.layers"),
-    **dict.fromkeys(("Product", "Scaled", "Sum"), "combination"),
+    **dict.fromkeys(("Kernel", "Product", "Scaled", "Sum"), "base"),
     **dict.fromkeys(("Linear", "Polynomial"), "dot_product"),
     **dict.fromkeys(("RBF", "Laplace", "Matern", "RationalQuadratic"), "stationary"),
 }

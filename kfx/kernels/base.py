@@ -1,30 +1,26 @@
-"""The protocol of a kernel: its parameters, its Gram matrix, and the pullback of a cotangent."""
+"""The protocol of a kernel, its Gram matrix and the pullback of a cotangent; and the algebra of kernels."""
 
 from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
+from kfx.kernels.parameters import Bounds, Parameters
 from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
-
-Value = float | np.ndarray
-Bounds = tuple[float, float]
-
 
 Pull = Callable[[torch.Tensor, bool], tuple[Mapping[str, Any], torch.Tensor | None]]
 """`pull(G, inputs)`: the gradients of Σ_ij G_ij Θ_ij by parameter name, floats or arrays, and to the points, in x's
 shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device."""
 
 
-class Kernel(abc.ABC):
+class Kernel(Parameters, abc.ABC):
     """A positive semidefinite function of two points, with named parameters.
 
     A kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
@@ -35,31 +31,11 @@ class Kernel(abc.ABC):
     float, or an array when it has one entry a layer.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]]
-    default_trainable: ClassVar[tuple[str, ...] | None] = None
-
-    def __init__(
-        self,
-        values: Mapping[str, float | Iterable[float]],
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        self._values: dict[str, Value] = {name: self._checked(name, value) for name, value in values.items()}
-        chosen = tuple(trainable if trainable is not None else self.default_trainable or self._values)
-        given = {name: (float(low), float(high)) for name, (low, high) in (bounds or {}).items()}
-        self._bounds: dict[str, Bounds] = {**self.default_bounds, **given}
-        for name in (*chosen, *self._bounds):
-            self._require(name)
-        for name, (low, _) in self._bounds.items():
-            if low <= 0 and not name.endswith("variance"):
-                raise ValueError(f"{type(self).__name__}: bounds of {name} begin above 0, got {low:g}")
-        self.trainable = tuple(name for name in self._values if name in chosen)
-
     def backend_on(self, device: torch.device) -> str:
         """What computes it there; recorded with each run."""
         return "torch"
 
-    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:  # noqa: B027
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         """Do beforehand what the first Gram matrix would otherwise do once, as compiling. Most have nothing to do."""
 
     @property
@@ -70,15 +46,11 @@ class Kernel(abc.ABC):
     # ---- algebra: what is trainable in the parts is trainable in the whole
 
     def __add__(self, other: Kernel) -> Kernel:
-        from kfx.kernels.combination import Sum
-
         if not isinstance(other, Kernel):
             return NotImplemented
         return Sum([part for side in (self, other) for part in (side.parts if isinstance(side, Sum) else [side])])
 
     def __mul__(self, other: Kernel | float) -> Kernel:
-        from kfx.kernels.combination import Product, Scaled
-
         if isinstance(other, (int, float)):
             if not other > 0:
                 raise ValueError(f"a kernel times a number takes one > 0, got {other!r}")
@@ -90,88 +62,6 @@ class Kernel(abc.ABC):
         )
 
     __rmul__ = __mul__
-
-    # ---- parameters
-
-    @property
-    def parameters(self) -> dict[str, Value]:
-        """Every parameter by name: a float, or an array with one entry a layer."""
-        return dict(self._values)
-
-    @property
-    def names(self) -> list[str]:
-        """The entries of `flat`: `sigma`, or `weight_variance.0`, … for an array."""
-        return [name for key in self.trainable for name in _entries(key, self._values[key])]
-
-    @property
-    def keys(self) -> list[str]:
-        """The parameter that each entry of `flat` belongs to: `sigma`, or `weight_variance` for each of its entries."""
-        return [key for key in self.trainable for _ in _entries(key, self._values[key])]
-
-    @property
-    def limits(self) -> dict[str, Bounds]:
-        """The range in which an optimizer may move each parameter, by name."""
-        return dict(self._bounds)
-
-    @property
-    def flat(self) -> np.ndarray:
-        """The trainable parameters as one float64 vector."""
-        return self._flatten(self._values)
-
-    @property
-    def bounds(self) -> np.ndarray:
-        """(len(flat), 2): the range in which each entry of `flat` may move."""
-        return np.array([self._bounds[key] for key in self.trainable for _ in range(np.size(self._values[key]))])
-
-    def with_flat(self, vector: Iterable[float]) -> Self:
-        """The same kernel with `flat` replaced."""
-        vector = np.asarray(vector, dtype=np.float64)
-        if vector.shape != (len(self.names),):
-            raise ValueError(f"expected {len(self.names)} parameters ({', '.join(self.names)}), got {vector.shape}")
-        values, start = {}, 0
-        for key in self.trainable:
-            size = np.size(self._values[key])
-            entry = vector[start : start + size]
-            values[key] = entry.copy() if isinstance(self._values[key], np.ndarray) else float(entry[0])
-            start += size
-        return self._replaced(values)
-
-    def with_parameters(self, **values: float | Iterable[float]) -> Self:
-        """The same kernel with the named parameters replaced, trainable or not."""
-        return self._replaced({self._require(name): self._checked(name, value) for name, value in values.items()})
-
-    def _replaced(self, values: Mapping[str, Value]) -> Self:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._values = {**self._values, **values}
-        return other
-
-    def _require(self, name: str) -> str:
-        if name not in self._values:
-            raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._values)}")
-        return name
-
-    def _checked(self, name: str, value: float | Iterable[float]) -> Value:
-        array = np.asarray(value, dtype=np.float64)
-        # A variance may be 0 (its bounds then start at 0); a length or an exponent may not.
-        lowest_is_zero = name.endswith("variance")
-        if not np.all(np.isfinite(array)) or not np.all(array >= 0 if lowest_is_zero else array > 0):
-            accepted = "a finite number >= 0" if lowest_is_zero else "a finite number > 0"
-            raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {array.tolist()!r}")
-        return array.copy() if array.ndim else float(array)
-
-    def _scalar(self, name: str) -> float:
-        return float(self._values[name])
-
-    def _flatten(self, by_name: Mapping[str, Any]) -> np.ndarray:
-        chosen = [by_name[key] for key in self.trainable]
-        if all(isinstance(value, float) for value in chosen):  # the usual case, in a tenth of the time
-            return np.array(chosen, dtype=np.float64)
-        parts = [np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in chosen]
-        return np.concatenate(parts) if parts else np.zeros(0)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={_short(v)}' for k, v in self._values.items())})"
 
     # ---- Gram matrices
 
@@ -255,18 +145,128 @@ def _points(x: Array) -> torch.Tensor:
     return points
 
 
-def _entries(name: str, value: Value) -> list[str]:
-    return [f"{name}.{i}" for i in range(np.size(value))] if isinstance(value, np.ndarray) else [name]
+# ---- sums, products and multiples
 
 
-def _short(value: Value) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else "[" + ", ".join(f"{v:.6g}" for v in value) + "]"
+class Combination(Kernel):
+    """A kernel made of `parts`. Their parameters are its own, under `0.sigma`, `1.alpha`, …, with their bounds; what
+    is trainable in them is trainable here."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
+
+    def __init__(
+        self,
+        parts: Sequence[Kernel],
+        own: Mapping[str, float] | None = None,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        if not parts or not all(isinstance(part, Kernel) for part in parts):
+            raise ValueError(f"{type(self).__name__} takes kernels, got {list(parts)!r}")
+        self._made_of = tuple(parts)
+        values: dict[str, Any] = dict(own or {})
+        inherited: dict[str, Bounds] = {}
+        usual = list(values)
+        for i, part in enumerate(parts):
+            values |= {f"{i}.{name}": value for name, value in part.parameters.items()}
+            inherited |= {f"{i}.{name}": bound for name, bound in part.limits.items()}
+            usual += [f"{i}.{name}" for name in part.trainable]
+        super().__init__(values, usual if trainable is None else trainable, {**inherited, **(bounds or {})})
+
+    @property
+    def parts(self) -> list[Kernel]:
+        """The kernels that it is made of, with its present parameters."""
+        return [
+            part.with_parameters(**{name: self._values[f"{i}.{name}"] for name in part.parameters})
+            for i, part in enumerate(self._made_of)
+        ]
+
+    def backend_on(self, device: torch.device) -> str:
+        return "+".join(sorted({part.backend_on(device) for part in self._made_of}))
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        for part in self._made_of:
+            part.prepare(dtype, device)
+
+    @abc.abstractmethod
+    def _combined(self, each: list[torch.Tensor]) -> torch.Tensor:
+        """From the parts' values to this kernel's, entry by entry."""
+
+    @abc.abstractmethod
+    def _cotangents(
+        self, cotangent: torch.Tensor, grams: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], dict[str, float]]:
+        """The parts' cotangents, and the gradient to parameters of its own."""
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self._combined([part._gram(x, y) for part in self.parts])
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self._combined([part._diagonal(x) for part in self.parts])
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        grams, pulls = map(list, zip(*(part._pullback(x) for part in self.parts), strict=True))
+        for gram, part in zip(grams, self.parts, strict=True):
+            gram.diagonal().copy_(part._diagonal(x))
+
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            cotangents, own = self._cotangents(cotangent, grams)
+            by_name: dict[str, Any] = dict(own)
+            to_inputs: torch.Tensor | None = None
+            for i, (pull_part, part) in enumerate(zip(pulls, cotangents, strict=True)):
+                named, moved = pull_part(part, inputs)
+                by_name |= {f"{i}.{name}": value for name, value in named.items()}
+                if moved is not None:
+                    to_inputs = moved if to_inputs is None else to_inputs + moved
+            return by_name, to_inputs
+
+        return self._combined(grams), pull
 
 
-def flat_parameters(values: Mapping[str, Value]) -> dict[str, float]:
-    """Parameters with arrays spread out, one entry a scalar: the columns of the trace."""
-    return {
-        entry: float(number)
-        for name, value in values.items()
-        for entry, number in zip(_entries(name, value), np.atleast_1d(value), strict=True)
-    }
+class Sum(Combination):
+    """Σ_i K_i."""
+
+    def _combined(self, each: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(each).sum(dim=0) if len(each) > 2 else each[0] + each[-1] if len(each) == 2 else each[0]
+
+    def _cotangents(
+        self, cotangent: torch.Tensor, grams: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], dict[str, float]]:
+        return [cotangent] * len(grams), {}
+
+
+class Product(Combination):
+    """Π_i K_i, entry by entry."""
+
+    def _combined(self, each: list[torch.Tensor]) -> torch.Tensor:
+        return math.prod(each[1:], start=each[0])
+
+    def _cotangents(
+        self, cotangent: torch.Tensor, grams: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], dict[str, float]]:
+        others = [math.prod(grams[:i] + grams[i + 1 :], start=cotangent) for i in range(len(grams))]
+        return others, {}
+
+
+class Scaled(Combination):
+    """c² K, c > 0: `coefficient`, squared so that it cannot turn a kernel into what is none (Darcy 2020, §4.3)."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        coefficient: float = 1.0,
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        given = {"coefficient": (1e-4, 1e4), **(bounds or {})}
+        super().__init__([kernel], {"coefficient": coefficient}, trainable, given)
+
+    def _combined(self, each: list[torch.Tensor]) -> torch.Tensor:
+        return each[0] * self._scalar("coefficient") ** 2
+
+    def _cotangents(
+        self, cotangent: torch.Tensor, grams: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], dict[str, float]]:
+        c = self._scalar("coefficient")
+        return [cotangent * c**2], {"coefficient": 2 * c * float((cotangent * grams[0]).sum())}

@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.parameters import Bounds
 
 
 class DotProduct(Kernel):

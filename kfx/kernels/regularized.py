@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.parameters import Bounds
 from kfx.numerics.regularization import Regularization
 
 

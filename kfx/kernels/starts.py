@@ -13,7 +13,7 @@ from kfx.kernels.space import random_within
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
-    from kfx.kernels.options import KernelOption
+    from kfx.kernels.kernel_option import KernelOption
 
 
 class Points(Protocol):

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import by_one_thread
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kfx.numerics.choices import SCALES
+from kfx.config.choices import SCALES
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,22 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.registry import FieldError, Option, count, count_or_null, not_negative, one_of, option, ranged, section
-from kfx.numerics.choices import SCALES
+from kfx.config.choices import SCALES
+from kfx.config.registry import (
+    Config,
+    FieldError,
+    Option,
+    count,
+    count_or_null,
+    not_negative,
+    one_of,
+    option,
+    ranged,
+    section,
+)
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from kfx.config.check import Config
     from kfx.numerics.regularization import Regularization
 
 Objective = Callable[..., tuple[float, Any]]

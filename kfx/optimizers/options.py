@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.registry import (
+    Config,
     FieldError,
     Option,
     count,
@@ -26,7 +27,6 @@ from kfx.config.registry import (
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from kfx.config.check import Config
     from kfx.kernels.base import Kernel
     from kfx.optimizers.gradient import Rule
     from kfx.optimizers.loop import Optimizer

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from kfx.files import Rows, read_rows
-from kfx.kernels.base import Kernel, flat_parameters
+from kfx.kernels.base import Kernel
+from kfx.kernels.parameters import flat_parameters
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
 from kfx.record.columns import TRACE_COLUMNS

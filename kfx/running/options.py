@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kfx.config.choices import FORMATS
 from kfx.config.nodes import make
 from kfx.config.registry import (
     Option,
@@ -23,9 +24,6 @@ from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     import torch
-
-FORMATS = ("png", "pdf", "svg")
-"""Of pictures."""
 
 
 @dataclass

@@ -23,8 +23,8 @@ from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.flows.follower import FlowFollower
 from kfx.kernels import Kernel, Regularized
-from kfx.kernels.base import flat_parameters
 from kfx.kernels.names import readable
+from kfx.kernels.parameters import flat_parameters
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, threads
 from kfx.numerics.streams import Streams

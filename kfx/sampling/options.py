@@ -6,14 +6,12 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import MOST_POINTS, MOST_REPEATS, Option, between, count, count_or_null, one_of, option
+from kfx.config.choices import POINTS
+from kfx.config.registry import MOST_POINTS, MOST_REPEATS, Config, Option, between, count, count_or_null, one_of, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from kfx.config.check import Config
     from kfx.sampling.samplers import FixedSampler
-
-CHOICES = ("uniform", "stratified", "neighbourhood")
 
 
 @dataclass
@@ -22,7 +20,7 @@ class SamplerOption(Option, abc.ABC):
 
     batch_size: int | None = count_or_null(100, 2, "all training points", "N_f")
     choice: str = one_of(
-        "uniform", *CHOICES, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
+        "uniform", *POINTS, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
     )
     rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
     samples: int = count(1, 1, "of each batch; the objective is the mean over them", most=MOST_REPEATS)

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from kfx.sampling import options
+from kfx.config.choices import POINTS
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Neighbourhood(Uniform):
         return rng.permutation(torch.topk(distances, size, largest=False).indices.cpu().numpy())
 
 
-CHOICES: dict[str, type[Uniform]] = dict(zip(options.CHOICES, (Uniform, Stratified, Neighbourhood), strict=True))
+CHOICES: dict[str, type[Uniform]] = dict(zip(POINTS, (Uniform, Stratified, Neighbourhood), strict=True))
 
 
 # ---- how many of them are the sample

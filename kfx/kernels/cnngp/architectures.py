@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kfx.kernels import options
+from kfx.config import choices
 from kfx.kernels.cnngp.layers import Conv2d, ReLU, Residual, Sequential, Size
 
 
@@ -39,7 +39,7 @@ def _stack(hidden: int, kernel_size: int, image: Size, multiplier: float) -> Seq
 
 
 ARCHITECTURES: dict[str, Callable[[Size, float], Sequential]] = dict(
-    zip(options.ARCHITECTURES, (simple, convnet, convnet_cifar, resnet), strict=True)
+    zip(choices.ARCHITECTURES, (simple, convnet, convnet_cifar, resnet), strict=True)
 )
 
 

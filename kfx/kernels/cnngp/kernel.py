@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from kfx.config.choices import ENGINES
 from kfx.kernels import options
-from kfx.kernels.base import Bounds, Kernel, Pull
-from kfx.kernels.cnngp.engine import Engine, Gradient, engine_for, engine_on, prepare
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.cnngp.choice import engine_for, engine_on, prepare
+from kfx.kernels.cnngp.engine import Engine, Gradient
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
-
-ENGINES = options.ENGINES
+from kfx.kernels.parameters import Bounds
 
 
 class CNNGP(Kernel):

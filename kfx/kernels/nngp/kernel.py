@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Bounds, Kernel, Pull
+from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.nngp.native import ACTIVATIONS
+from kfx.kernels.parameters import Bounds
 
 jax.config.update("jax_enable_x64", True)  # the Gram follows the dtype of x; JAX alone would cut it to float32
 

@@ -1,0 +1,20 @@
+"""Names that settings take, where an option and the code that it chooses both need them."""
+
+SCALES = ("absolute", "mean_diagonal", "centered")
+"""Of λ: `kfx.numerics.regularization`."""
+SOLVERS = ("cholesky", "lstsq", "inverse")
+"""Of kernel ridge regression: `kfx.numerics.regression`."""
+STEPS = ("center", "unit_norm", "normalize")
+"""Of preprocessing: `kfx.data.dataset`."""
+POINTS = ("uniform", "stratified", "neighbourhood")
+"""Which points make a batch: `kfx.sampling.samplers`."""
+ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet")
+"""Of convolutional networks: `kfx.kernels.cnngp.architectures`."""
+ENGINES = ("auto", "fused", "torch")
+"""Of a CNNGP: `kfx.kernels.cnngp.choice`."""
+LENGTHS = ("natural", "mean_squared_distance")
+"""Ways to take a length from the training points: `kfx.kernels.starts`."""
+METHODS = ("RK23", "RK45", "DOP853")
+"""Explicit Runge-Kutta methods of SciPy's: `kfx.flows.runge_kutta`."""
+FORMATS = ("png", "pdf", "svg")
+"""Of pictures: `kfx.plots`."""

@@ -1,0 +1,150 @@
+"""What every kernel option has, and the one for a kernel by its formula."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kfx.config.choices import LENGTHS
+from kfx.config.registry import MOST_REPEATS, Config, Option, count, one_of, ranged
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from kfx.kernels.base import Kernel
+
+Image = tuple[int, int] | None
+"""Height and width of the data set's images, or None for a table of numbers."""
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_range(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) and 0 <= pair[0] < pair[1]
+
+
+def _ranges(meaning: str) -> Any:
+    # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
+    takes = "parameter: [low, high] with 0 <= low < high"
+    return ranged({}, takes, lambda v: all(map(_is_range, v.values())), meaning)
+
+
+@dataclass
+class KernelOption(Option, abc.ABC):
+    """A kernel. A subclass has a field for each parameter and setting, and `make`."""
+
+    initial: str = one_of(
+        "explicit",
+        "explicit",
+        "random",
+        *LENGTHS,
+        meaning="explicit: as given here; random: by seed; natural: sigma^2 = Var |x|; mean_squared_distance: "
+        "2 sigma^2 = mean |x - x'|^2",
+    )
+    initial_range: dict = _ranges("where random starts are drawn; bounds where not given")
+    initial_distribution: str = one_of("log_uniform", "log_uniform", "uniform", meaning="of random starts")
+    starts: int = count(1, 1, "more: the first is as above, the others random", most=MOST_REPEATS)
+    start_from: str = one_of(
+        "best",
+        "best",
+        "worst",
+        meaning="of several: best by the objective on batches of their own, or worst in evaluation",
+    )
+    trainable: list[str] | None = ranged(
+        None,
+        "a list of parameters, or null for the usual ones",
+        lambda v: v is None or (v != [] and all(isinstance(name, str) for name in v)),
+        "what optimizers move",
+    )
+    bounds: dict = _ranges("where optimizers may move each parameter, and random ones are drawn")
+
+    images_only: ClassVar[bool] = False
+    """Whether it takes images and no tables."""
+    input_gradients: ClassVar[bool] = True
+    """Whether its pullback reaches the points, as flows need it."""
+    uses_jax: ClassVar[bool] = False
+    """Whether JAX computes it."""
+
+    @classmethod
+    def default_bounds(cls) -> dict[str, tuple[float, float]]:
+        """Where optimizers may move each parameter."""
+        return {k: item.metadata["bounds"] for k, item in cls.fields().items() if "bounds" in item.metadata}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
+
+    @abc.abstractmethod
+    def make(self, image: Image, **common: Any) -> Kernel:
+        """The kernel. common: `trainable` and `bounds`, as every kernel takes them."""
+
+    def build(self, image: Image) -> Kernel:
+        """The kernel with its configured values, for images of this size; ConfigError for what does not fit."""
+        if self.images_only and image is None:
+            raise ConfigError(
+                f"kernel={self.name}: it takes images, and the data set is a table of numbers; use dataset=digits, "
+                "mnist, cifar10"
+            )
+        try:
+            return self.make(image, trainable=self.trainable, bounds={k: (v[0], v[1]) for k, v in self.bounds.items()})
+        except ValueError as error:
+            raise ConfigError(f"kernel={self.name}: {error}") from error
+
+    def own_threads(self) -> bool:
+        """Whether it is to have all threads, however small a batch is."""
+        return False
+
+    def check(self, config: Config) -> None:
+        if self.start_from == "worst" and self.starts == 1:
+            raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
+
+    def check_device(self, name: str, device: torch.device) -> None:
+        """ConfigError if it cannot be computed there. name: the device as the config has it."""
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        """ConfigError if the start that the config describes is none for the kernel as built."""
+        if self.initial in LENGTHS and "sigma" not in kernel.parameters:
+            raise ConfigError(
+                f"kernel.initial={self.initial}: sets sigma, which kernel={self.name} does not have; use rbf, matern "
+                "or laplace"
+            )
+        if self.initial_range and self.initial != "random" and self.starts == 1:
+            raise ConfigError(
+                f"kernel.initial_range={self.initial_range}: used with kernel.initial=random or kernel.starts above 1; "
+                "set one of them"
+            )
+        bounds = dict(zip(kernel.names, kernel.bounds, strict=True))
+        for name, (low, high) in self.initial_range.items():
+            within = [bounds[full] for full, key in zip(kernel.names, kernel.keys, strict=True) if name in (full, key)]
+            if not within:
+                raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(bounds)}")
+            if low < within[0][0] or high > within[0][1]:
+                raise ConfigError(
+                    f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="
+                    f"[{within[0][0]:g}, {within[0][1]:g}]"
+                )
+
+
+@dataclass
+class FormulaOption(KernelOption):
+    """A kernel given by its formula in torch alone: `formula(x, y, **parameters)`; autograd makes its pullback.
+
+    A subclass has a field for each parameter, made by `parameter` or `variance`.
+    """
+
+    @staticmethod
+    @abc.abstractmethod
+    def formula(x: torch.Tensor, y: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+        """K(x, y), (len(x), len(y)), of points (n, …) in x's dtype and device. parameters: scalars, by name."""
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels.formula import Formula
+
+        values = {name: getattr(self, name) for name in self.default_bounds()}
+        bounds = {**self.default_bounds(), **common.pop("bounds")}
+        return Formula(type(self).formula, values, bounds=bounds, name=self.name, **common)
