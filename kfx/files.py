@@ -1,4 +1,4 @@
-"""Files written whole or row by row, so that a crash at any moment leaves something that reads; and their checksums."""
+"""Files that are written whole, or row by row, whatever interrupts; and their checksums."""
 
 from __future__ import annotations
 

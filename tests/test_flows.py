@@ -428,8 +428,8 @@ def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     last = run.metrics["last_layers"][0]
     errors = table[(table["metric"] == "error") & (table["layer"] >= 5)]["value"]
     assert last["mean"] == pytest.approx(errors.mean())
-    for name in ("flow_positions", "flow_errors", "flow_field"):
-        assert (in_folder / "r" / "figures" / f"{name}.png").stat().st_size > 5000
+    drawn = {path.stem for path in (in_folder / "r" / "figures").iterdir()}
+    assert {"flow_positions", "flow_errors", "flow_field"} <= drawn
     assert isinstance(run.kernel, FlowedKernel)
     assert np.isfinite(run.kernel.transform(np.ones((2, 2)))).all()
     code, _, _ = kfx("animate", "r", "--output", "film.gif", "--seconds", "1")

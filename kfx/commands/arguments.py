@@ -1,4 +1,4 @@
-"""What several commands take: overrides, plugins, and the words that a shell may complete them to."""
+"""Arguments that several commands share: overrides and plugins, with their completion in a shell."""
 
 from __future__ import annotations
 
@@ -21,39 +21,41 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     overrides.completer = completions  # type: ignore[attr-defined]
 
 
-def completions(prefix: str, **_: Any) -> list[str]:
-    """What an override that begins so may become."""
+def completions(prefix: str, **_: Any) -> dict[str, str]:
+    """What an override that begins so may become, with a description each."""
     registry.load()
     key, equals, _rest = prefix.partition("=")
     if equals:
         bare = key.lstrip("+")
         if bare in catalogue.GROUPS:
-            return [f"{key}={name}" for name in catalogue.options(bare)]
-        return [f"{key}={value}" for value in _choices(bare)]
-    groups = [f"{group}=" for group in registry.GROUPS]
-    return [word for word in (*groups, "+experiment=", *_keys()) if word.startswith(prefix)]
+            return {f"{key}={name}": catalogue.description(bare, name) for name in catalogue.options(bare)}
+        return {f"{key}={value}": meaning for value, meaning in _choices(bare).items()}
+    groups = {f"{group}=": f"one of {', '.join(registry.OPTIONS[group])}" for group in registry.GROUPS}
+    words = {**groups, "+experiment=": "an experiment", **_keys()}
+    return {word: text for word, text in words.items() if word.startswith(prefix)}
 
 
-def _keys() -> list[str]:
-    """Every key of every option and section."""
-    found = {f"{name}=" for name in registry.SECTIONS[""].fields()}
-    for name, section in registry.SECTIONS.items():
-        found |= {f"{name}.{key}=" for key in section.fields() if name}
-    for group, options in registry.OPTIONS.items():
-        found |= {f"{group}.{key}=" for option in options.values() for key in option.fields()}
-    return sorted(found)
+def _schemas() -> list[tuple[str, type[registry.Option]]]:
+    """Every option and section, with the prefix of its keys."""
+    chosen = [(f"{group}.", option) for group, named in registry.OPTIONS.items() for option in named.values()]
+    return [*chosen, *((f"{name}." if name else "", section) for name, section in registry.SECTIONS.items())]
 
 
-def _choices(key: str) -> list[str]:
+def _keys() -> dict[str, str]:
+    """Every key of every option and section, and what it means."""
+    return {
+        f"{prefix}{key}=": item.metadata.get("meaning", "")
+        for prefix, schema in _schemas()
+        for key, item in schema.fields().items()
+    }
+
+
+def _choices(key: str) -> dict[str, str]:
     """The values that a key chooses among, where it does."""
-    group, _, name = key.partition(".")
-    schemas = [
-        *registry.OPTIONS.get(group, {}).values(),
-        *([registry.SECTIONS[group]] if group in registry.SECTIONS else []),
-    ]
-    found: dict[str, None] = {}
-    for schema in schemas:
-        if (item := schema.fields().get(name)) is not None:
+    found: dict[str, str] = {}
+    for prefix, schema in _schemas():
+        item = schema.fields().get(key.removeprefix(prefix)) if key.startswith(prefix) else None
+        if item is not None:
             listed = item.metadata.get("choices", ("true", "false") if item.type in (bool, "bool") else ())
-            found |= dict.fromkeys(listed)
-    return list(found)
+            found |= dict.fromkeys(listed, item.metadata.get("meaning", ""))
+    return found

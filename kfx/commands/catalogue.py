@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     words = listing.add_argument(
         "words", nargs="*", help="an option, whose keys are shown; or words, for options that hold all of them"
     )
-    words.completer = lambda prefix, parsed_args, **_: options(parsed_args.group)
+    words.completer = lambda parsed_args, **_: options(parsed_args.group) if parsed_args.group in GROUPS else ()
     listing.add_argument("--config-dir", help="look for further options of any group there")
     listing.add_argument("--names", action="store_true", help="names alone, for scripts")
     add_plugins(listing)

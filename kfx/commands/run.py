@@ -169,13 +169,12 @@ def _sweep(typed: _Typed, config_dir: str | None, folder: Path, jobs: list[tuple
 
     from kfx.outcomes import Status
     from kfx.running import sweep
-    from kfx.running.job import search_roots
 
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     try:
         code = _hand_over(typed, config_dir, len(jobs or []))
     finally:
-        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, search_roots(folder))
+        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, sweep.search_roots(folder))
         sweep.write(folder / "sweep.csv", rows)
         Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
         print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What there is to choose from: options from code, presets and experiments from files, a line of description each."""
+"""Names and descriptions of all options, presets and experiments."""
 
 from __future__ import annotations
 

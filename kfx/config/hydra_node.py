@@ -1,4 +1,4 @@
-"""What of Hydra's own settings a config may change: where runs go and what starts them. The rest is code."""
+"""Hydra's settings that a config may change: where runs go and what starts them; the rest is code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of parameters as a person would say them."""
+"""Parameter names for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel that brings its own λ."""
+"""A kernel with a λ of its own."""
 
 from __future__ import annotations
 

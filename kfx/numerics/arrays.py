@@ -1,4 +1,4 @@
-"""Conversions at the public boundary: NumPy or torch in, the same kind out."""
+"""Convert arrays at the public boundary: NumPy or torch in, the same kind out."""
 
 from __future__ import annotations
 

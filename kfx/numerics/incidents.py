@@ -1,4 +1,4 @@
-"""What happens deep inside an evaluation and belongs in the trace: jitter on a diagonal, a tile made smaller."""
+"""Incidents of an evaluation for the trace: jitter added to a diagonal, a tile made smaller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads: how many compute, how they wait for each other, and what has to happen before several of them do.
+"""Threads: how many compute, and how they wait for each other.
 
 By default OpenMP's idle threads spin for milliseconds; beside one busy core an iteration then takes up to 20 times as
 long, for whoever has work waits for whoever spins. Threads that sleep at once cost up to an iteration's time when

@@ -1,4 +1,4 @@
-"""What every objective starts from: a checked problem, its regularized matrix factored."""
+"""A checked problem for an objective: Gram matrix, targets, sample size and λ, factored once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients by differences of the objective: for kernels whose derivative is out of reach, and to repeat papers."""
+"""Gradients of the objective by finite differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rival from outside: hyperparameters by scikit-learn's GaussianProcessRegressor."""
+"""Hyperparameters by scikit-learn's GaussianProcessRegressor, for comparison."""
 
 from __future__ import annotations
 

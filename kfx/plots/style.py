@@ -1,4 +1,4 @@
-"""One look for all figures; no pyplot, so that nothing global changes and threads may draw."""
+"""Colours, sizes and axes of all figures, without pyplot and its global state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on disk, found by their folders."""
+"""Find runs on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job as Hydra starts it: skip it, resume it or run it, as often as the config allows."""
+"""Run, resume, skip or retry one job of a command."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from kfx.running.closing import relative
 from kfx.running.progress import numbered, say
 from kfx.running.signals import INTERRUPTED
 from kfx.running.story import resume, run
+from kfx.running.sweep import search_roots
 
 
 class Stopped(KeyboardInterrupt):
@@ -54,11 +55,6 @@ def start(
     if code in INTERRUPTED:
         raise Stopped(code)  # ends a sweep; the jobs after it have not started
     return code, sweep.loss(own)
-
-
-def search_roots(folder: Path) -> list[Path]:
-    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
-    return [folder, folder.parent]
 
 
 def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequence[Path]) -> int:

@@ -1,4 +1,4 @@
-"""`hydra/launcher=cores`: the jobs of a sweep side by side on this machine, each in a process that may die alone."""
+"""`hydra/launcher=cores`: run the jobs of a sweep side by side, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kfx.config import compose, registry
 from kfx.running import sweep
-from kfx.running.job import search_roots
 from kfx.running.progress import say
+from kfx.running.sweep import search_roots
 
 smoke = False
 """Whether jobs run under the overrides of their configs' key `smoke`; set by the command before Hydra launches them."""

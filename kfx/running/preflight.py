@@ -1,4 +1,4 @@
-"""What a checked config still needs of this machine, looked at before any directory is made."""
+"""Checks of machine, kernel and data files before a run directory is made."""
 
 from __future__ import annotations
 

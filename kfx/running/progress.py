@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,60 +14,6 @@ from typing import Any, Self
 
 _LINES = 10  # plain log lines for a whole run, and at most one every few seconds beside them
 _SECONDS = 15.0
-
-
-class Progress:
-    """Follows the trace rows of a run of `total` iterations."""
-
-    def __init__(
-        self, label: str, total: int, objective: str = "rho", readable: Callable[[str], str] = lambda name: name
-    ) -> None:
-        self.label, self.total, self.objective = _label.get() + label, total, objective
-        self.readable = readable
-        self._bar: Any = None
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[state]}"),
-                console=Console(stderr=True),
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self.label, total=self.total, state="")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, row: dict[str, Any]) -> None:
-        """Show one trace row."""
-        done = row["iteration"] + 1
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, state=self._state(row))
-            return
-        now = time.monotonic()
-        is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
-        if is_step or row["event"] or now - self._last_line > _SECONDS:
-            self._last_line = now
-            left = row["seconds"] / done * (self.total - done)
-            say(f"{self.label} {done:>{len(str(self.total))}}/{self.total}  {self._state(row)}  {left:.0f} s left")
-
-    def _state(self, row: dict[str, Any]) -> str:
-        names = {"rho": "rho"} if self.objective == "rho" else {"objective": self.objective, "rho": "rho"}
-        shown = [f"{name} {row[key]:.4g}" if math.isfinite(row[key]) else f"{name} -" for key, name in names.items()]
-        shown += [f"{self.readable(name)} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
-        return "  ".join([*shown, row["event"]]).rstrip()
 
 
 _label: ContextVar[str] = ContextVar("label", default="")
@@ -108,31 +54,72 @@ def say(line: str) -> None:
 
 
 class Steps:
-    """Follows work of `total` equal steps: a bar on a terminal, plain lines elsewhere."""
+    """Follows work of `total` steps: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total, self.done = _label.get() + label, total, 0
         self._bar: Any = None
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import Progress as Bar
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            self._bar = Bar(console=Console(stderr=True))
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[state]}"),
+                console=Console(stderr=True),
+            )
             self._bar.start()
-            self._task = self._bar.add_task(self.label, total=self.total)
+            self._task = self._bar.add_task(self.label, total=self.total, state="")
         return self
-
-    def advance(self) -> None:
-        self.done += 1
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done)
-        elif self.done == self.total or self.done % max(self.total // _LINES, 1) == 0:
-            say(f"{self.label} {self.done}/{self.total}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def advance(self) -> None:
+        """One step more is done."""
+        self.reach(self.done + 1)
+
+    def reach(self, done: int, state: str = "", left: float | None = None, telling: bool = False) -> None:
+        """So many steps are done. state: what a person wants to know of the work. left: seconds to go. telling: this
+        step is worth a line in any case."""
+        self.done = done
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, state=state)
+            return
+        now = time.monotonic()
+        is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
+        if is_step or telling or now - self._last_line > _SECONDS:
+            self._last_line = now
+            to_go = "" if left is None else f"{left:.0f} s left"
+            say("  ".join(filter(None, (f"{self.label} {done:>{len(str(self.total))}}/{self.total}", state, to_go))))
+
+
+class Rows(Steps):
+    """Follows the trace rows of a run of `total` iterations."""
+
+    def __init__(
+        self, label: str, total: int, objective: str = "rho", readable: Callable[[str], str] = lambda name: name
+    ) -> None:
+        super().__init__(label, total)
+        self.objective, self.readable = objective, readable
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Show one trace row."""
+        done = row["iteration"] + 1
+        left = row["seconds"] / done * (self.total - done)
+        self.reach(done, self._state(row), left, telling=bool(row["event"]))
+
+    def _state(self, row: dict[str, Any]) -> str:
+        names = {"rho": "rho"} if self.objective == "rho" else {"objective": self.objective, "rho": "rho"}
+        shown = [f"{name} {row[key]:.4g}" if math.isfinite(row[key]) else f"{name} -" for key, name in names.items()]
+        shown += [f"{self.readable(name)} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
+        return "  ".join([*shown, row["event"]]).rstrip()

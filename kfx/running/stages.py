@@ -34,7 +34,7 @@ from kfx.record.identity import data_checksums
 from kfx.record.parts import Parts
 from kfx.record.record import Record
 from kfx.running.preflight import check_layers, check_sizes
-from kfx.running.progress import Progress, Steps, Waiting, say
+from kfx.running.progress import Rows, Steps, Waiting, say
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """x_train, y_train, x_test: points in the run's dtype, targets in float64."""
@@ -278,7 +278,7 @@ def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
     label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
     names = partial(readable, node=config.kernel)
     fitted = fits.ended(starts)
-    with Progress(label, optimizer.iterations * len(task.parts), config.objective.name, names) as bar:
+    with Rows(label, optimizer.iterations * len(task.parts), config.objective.name, names) as bar:
         record.watch = bar
         for number in range(len(fitted), len(task.parts)):
             data = task.tensors[number] if config.optimizer.moves_points else task.tensors[number][:2]

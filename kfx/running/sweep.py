@@ -19,6 +19,11 @@ from kfx.record.search import Found, metrics_in, runs_below
 COLUMNS = ("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory")
 
 
+def search_roots(folder: Path) -> list[Path]:
+    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
+    return [folder, folder.parent]
+
+
 def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[dict[str, Any]]:
     """A row of `sweep.csv` for each (overrides, identity): the best that is known of it, read from files alone."""
     rank: dict[str, int] = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}

@@ -1,4 +1,4 @@
-"""The terminal: what a person sees, or no longer wants to see, never decides what happens."""
+"""Standard streams whose failure cannot fail a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that runs jobs of a sweep, one after another, as `kfx.running.launcher` hands them over."""
+"""A process that runs jobs of a sweep, one after another, for `kfx.running.launcher`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""What is drawn: axes with names, a legend without repeats, and lines that are the record's numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import image
+
+from kfx import load_run
+from kfx.plots import curve, draw, flow, precision, surrogate, trace
+from kfx.plots.style import title
+
+QUICK = ["device.precision_check=off", "figures=false", "hydra.run.dir=r"]
+
+
+def line(axes, label):
+    (found,) = [each for each in axes.lines if each.get_label() == label]
+    return found
+
+
+def assert_readable(picture):
+    """Every panel says what its axes are; labels of a legend do not repeat; no text lies outside."""
+    for axes in picture.axes:
+        assert axes.get_xlabel(), "an axis without a name"
+        assert axes.get_ylabel(), "an axis without a name"
+        labels = [
+            text.get_text() for legend in [axes.get_legend(), *picture.legends] if legend for text in legend.texts
+        ]
+        assert len(labels) == len(set(labels))
+
+
+def test_the_fitted_curve_is_the_prediction(kfx):
+    words = ["dataset=three_bumps", "dataset.n_train=30", "sampler.batch_size=20", "optimizer.iterations=4"]
+    assert kfx("run", *words, *QUICK, "evaluation.posterior_variance=true")[0] == 0
+    run = load_run("r")
+    picture = curve.fitted_curve(run)
+    assert_readable(picture)
+    (axes,) = picture.axes
+    with np.load("r/predictions.npz") as kept:
+        order = np.argsort(kept["x_test"][:, 0])
+        np.testing.assert_array_equal(line(axes, "target").get_ydata(), kept["y_test"][order, 0])
+        trained = kept["trained/30/0/0.0001/mean"][order, 0]
+        np.testing.assert_array_equal(line(axes, "trained kernel").get_ydata(), trained)
+        np.testing.assert_array_equal(line(axes, "training points").get_xdata(), kept["x_train"][:, 0])
+    (band,) = axes.collections
+    assert band.get_label() == "± 2 sd"
+    assert axes.get_title() == title(run, "$N_I$ = 30")
+
+
+@pytest.fixture
+def flowed(kfx):
+    words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=6", "dataset.n_train=30"]
+    small = ["flow.evaluate_every=3", "flow.snapshots=3", "flow.evaluate_last=2", "flow.record_layers=true"]
+    assert kfx("run", *words, *small, *QUICK)[0] == 0
+    return load_run("r")
+
+
+def test_a_flow_shows_its_positions_errors_and_steps(flowed):
+    last = flow.snapshots(flowed)[-1][1]
+    picture = flow.positions(flowed)
+    drawn = picture.axes[-1].collections[0].get_offsets()
+    np.testing.assert_allclose(np.asarray(drawn), last, err_msg="the last panel is where the points ended")
+    picture = flow.errors(flowed)
+    assert_readable(picture)
+    table = pd.read_csv("r/flow.csv")
+    distance = table[table["metric"] == "distance_between"].groupby("layer")["value"].mean()
+    np.testing.assert_array_equal(line(picture.axes[1], "between classes").get_ydata(), distance)
+    errors = table[table["metric"] == "error"].groupby("layer")["value"].mean()
+    np.testing.assert_array_equal(picture.axes[0].lines[0].get_ydata(), errors)
+    picture = trace.displacement_over_layers(flowed)
+    np.testing.assert_array_equal(picture.axes[0].lines[0].get_ydata(), flowed.trace["diagnostic.displacement"])
+    np.testing.assert_array_equal(picture.axes[1].lines[0].get_ydata(), flowed.trace["diagnostic.step"])
+    assert picture.axes[1].get_xlabel() == "layer"
+
+
+def test_a_flows_field_is_that_of_its_layers(flowed):
+    picture = flow.boundary_and_field(flowed)
+    panels = [axes.get_title() for axes in picture.axes]
+    assert panels[1:] == ["displacement, last layer", "displacement, mean of 6 layers"]
+    arrows = next(c for c in picture.axes[1].collections if type(c).__name__ == "Quiver")
+    layer = list(flowed.kernel.layers)[-1]
+    points = np.stack([arrows.X, arrows.Y], axis=1)
+    there = layer.step * layer.field(torch.as_tensor(points)).numpy()
+    np.testing.assert_allclose(np.stack([arrows.U, arrows.V], axis=1), there)
+
+
+def test_images_that_flow_are_shown_as_images(kfx):
+    words = ["dataset=digits", "dataset.n_train=20", "dataset.n_test=10", "sampler.batch_size=10"]
+    assert kfx("run", *words, "optimizer=flow_euler", "optimizer.iterations=3", *QUICK)[0] == 0
+    picture = flow.images(load_run("r"))
+    shown = [axes.images[0].get_array() for axes in picture.axes if axes.images]
+    assert {array.shape for array in shown} == {(8, 8)}
+    before = flow.snapshots(load_run("r"))[0][1]
+    np.testing.assert_array_equal(shown[0], before[0].reshape(8, 8))
+
+
+def test_a_search_shows_what_was_told_and_its_best(kfx):
+    words = ["kernel=rational_quadratic", "optimizer=bayesian", "optimizer.iterations=7", "optimizer.initial_points=4"]
+    assert kfx("run", *words, "sampler.batch_size=30", *QUICK)[0] == 0
+    run = load_run("r")
+    picture = surrogate.convergence(run)
+    assert_readable(picture)
+    (axes,) = picture.axes
+    np.testing.assert_array_equal(line(axes, "told").get_ydata(), run.trace["told"])
+    np.testing.assert_array_equal(line(axes, "best so far").get_ydata(), run.trace["told"].cummin())
+    picture = surrogate.surface(run)
+    axes = picture.axes[0]
+    parameters = ["parameter.alpha", "parameter.beta"]
+    np.testing.assert_array_equal(np.stack(line(axes, "evaluated").get_data(), axis=1), run.trace[parameters])
+    best = run.trace.loc[run.trace["told"].idxmin(), parameters]
+    assert [float(part[0]) for part in line(axes, "best").get_data()] == best.to_list()
+    assert picture.axes[1].get_ylabel() == r"surrogate's mean of $\rho$"
+
+
+def test_the_precision_check_has_a_line_for_each_arithmetic(kfx, in_folder):
+    assert kfx("run", "dataset.n_train=40", "sampler.batch_size=20", "optimizer.iterations=2", "kernel_check=true",
+               "evaluation.n_interpolation=[20,40]", "hydra.run.dir=r")[0] == 0  # fmt: skip
+    import json
+
+    content = json.loads((in_folder / "r/precision.json").read_text())
+    picture = precision.error_against_size(content)
+    assert_readable(picture)
+    for verdict in content["verdicts"]:
+        drawn = line(picture.axes[0], f"{verdict['framework']} {verdict['device']} {verdict['dtype']}")
+        assert drawn.get_xdata().tolist() == [int(n) for n in verdict["products"]]
+    table = pd.read_csv("r/kernel_check.csv")
+    picture = precision.product_check(table)
+    assert_readable(picture)
+    single = table[(table["device"] == "cpu") & (table["dtype"] == "float32")]
+    np.testing.assert_array_equal(line(picture.axes[0], "cpu float32").get_ydata(), single["norm_of_difference"])
+
+
+def test_pictures_of_a_run_are_files_that_show_something(kfx, in_folder):
+    words = ["dataset=three_bumps", "dataset.n_train=30", "sampler.batch_size=20", "optimizer.iterations=4"]
+    assert kfx("run", *words, "device.precision_check=off", "figures=false", "hydra.run.dir=r")[0] == 0
+    paths = draw(in_folder / "r")
+    assert {path.stem for path in paths} == {"rho", "parameters", "evaluation", "curve"}
+    for path in paths:
+        pixels = image.imread(path)[..., :3]
+        assert len(np.unique((pixels * 8).astype(int).reshape(-1, 3), axis=0)) > 4, "more than an empty page"
+        border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+        assert (border > 0.98).all(), "nothing is cut off at the edge"

@@ -1,0 +1,51 @@
+"""A record that version 0.1 wrote loads, compares, draws and repeats."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kfx import load_run
+from kfx.plots import draw
+
+RECORD = Path(__file__).parent / "record_0_1"
+
+
+@pytest.fixture
+def old(in_folder):
+    """A copy of it in the working folder."""
+    shutil.copytree(RECORD, in_folder / "old")
+    return in_folder / "old"
+
+
+def test_it_loads_with_its_kernel(old):
+    run = load_run(old)
+    assert run.metrics["status"] == "completed"
+    assert len(run.trace) == 4
+    assert run.kernel.parameters["sigma"] == run.metrics["parameters"]["final"]["sigma"]
+    assert {path.stem for path in draw(old)} >= {"rho", "parameters", "evaluation"}
+
+
+def test_it_repeats_to_the_same_numbers(old, kfx):
+    code, out, err = kfx("rerun", "old", "--output", "again")
+    assert code == 0, err
+    assert out.splitlines()[-1].startswith("the same: ")
+    assert "published   mse of the initial kernel 6.865, measured" in out
+
+
+def test_it_stands_in_a_table_beside_a_new_one(old, kfx, in_folder):
+    assert kfx("rerun", "old", "--output", "again")[0] == 0
+    code, out, err = kfx("compare", "old", "again", "--metric", "mse", "--mix")
+    assert code == 0, err
+    assert "rbf" in out
+
+
+def test_it_is_not_resumed_as_if_nothing_had_changed(old, kfx):
+    metrics = old / "metrics.json"
+    metrics.write_text(metrics.read_text().replace('"completed"', '"interrupted"'))
+    code, _, err = kfx("resume", "old")
+    assert code == 1
+    assert "belongs to another run" in err
+    assert "the config, the data or kfx has changed; start anew with kfx run" in err
