@@ -17,15 +17,7 @@ import kfx as package
 from kfx import load_run
 from kfx.kernels import RBF
 from kfx.plots import draw
-
-DRAWN = [
-    "dataset=digits",
-    "dataset.n_train=120",
-    "dataset.n_test=60",
-    "sampler.batch_size=30",
-    "optimizer.iterations=6",
-]
-SMALL = [*DRAWN, "figures=false", "device.precision_check=off"]
+from tests.words import DRAWN, SMALL
 
 
 def command(*words):
@@ -310,97 +302,3 @@ def test_gram_in_blocks(kfx, in_folder):
     np.testing.assert_allclose(gram, RBF(2.0).gram(data.x_train), rtol=1e-12)
     np.testing.assert_allclose(cross, RBF(2.0).gram(data.x_test, data.x_train), rtol=1e-12)
     np.testing.assert_allclose(gram, gram.T, rtol=1e-14)
-
-
-def test_data_where_and_verify(kfx, in_folder):
-    code, out, _ = kfx("data", "where", "mnist")
-    assert code == 0
-    assert out.count("missing") == 4
-    assert kfx("data", "verify", "mnist")[0] == 1
-    folder = in_folder / "cache/mnist"
-    folder.mkdir(parents=True)
-    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"other")
-    assert "not the published file" in kfx("data", "verify", "mnist")[1]
-
-
-def test_data_verify_real(kfx, real_data):
-    code, out, _ = kfx("data", "verify", "mnist", "fashion_mnist")
-    assert code == 0
-    assert out.count("as published") == 8
-
-
-def test_load_run_of_nothing(in_folder):
-    with pytest.raises(FileNotFoundError, match="holds no run"):
-        load_run(in_folder)
-
-
-def test_a_trace_without_its_first_line_reads_as_empty(kfx, in_folder):
-    kfx("run", *SMALL, "hydra.run.dir=r")
-    (in_folder / "r/trace.csv").write_text("")
-    assert load_run("r").trace.empty
-
-
-def test_list_filters_and_knows_options_of_ones_own(kfx, in_folder):
-    out = kfx("list", "experiment", "darcy", "boston", "--names")[1].split()
-    assert "darcy/table_5_1_boston" in out
-    assert all(name.startswith("darcy/") and "boston" in name for name in out)
-    assert kfx("list", "experiment", "no-such-word")[0] == 2
-    (in_folder / "own/experiment").mkdir(parents=True)
-    (in_folder / "own/experiment/mine.yaml").write_text("# @package _global_\n# What I try\nseed: 3\n")
-    assert "mine" in kfx("list", "experiment", "What I try", "--config-dir", "own")[1]
-
-
-def test_jobs_say_which_they_are(kfx):
-    code, _, err = kfx("run", "-m", *SMALL, "seed=0,1", "hydra.sweep.dir=s")
-    assert code == 0
-    assert "job 1 of 2 · digits rbf adam" in err
-    assert "job 2 of 2 · digits rbf adam" in err
-
-
-def test_the_objective_is_shown_before_rho(kfx):
-    code, out, err = kfx("run", *SMALL, "objective=loo", "hydra.run.dir=r")
-    assert code == 0
-    assert "digits rbf adam 6/6  loo 0." in err
-    lines = out.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["kernel", "loo", "rho"]
-
-
-def test_parts_of_sums_have_readable_names(kfx):
-    parts = "kernel.parts=[{name: rbf,sigma: 2.0},{name: matern,coefficient: 0.7},{name: rbf,sigma: 0.5}]"
-    code, out, err = kfx("run", *SMALL, "kernel=sum", parts)
-    assert code == 0
-    for name in ("rbf 1 sigma 2 → ", "rbf 2 sigma 0.5 → ", "matern coefficient 0.7 → "):
-        assert name in out
-    assert "rbf 1 sigma 2" in err
-    from kfx.kernels.names import readable
-
-    assert readable("0.0.sigma", {"parts": [{"name": "sum", "parts": [{"name": "laplace"}]}]}) == "sum laplace sigma"
-    assert readable("weight_variance.2", {"name": "cnngp"}) == "weight_variance.2"
-
-
-def test_compare_says_what_it_compares(kfx, in_folder):
-    kfx("run", "-m", *SMALL, "objective=loo", "optimizer=none,adam", "hydra.sweep.dir=s")
-    kfx("run", "dataset=diabetes", *SMALL[1:2], "dataset.n_test=60", "sampler.batch_size=30", "hydra.run.dir=t")
-    code, out, err = kfx("compare", "s", "t", "--by", "optimizer")
-    assert code == 0
-    for word in ("data set digits", "kernel rbf", "N_I 120", "objective before", "rho after"):
-        assert word in " ".join(out.split())
-    assert "left out: --metric accuracy: " in err
-    held_out = load_run("s/1").metrics["held_out"]["rho"]
-    kfx("compare", "s", "--by", "optimizer", "--csv", "t.csv")
-    import pandas as pd
-
-    row = pd.read_csv("t.csv").set_index("optimizer").loc["adam"]
-    assert row["rho_final"] == pytest.approx(held_out["trained"]["mean"])
-    kfx("compare", "s", "--by", "optimizer", "--latex", "t.tex")
-    assert "data set digits" in (in_folder / "t.tex").read_text()
-
-
-def test_gradients_are_not_lost_in_silence():
-    import torch
-
-    x = torch.ones(3, 2, requires_grad=True)
-    with pytest.raises(ValueError, match="would be lost"):
-        RBF().gram(x)
-    with torch.no_grad():
-        assert RBF().gram(x).shape == (3, 3)

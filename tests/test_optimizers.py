@@ -6,47 +6,24 @@ import warnings
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.model_selection import KFold, cross_val_score
 
 from kfx import load_run
-from kfx.evaluation.cross_validation import choose_regularization
-from kfx.evaluation.held_out import mean_objectives
-from kfx.kernels import RBF, Linear, Matern, RationalQuadratic, Regularized, Scaled, Sum
+from kfx.kernels import RBF, Matern, RationalQuadratic, Scaled, Sum
 from kfx.kernels.space import Space, random_within
-from kfx.numerics.regularization import SCALES, Regularization
+from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
-from kfx.objectives import loo, nll, rho
+from kfx.objectives import nll, rho
 from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
 from kfx.optimizers.loss import Loss
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
-from kfx.sampling.samplers import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
-from tests.records import MemoryRecord
-
-
-class Rows(MemoryRecord):
-    """A record that keeps its rows in memory."""
-
-    def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
-        self.append((iteration, evaluation, kernel_evaluations, tuple(events)))
-
-
-def bumps(n=40):
-    x = torch.linspace(-3, 3, n, dtype=torch.float64)[:, None]
-    return x, torch.sin(2 * x) + torch.cos(3 * x)
-
-
-def points(n, classes=1):
-    rng = np.random.default_rng(1)
-    labels = torch.as_tensor(rng.choice(classes, n, p=np.arange(1, classes + 1) / sum(range(1, classes + 1))))
-    return torch.as_tensor(rng.normal(size=(n, 2))), torch.eye(classes, dtype=torch.float64)[labels]
+from kfx.sampling.samplers import FixedSampler
+from tests.fits import Rows, bumps, points
 
 
 def descent(rule, objective=rho, **changes):
@@ -174,203 +151,6 @@ def test_space_and_random_starts():
     assert np.mean(decades) == pytest.approx(np.mean(np.log10(bounds[0])), abs=4 * np.std(decades) / np.sqrt(200))
 
 
-def test_batches_lead_with_their_sample_and_follow_the_seed():
-    sampler = FixedSampler(10, 0.3).start(*points(50))
-    batch = sampler.draw(Streams(3)["batches"])
-    assert batch.sample_size == 3
-    assert len(set(batch.indices)) == 10
-    np.testing.assert_array_equal(batch.indices, sampler.draw(Streams(3)["batches"]).indices)
-    assert not np.array_equal(batch.indices, sampler.draw(Streams(4)["batches"]).indices)
-    assert FixedSampler(None, 0.5).start(*points(7)).draw(Streams(0)["batches"]).indices.shape == (7,)
-    assert [sample_size(2, 0.01), sample_size(2, 0.99), sample_size(600, 0.5)] == [1, 1, 300]
-
-
-def test_streams_do_not_know_each_other():
-    alone, both = Streams(0), Streams(0)
-    both["data"].random(1000)
-    np.testing.assert_array_equal(alone["batches"].random(5), both["batches"].random(5))
-    assert not np.array_equal(Streams(0)["data"].random(5), Streams(0)["batches"].random(5))
-
-
-def test_a_linear_schedule_goes_from_end_to_end():
-    sampler = LinearSampler(40, 0.1, 0.5, iterations=5).start(*points(60))
-    rng = np.random.default_rng(0)
-    assert [sampler.draw(rng, i).sample_size for i in range(5)] == [4, 8, 12, 16, 20]
-    assert LinearSampler(40, 0.3, 0.5, iterations=1).proportion(0) == 0.3
-
-
-def test_a_dynamic_schedule_follows_the_last_rhos():
-    sampler = DynamicSampler(100, window=2, floor=0.1).start(*points(100))
-    rng = np.random.default_rng(0)
-    assert sampler.draw(rng).sample_size == sampler.draw(rng).half_size == 50
-    sampler.observe(0.2)
-    assert sampler.proportion(1) == pytest.approx(0.4)
-    sampler.observe(float("nan"))
-    sampler.observe(0.6)
-    assert sampler.proportion(2) == pytest.approx(0.5 * (1 - 0.4))
-    for value in (0.9, 1.0):
-        sampler.observe(value)
-    assert sampler.proportion(3) == 0.1
-    other = DynamicSampler(100, window=2, floor=0.1)
-    other.restore(sampler.state())
-    assert other.proportion(4) == 0.1
-    other.restore([])
-    assert other.proportion(0) == 0.5
-
-
-@pytest.mark.parametrize("objective", [rho, loo], ids=["rho", "loo"])
-def test_the_half_sample_is_measured_on_the_same_batch(objective):
-    x, y = bumps()
-    loss = Loss(objective, Regularization(1e-6, "centered"), RBF(0.7), x, y)
-    sampler = DynamicSampler(30, window=3, floor=0.05).start(x, y)
-    sampler.observe(0.5)
-    batch = sampler.draw(np.random.default_rng(0))
-    assert (batch.sample_size, batch.half_size) == (8, 15)
-    found = loss(np.array([0.7]), batch)
-    again = [Batch(batch.indices, size) for size in (8, 15)]
-    plain = Loss(rho, Regularization(1e-6, "centered"), RBF(0.7), x, y)
-    assert [found.rho, found.rho_half] == pytest.approx([plain(np.array([0.7]), each).rho for each in again], rel=1e-12)
-    assert np.isfinite(found.gradient).all()
-
-
-def test_a_dynamic_run_shows_its_sample(kfx):
-    words = ["sampler=dynamic", "sampler.batch_size=40", "sampler.window=3", "optimizer=adam", "optimizer.iterations=8"]
-    small = [
-        "dataset=digits",
-        "dataset.n_train=120",
-        "dataset.n_test=60",
-        "figures=false",
-        "device.precision_check=off",
-    ]
-    assert kfx("run", *words, *small, "hydra.run.dir=r")[0] == 0
-    sizes = load_run("r").trace["diagnostic.sample_size"]
-    assert sizes[0] == 20
-    assert sizes[1:].max() < 20
-
-
-# ---- which points, and how many samples of them
-
-
-def test_stratified_batches_and_samples_hold_the_classes_in_proportion():
-    x, y = points(300, classes=3)
-    share = y.mean(dim=0).numpy()
-    sampler = FixedSampler(60, 0.4, "stratified", samples=3).start(x, y)
-    batch = sampler.draw(np.random.default_rng(0))
-    assert len(set(batch.indices)) == 60
-    for order in (np.arange(60), *batch.orders):
-        there = y[batch.indices][order].numpy()
-        assert np.abs(there.sum(axis=0) - 60 * share).max() <= 1
-        assert np.abs(there[:24].sum(axis=0) - 24 * share).max() <= 1.5
-    again = sampler.draw(np.random.default_rng(1))
-    assert set(again.indices) != set(batch.indices)
-
-
-def test_a_neighbourhood_is_a_point_and_those_nearest_to_it():
-    x, y = points(80)
-    batch = FixedSampler(12, 0.5, "neighbourhood").start(x, y).draw(np.random.default_rng(5))
-    centre = int(np.random.default_rng(5).integers(80))
-    nearest = np.argsort(np.linalg.norm(x.numpy() - x[centre].numpy(), axis=1))[:12]
-    assert set(batch.indices) == set(nearest)
-    assert batch.indices[0] != centre, "the sample is a random part of it"
-
-
-@pytest.mark.parametrize("objective", [rho, loo], ids=["rho", "loo"])
-def test_the_mean_over_samples_is_that_of_the_samples(objective):
-    x, y = bumps()
-    loss = Loss(objective, Regularization(1e-4, "centered"), RBF(0.7), x, y)
-    batch = FixedSampler(30, 0.5, samples=4).start(x, y).draw(np.random.default_rng(0))
-    assert len(batch.orders) == 3
-    found = loss(np.array([0.7]), batch)
-    each = [loss(np.array([0.7]), Batch(batch.indices[o], 15)) for o in (np.arange(30), *batch.orders)]
-    assert found.objective == pytest.approx(np.mean([e.objective for e in each]), rel=1e-12)
-    assert found.rho == pytest.approx(np.mean([e.rho for e in each]), rel=1e-12)
-    assert found.gradient[0] == pytest.approx(np.mean([e.gradient[0] for e in each]), rel=1e-9)
-
-
-# ---- lambda as a parameter
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("objective", [nll, loo], ids=["nll", "loo"])
-def test_the_gradient_to_lambda_against_differences(objective, scale):
-    x, y = bumps()
-    kernel = Regularized(RBF(0.7) + Linear(0.3), Regularization(0.02, scale), trained=True)
-    assert kernel.names[-1] == "regularization"
-    batch = FixedSampler(30, 0.5).start(x, y).draw(np.random.default_rng(0))
-    loss = Loss(objective, Regularization(9.0), kernel, x, y)
-    found = loss(kernel.flat, batch)
-    for i, value in enumerate(kernel.flat):
-        up, down = kernel.flat, kernel.flat
-        up[i], down[i] = value * (1 + 1e-5), value * (1 - 1e-5)
-        slope = (loss(up, batch, False).objective - loss(down, batch, False).objective) / (2e-5 * value)
-        assert found.gradient[i] == pytest.approx(slope, rel=1e-6, abs=1e-7 * np.abs(found.gradient).max())
-    np.testing.assert_array_equal(kernel.gram(x.numpy()), kernel.kernel.gram(x.numpy()))
-
-
-def test_a_trained_lambda_finds_the_noise():
-    rng = np.random.default_rng(0)
-    x = torch.as_tensor(rng.uniform(-5, 5, (300, 1)))
-    gram = RBF(1.0).gram(x).numpy()
-    y = torch.as_tensor(np.linalg.cholesky(gram + 0.04 * np.eye(300)) @ rng.normal(size=300))[:, None]
-    start = Regularized(RBF(0.5), Regularization(1.0, "absolute"), trained=True)
-    optimizer = GradientDescent(
-        partial(Loss, nll, Regularization()),
-        FixedSampler(None),
-        Adam(0.1, 0.9, 0.999, 1e-8),
-        iterations=80,
-        space="log",
-        final="last",
-        final_window=5,
-        max_reinitializations=0,
-    )
-    fitted = optimizer.fit(start, (x, y), Streams(0), Rows())
-    assert fitted.parameters["regularization"] == pytest.approx(0.04, rel=0.3)
-    assert fitted.parameters["sigma"] == pytest.approx(1.0, rel=0.2)
-
-
-def test_lambda_by_validation_is_the_best_of_scikit_learns_folds():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 2))
-    y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(60, 1))
-    values = [1e-4, 1e-2, 0.3, 10.0]
-    candidates = [Regularization(v, "absolute") for v in values]
-    chosen = choose_regularization(
-        RBF(1.0), torch.as_tensor(x), torch.as_tensor(y), candidates, 4, None, np.random.default_rng(3)
-    )
-    order = np.random.default_rng(3).permutation(60)
-    errors = []
-    for value in values:
-        ridge = KernelRidge(alpha=value, kernel="rbf", gamma=0.5)
-        scores = cross_val_score(ridge, x[order], y[order], cv=KFold(4), scoring="neg_mean_squared_error")
-        errors.append(-scores.mean())
-    assert chosen.value == values[int(np.argmin(errors))]
-    assert 1e-4 < chosen.value < 10
-
-
-# ---- starts, grid search, scikit-learn
-
-
-def test_of_several_starts_the_best_goes_on():
-    x, y = bumps()
-    loss = partial(Loss, rho, Regularization(1e-6, "centered"))
-    kernels = [RBF(20.0), RBF(0.7), RBF(0.01)]
-    means = mean_objectives(kernels, loss, FixedSampler(30), (x, y), np.random.default_rng(0))
-    assert int(np.argmin(means)) == 1
-    sampler, rng = FixedSampler(30).start(x, y), np.random.default_rng(0)
-    batches = [sampler.draw(rng) for _ in range(10)]
-    expected = np.mean([loss(RBF(0.7), x, y)(np.array([0.7]), batch, False).rho for batch in batches])
-    assert means[1] == pytest.approx(expected, rel=1e-12)
-
-
-def test_starts_are_on_record(kfx):
-    words = ["kernel.starts=3", "kernel.initial=mean_squared_distance", "optimizer.iterations=2", "dataset=diabetes"]
-    assert kfx("run", *words, "figures=false", "device.precision_check=off", "hydra.run.dir=r")[0] == 0
-    table = pd.read_csv("r/starts.csv")
-    assert list(table["chosen"]) == [int(v == table["objective"].min()) for v in table["objective"]]
-    chosen = table.loc[table["chosen"] == 1, "parameter.sigma"].item()
-    assert load_run("r").metrics["parameters"]["initial"]["sigma"] == pytest.approx(chosen)
-
-
 def test_grid_search_goes_over_the_grid_on_each_batch():
     x, y = bumps()
     grid = GridSearch(
@@ -474,45 +254,6 @@ def test_extreme_exponents_come_back_from_scikit_learn():
     assert np.isfinite(fitted.gram(x).numpy()).all()
 
 
-def test_uniform_starts_and_re_initialisation_within_their_range(kfx):
-    bounds = np.array([[1e-3, 100.0]])
-    drawn = {
-        distribution: np.array([random_within(bounds, rng, distribution)[0] for _ in range(4000)])
-        for distribution, rng in (("uniform", Streams(0)["a"]), ("log_uniform", Streams(0)["a"]))
-    }
-    assert np.median(drawn["uniform"]) == pytest.approx(50, abs=3)
-    assert np.median(drawn["log_uniform"]) == pytest.approx(0.316, rel=0.2)
-    from kfx.config.compose import load
-
-    settings = load(["kernel.initial=random", "+kernel.initial_range.sigma=[3,4]", "optimizer=sgd"])
-    again = [
-        settings.optimizer.build(settings).restarts.draw(RBF(), Streams(i)["optimizer"]).flat[0] for i in range(20)
-    ]
-    assert 3 <= min(again) < max(again) <= 4
-
-
-@pytest.mark.parametrize(("n", "nearest", "up"), [(25, 12, 13), (353, 176, 177), (100, 50, 50), (2, 1, 1)])
-def test_the_rounding_of_the_sample_size(n, nearest, up):
-    assert sample_size(n, 0.5) == nearest
-    assert sample_size(n, 0.5, "up") == up
-
-
-def test_held_out_batches_are_the_same_for_both_kernels(kfx, in_folder):
-    words = ["optimizer.iterations=30", "figures=false", "device.precision_check=off"]
-    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
-    assert kfx("run", *words, "optimizer=none", "hydra.run.dir=s")[0] == 0
-    table = pd.read_csv("r/held_out.csv")
-    assert len(table) == 20
-    before, after = (table[table["kernel"] == name]["rho"].to_numpy() for name in ("initial", "trained"))
-    found = load_run("r").metrics["held_out"]["rho"]
-    assert found["change"]["mean"] == pytest.approx(np.mean(after - before))
-    assert found["change"]["sd"] == pytest.approx(np.std(after - before, ddof=1))
-    np.testing.assert_array_equal(before, pd.read_csv("s/held_out.csv")["rho"][:10])
-    assert load_run("s").metrics["held_out"]["rho"]["change"]["mean"] == 0
-    used = set(load_run("r").trace["rho"])
-    assert not used & set(before), "no batch of the fit is among them"
-
-
 def test_the_default_run_shows_what_tuning_does(kfx):
     code, _, _ = kfx("run", "figures=false", "hydra.run.dir=r")
     assert code == 0
@@ -535,28 +276,3 @@ def test_a_parameter_at_its_bound_is_an_event_and_a_line(kfx, in_folder):
     assert np.flatnonzero(trace["event"].astype(str) == "at_bound").tolist() == [first + 99]
     assert "note        sigma stayed at its bound 5 for 100 iterations" in out
     assert ",at_bound," in (in_folder / "r/history.csv").read_text()
-
-
-def test_the_worst_of_several_kernels_is_where_training_starts(kfx, in_folder):
-    words = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=40", "sampler.batch_size=20"]
-    small = [
-        "figures=true",
-        "device.precision_check=off",
-        "optimizer.iterations=3",
-        "evaluation.n_interpolation=[20,50]",
-    ]
-    starts = [
-        "kernel.initial=random",
-        "+kernel.initial_range.sigma=[0.05,20]",
-        "kernel.starts=5",
-        "kernel.start_from=worst",
-    ]
-    assert kfx("run", *words, *small, *starts, "hydra.run.dir=r")[0] == 0
-    table = pd.read_csv("r/starts.csv")
-    assert table.loc[table["chosen"] == 1, "error"].iloc[0] == table["error"].max()
-    run = load_run("r")
-    assert run.metrics["parameters"]["initial"]["sigma"] == table.loc[table["chosen"] == 1, "parameter.sigma"].iloc[0]
-    last = run.evaluation.query("metric == 'accuracy' and n_interpolation == 50").set_index("kernel")["value"]
-    random = last[[f"random-{i}" for i in range(5)]]
-    np.testing.assert_allclose(1 - random.to_numpy(), table["error"])
-    assert last["initial"] == random.min()

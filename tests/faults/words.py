@@ -1,0 +1,21 @@
+"""Words of small runs that several tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+SMALL = [
+    "dataset=digits",
+    "dataset.n_train=60",
+    "dataset.n_test=30",
+    "sampler.batch_size=20",
+    "optimizer.iterations=5",
+    "device.precision_check=off",
+    "figures=false",
+]
+
+
+@pytest.fixture
+def record(kfx, in_folder):
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
+    return in_folder / "r"
