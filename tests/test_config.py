@@ -16,6 +16,7 @@ from kfx.config.compose import composed, load, without_hydra
 from kfx.config.registry import OPTIONS
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
+from kfx.running.closing import applicable
 from kfx.running.smoke import pairs, words_of
 
 registry.load()
@@ -139,3 +140,16 @@ def test_help_shows_the_keys_of_what_was_chosen(kfx):
     assert "weight_variance" in out
     assert "2.5" in out
     assert "one of simple, convnet" in out
+
+
+def test_published_numbers_follow_the_overrides_of_a_run():
+    published = load(["+experiment=darcy/boston_flow"]).published
+
+    def shown(*typed):
+        return [each.value for each in applicable(published, typed) if each.metric == "mse"]
+
+    assert shown() == [47.83]
+    assert shown("optimizer=hybrid", "seed=3") == [48.187]
+    assert shown("sampler.batch_size=null", "optimizer=hybrid") == [40.083]
+    assert not load(["+experiment=darcy/boston_flow", "published=null"]).published
+    assert not check(without_hydra(composed(["+experiment=darcy/boston_flow"], smoke=True))).published
