@@ -23,10 +23,10 @@ run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
 	@echo "Now call $(BIN)/kfx, or kfx after: . $(BIN)/activate"
 
 test: $(STAMP)  ## run the tests, in two processes
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (half an hour)
-	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults -n 2 --timeout 1200
+	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults -n 2 --dist worksteal --timeout 1200
 
 smoke: $(STAMP)  ## run every experiment under its list of overrides, and every legal pair of options
 	$(BIN)/python scripts/smoke.py

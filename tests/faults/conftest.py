@@ -7,13 +7,26 @@ import os
 
 import pytest
 
+from tests.faults.words import SMALL
+
 FULL = os.environ.get("KFX_FAULTS") == "full"
 _counts: collections.Counter[str] = collections.Counter()
+
+
+needs_full = pytest.mark.skipif(not FULL, reason="with make faults")
+"""For tests that are heavy, and whose like is in `make test`."""
 
 
 @pytest.fixture
 def full() -> bool:
     return FULL
+
+
+@pytest.fixture
+def record(kfx, in_folder):
+    """The folder of a small run that has ended."""
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
+    return in_folder / "r"
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ def _first_evaluation(results):
 def test_first_evaluations_in_fresh_processes_have_the_same_bits(full, counts):
     """500 with `make faults`, four at a time, so that threads start while others compute."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kfx.build", "kfx.config", "sklearn.datasets"])
-    count, found = 500 if full else 16, []
+    context.set_forkserver_preload(["kfx.config.compose", "kfx.running.preflight", "kfx.data.embedded"])
+    count, found = 500 if full else 6, []
     results = context.Queue()
     for start in range(0, count, 4):
         processes = [context.Process(target=_first_evaluation, args=(results,)) for _ in range(min(4, count - start))]

@@ -66,7 +66,7 @@ def tear(path, rng):
         path.write_bytes(content)
 
 
-SOME = ("adam in folds", "grid", "flow_euler in folds", "bayesian in folds")
+SOME = ("flow_euler in folds", "bayesian in folds")
 
 
 @pytest.mark.timeout(600)
@@ -126,7 +126,7 @@ def test_killed_at_random_moments(tmp_path, optimizer, full, counts):
             assert not checkpoint.exists(), "a completed run needs no checkpoint"
 
 
-@pytest.mark.parametrize("limit", [700, 3000, 6000])
+@pytest.mark.parametrize("limit", [700, 3000, 6000] if FULL else [3000])
 def test_a_full_disk(tmp_path, limit, counts):
     """RLIMIT_FSIZE stands for it: a write past the limit fails as on a full disk."""
     words = words_for("adam")
@@ -224,7 +224,7 @@ def test_a_foreign_checkpoint_is_one_clear_error(tmp_path, kfx):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"] if FULL else ["cut"])
 def test_what_an_ended_fold_left_is_whole_or_the_run_does_not_go_on(tmp_path, damage, counts):
     """An earlier checkpoint, from before that fold ended, or an error: never the kernel without its flow."""
     words = words_for("flow_euler in folds")

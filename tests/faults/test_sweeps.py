@@ -16,6 +16,7 @@ import pytest
 
 from kfx import load_run
 from kfx.record.search import runs_below
+from tests.faults.conftest import FULL, needs_full
 from tests.faults.harness import Command, rows, wait_for
 
 SMALL = [
@@ -50,7 +51,7 @@ def sweep_words(folder, jobs):
 @pytest.mark.timeout(600)
 def test_a_sweep_killed_twice_runs_each_job_once(tmp_path, full, counts):
     rng = random.Random(0)
-    jobs = 24 if full else 8
+    jobs = 24 if full else 5
     words = [*sweep_words(tmp_path, jobs), "resume=true"]
     for _ in range(2):
         command = Command(tmp_path, *words)
@@ -89,7 +90,7 @@ def test_a_sweep_killed_twice_runs_each_job_once(tmp_path, full, counts):
 
 @pytest.mark.timeout(600)
 def test_two_writers_race(tmp_path, full, counts):
-    for trial in range(50 if full else 3):
+    for trial in range(50 if full else 1):
         folder = tmp_path / str(trial)
         folder.mkdir()
         words = ["run", *SMALL, "hydra.run.dir=r"]
@@ -135,7 +136,7 @@ def test_a_run_of_another_identity_is_left_alone(tmp_path, kfx, counts):
 
 @pytest.mark.timeout(600)
 def test_a_sweep_started_twice_at_once_runs_each_job_once(tmp_path, full, counts):
-    jobs = 8 if full else 3
+    jobs = 8 if full else 2
     seeds = ",".join(map(str, range(jobs)))
     words = ["run", "-m", *SMALL, "optimizer.iterations=300", f"seed={seeds}", "hydra.sweep.dir=s", "resume=true"]
     both = [Command(tmp_path, *words) for _ in range(2)]
@@ -239,24 +240,23 @@ def nobody_writes(folder):
     assert [rows(folder / "s" / str(i)) for i in range(3)] == before
 
 
-@pytest.mark.parametrize(
-    "stop",
-    [
-        lambda pid: os.kill(pid, signal.SIGTERM),
-        lambda pid: os.kill(pid, signal.SIGINT),
-        lambda pid: os.kill(pid, signal.SIGKILL),
-        lambda pid: os.killpg(pid, signal.SIGTERM),
-        lambda pid: os.killpg(pid, signal.SIGINT),
-    ],
-    ids=["SIGTERM", "SIGINT", "SIGKILL", "SIGTERM to the group", "SIGINT to the group"],
-)
-def test_a_stopped_sweep_on_cores_leaves_no_orphan_and_starts_nothing(tmp_path, stop, request, counts):
+STOPS = {
+    "SIGKILL": lambda pid: os.kill(pid, signal.SIGKILL),
+    "SIGINT to the group": lambda pid: os.killpg(pid, signal.SIGINT),
+    "SIGTERM": lambda pid: os.kill(pid, signal.SIGTERM),
+    "SIGINT": lambda pid: os.kill(pid, signal.SIGINT),
+    "SIGTERM to the group": lambda pid: os.killpg(pid, signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS if FULL else list(STOPS)[:2])
+def test_a_stopped_sweep_on_cores_leaves_no_orphan_and_starts_nothing(tmp_path, stop, counts):
     process = under_way(tmp_path)
-    stop(process.pid)
+    STOPS[stop](process.pid)
     code = process.wait(60)
     counts["injected"] += 1
-    killed = "SIGKILL" in request.node.name
-    assert code == (-9 if killed else 130 if "SIGINT" in request.node.name else 143)
+    killed = stop == "SIGKILL"
+    assert code == (-9 if killed else 130 if "SIGINT" in stop else 143)
     wait_for(lambda: all(load_run(tmp_path / "s" / str(i)).metrics["status"] == "interrupted" for i in range(2)))
     nobody_writes(tmp_path)
     assert not (tmp_path / "s/2/metrics.json").exists()
@@ -266,6 +266,7 @@ def test_a_stopped_sweep_on_cores_leaves_no_orphan_and_starts_nothing(tmp_path, 
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@needs_full
 def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
     process = under_way(tmp_path)
     victim = json.loads((tmp_path / "s/0/.writer.json").read_text())["pid"]

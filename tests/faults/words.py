@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 SMALL = [
     "dataset=digits",
     "dataset.n_train=60",
@@ -13,9 +11,3 @@ SMALL = [
     "device.precision_check=off",
     "figures=false",
 ]
-
-
-@pytest.fixture
-def record(kfx, in_folder):
-    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
-    return in_folder / "r"
