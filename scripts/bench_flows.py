@@ -31,6 +31,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
+from kfx.record.parts import Part, Parts
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
@@ -49,8 +50,8 @@ def fitted(folder, kernel, data, layers, batch_size, size):
     """Seconds a layer through optimizer and record, as a run writes it."""
     record = Record(folder, checkpoint_seconds=1e9)
     optimizer = flow(layers, batch_size, size)
-    fits = record.parts(1, layers)
-    record.open_trace(kernel, [*optimizer.diagnostics, *fits.diagnostics])
+    fits = Parts(record, 1, layers)
+    record.open_trace(kernel, [*optimizer.columns, *fits.diagnostics])
     start = time.perf_counter()
     optimizer.fit(kernel, data, Streams(0), _Unsaved(fits))
     return (time.perf_counter() - start) / layers
@@ -60,9 +61,7 @@ class _Unsaved:
     """A part of the record; what it says of each point at the end is left out of the time."""
 
     def __init__(self, parts):
-        from kfx.record.record import _Part
-
-        self._part = _Part(parts, 0, Streams(0))
+        self._part = Part(parts, 0, Streams(0))
 
     def __getattr__(self, name):
         return getattr(self._part, name)

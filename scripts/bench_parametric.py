@@ -26,6 +26,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import GradientDescent, Nesterov
 from kfx.optimizers.loss import Evaluation, Loss
+from kfx.record.parts import Parts
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
@@ -80,8 +81,9 @@ def kfx_loop(x, y, batch_size, iterations, streams, directory):
         max_reinitializations=0,
     )
     record = Record(directory)
-    record.open_trace(kernel, optimizer.diagnostics)
-    return optimizer.fit(kernel, (torch.as_tensor(x), torch.as_tensor(y)[:, None]), streams, record)
+    record.open_trace(kernel, optimizer.columns)
+    data = torch.as_tensor(x), torch.as_tensor(y)[:, None]
+    return Parts(record, 1, iterations).fit(kernel, optimizer, data, streams)
 
 
 def microseconds_a_row(directory, rows=5000):

@@ -98,6 +98,17 @@ def test_legal_pairs_are_those_that_check():
     assert all(words_of(*pair) for pair in found)
 
 
+def test_a_preset_of_ones_own_differs_from_an_option(in_folder):
+    (in_folder / "own/kernel").mkdir(parents=True)
+    (in_folder / "own/kernel/wide.yaml").write_text("# A wide Gaussian\ndefaults:\n  - rbf\nsigma: 7.5\n")
+    found = load(["kernel=wide"], "own").kernel
+    assert (found.name, found.sigma, found.bounds) == ("rbf", 7.5, {"sigma": [1e-4, 1e4]})
+    assert description("kernel", "wide", "own") == "A wide Gaussian"
+    (in_folder / "own/kernel/rbf.yaml").write_text("sigma: 2\n")
+    with pytest.raises(ConfigError, match=r"own/kernel/rbf.yaml: kernel=rbf is an option already"):
+        load(["kernel=wide"], "own")
+
+
 def test_published_numbers_are_read():
     found = load(["+experiment=khalid/three_bumps_rbf"]).published
     assert [(each.metric, each.kernel, each.value) for each in found] == [("mse", "initial", 6.865)]

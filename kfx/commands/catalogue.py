@@ -91,6 +91,7 @@ def _show_sections(words: Sequence[str]) -> None:
         schema = registry.SECTIONS[name]
         print(f"{name}: {schema.description}" if name else schema.description)
         show_fields(schema, schema.defaults())
+        print()
 
 
 def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str = "default") -> None:
@@ -98,6 +99,8 @@ def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str 
     from rich.console import Console
     from rich.table import Table
 
+    if not schema.fields():
+        return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
     table.add_column("key", no_wrap=True)
     table.add_column(column)
@@ -106,7 +109,10 @@ def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str 
     for key, value, takes, meaning in _rows(schema, values, ""):
         table.add_row(key, value, takes, meaning)
     # A terminal says how wide it is; a file or a pipe has room.
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 def _rows(schema: type[Option], values: Mapping[str, Any], prefix: str) -> list[tuple[str, str, str, str]]:

@@ -153,9 +153,11 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
         others = ", ".join(name for name in OPTIONS[group] if name != schema.name)
         print(f"{group}={schema.name}: {schema.description} (others: {others})")
         show_fields(schema, raw[group], column="value")
+        print()
     for name, schema in SECTIONS.items():
         print(f"{name}: {schema.description}" if name else schema.description)
         show_fields(schema, raw[name] if name else raw, column="value")
+        print()
     print("kfx list experiment shows the experiments for +experiment=NAME.")
     return 0
 

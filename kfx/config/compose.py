@@ -134,11 +134,21 @@ def smoke_words(raw: DictConfig) -> list[str]:
 
 def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
     prepare()
-    if search_path is not None and not Path(search_path).is_dir():
-        raise ConfigError(f"--config-dir {search_path}: is no folder")
+    if search_path is not None:
+        _check_own(Path(search_path))
     extra = [f"hydra.searchpath=[{quoted(f'file://{Path(search_path).resolve()}')}]"] if search_path else []
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
+
+
+def _check_own(folder: Path) -> None:
+    """ConfigError for a folder of presets that is none, or has one with the name of an option."""
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir {folder}: is no folder")
+    for group, options in OPTIONS.items():
+        for name in options:
+            if (path := folder / group / f"{name}.yaml").exists():
+                raise ConfigError(f"{path}: {group}={name} is an option already; give the preset another name")
 
 
 @cache
@@ -165,7 +175,7 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
         if group not in (*known, "hydra"):
             return f"{key}: unknown key; it takes {near(key, known)}"
         if override.is_add() and not field and group in SECTIONS[""].fields():
-            return f"+{key}={value}: is part of every config; write {key}={value}"
+            return f"{override.input_line}: is part of every config; write {str(override.input_line).lstrip('+')}"
         if field and f"'{key}'" in str(error):
             schema = _schema_without(override, overrides, search_path)
             if schema is not None and field.split(".")[0] in schema.fields():

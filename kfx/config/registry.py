@@ -74,7 +74,8 @@ def from_to(default: float, low: float, high: float, meaning: str) -> Any:
 
 
 def count(default: int, least: int, meaning: str, most: int = 10**9) -> Any:
-    return ranged(default, f"a whole number >= {least} and <= {most}", lambda v: least <= v <= most, meaning)
+    takes = f"a whole number >= {least}" + (f" and <= {most}" if most < 10**9 else "")
+    return ranged(default, takes, lambda v: least <= v <= most, meaning)
 
 
 def whole(default: int, meaning: str) -> Any:
