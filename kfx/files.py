@@ -102,13 +102,16 @@ class Rows:
         self.size = os.fstat(self._file).st_size if keep is None else keep
         os.ftruncate(self._file, self.size)
         os.lseek(self._file, self.size, os.SEEK_SET)
+        self._text = io.StringIO()
+        self._csv = csv.writer(self._text, lineterminator="\n")
         if self.size == 0:
             self.write(header)
 
     def write(self, *rows: Sequence[Any]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        content = text.getvalue().encode()
+        self._text.seek(0)
+        self._text.truncate()
+        self._csv.writerows(rows)
+        content = self._text.getvalue().encode()
         written = os.write(self._file, content)
         self.size += written
         if written < len(content):

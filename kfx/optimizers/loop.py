@@ -22,7 +22,7 @@ Data = Sequence[torch.Tensor]
 """x, y and, for flows, the points that flow along and are not learned from."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Question:
     """Where an optimizer wants the objective, on the batch of the iteration.
 
@@ -38,7 +38,7 @@ class Question:
     targets: torch.Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Row:
     """What the trace shows of an iteration beside its first evaluation.
 

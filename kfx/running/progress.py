@@ -94,13 +94,15 @@ class Steps:
         self.done = done
         if self._bar is not None:
             self._bar.update(self._task, completed=done, state=state)
-            return
-        now = time.monotonic()
-        is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
-        if is_step or telling or now - self._last_line > _SECONDS:
-            self._last_line = now
+        elif telling or self.is_due(done):
+            self._last_line = time.monotonic()
             to_go = "" if left is None else f"{left:.0f} s left"
             say("  ".join(filter(None, (f"{self.label} {done:>{len(str(self.total))}}/{self.total}", state, to_go))))
+
+    def is_due(self, done: int) -> bool:
+        """Whether a person is shown something after so many steps."""
+        is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
+        return self._bar is not None or is_step or time.monotonic() - self._last_line > _SECONDS
 
 
 class Rows(Steps):
@@ -115,8 +117,9 @@ class Rows(Steps):
     def __call__(self, row: dict[str, Any]) -> None:
         """Show one trace row."""
         done = row["iteration"] + 1
-        left = row["seconds"] / done * (self.total - done)
-        self.reach(done, self._state(row), left, telling=bool(row["event"]))
+        if row["event"] or self.is_due(done):  # what is not shown need not be written out
+            left = row["seconds"] / done * (self.total - done)
+            self.reach(done, self._state(row), left, telling=bool(row["event"]))
 
     def _state(self, row: dict[str, Any]) -> str:
         names = {"rho": "rho"} if self.objective == "rho" else {"objective": self.objective, "rho": "rho"}
