@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ class InterpolationSection(Option):
     regularization: float | None = ranged(
         None,
         "a number >= 0, or null for regularization.value",
-        lambda v: v is None or v >= 0,
+        lambda v: v is None or 0 <= v < math.inf,
         "in units of regularization.scale",
     )
     solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
