@@ -1,3 +1,5 @@
+"""`python -m kfx`."""
+
 import sys
 
 from kfx.cli import main

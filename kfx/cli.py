@@ -1,5 +1,5 @@
-# PYTHON_ARGCOMPLETE_OK
 """The `kfx` command. Nothing heavy is imported before a subcommand needs it."""
+# PYTHON_ARGCOMPLETE_OK
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(_parser())
+        argcomplete.autocomplete(_parser()[0])
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.open_missing()
     if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(words: list[str]) -> int:
-    parsed = _parser().parse_args(words)
+    parser, commands = _parser()
+    if words and words[0] in commands:  # then options may stand between its other words
+        parsed = commands[words[0]].parse_intermixed_args(words[1:])
+    else:
+        parsed = parser.parse_args(words)
     return parsed.call(parsed)
 
 
@@ -50,13 +54,14 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of the command, and that of each subcommand by its name."""
     parser = _Parser("kfx", description="An experiment runner for Kernel Flows.")
     parser.add_argument("--version", action="version", version=f"kfx {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     for command in (run, catalogue, gram, runs, compare, precision):
         command.add(commands)
-    return parser
+    return parser, dict(commands.choices)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

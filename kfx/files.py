@@ -38,7 +38,7 @@ def whole_path(path: Path) -> Iterator[Path]:
     try:
         yield partial
         os.replace(partial, path)
-    except OSError:
+    except BaseException:
         partial.unlink(missing_ok=True)
         raise
 

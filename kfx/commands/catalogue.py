@@ -128,7 +128,7 @@ def _rows(schema: type[Option], values: Mapping[str, Any], prefix: str) -> list[
 
 
 def _distance(schema: type[Option], key: str) -> int:
-    """How far up among its bases a key of an option was first defined: its own come first."""
+    """Where a key of an option was defined last, for sorting: its own first, then those of its bases."""
     return -max(i for i, base in enumerate(reversed(schema.__mro__)) if key in vars(base).get("__annotations__", {}))
 
 
@@ -140,7 +140,7 @@ def _shown(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_shown(each)}" for key, each in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_shown, value)) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _data(parsed: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,7 +74,8 @@ def run(words: Sequence[str]) -> int:
 
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
-    parsed = parser.parse_args(typed.words)
+    parsed = parser.parse_intermixed_args(typed.words)
+    typed.words = _options_first(typed.words, parsed.overrides)
     if parsed.config_name or parsed.config_path:
         raise ConfigError("--config-name, --config-path: kfx has one primary config; use --config-dir for more options")
     if parsed.experimental_rerun:
@@ -85,7 +86,8 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
     registry.plug_in(typed.plugins)
     if typed.help:
-        return _help(parsed.overrides, parsed.config_dir, typed.smoke)
+        first = next(compose.combinations(parsed.overrides, True))
+        return _help(first, parsed.config_dir, typed.smoke)
     overrides = list(compose.combinations(parsed.overrides, parsed.multirun))
     composed = [compose.composed(each, parsed.config_dir, smoke=typed.smoke) for each in overrides]
     for raw in composed:
@@ -133,6 +135,17 @@ def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> Any:
         ) from error
     compose.check_hydra(shared)
     return shared
+
+
+def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The words of Hydra's with its options in front: it takes no override after an option that follows another."""
+    options, left = [], list(overrides)
+    for word in words:
+        if left and word == left[0]:
+            left.pop(0)
+        else:
+            options.append(word)
+    return [*options, *overrides]
 
 
 def _refuse(message: str) -> NoReturn:
@@ -188,11 +201,11 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
     import hydra
     from omegaconf import DictConfig
 
-    from kfx.config import compose
+    from kfx.config import compose, registry
     from kfx.config.catalogue import config_folder
     from kfx.running import launcher
 
-    plugins, smoke, codes = typed.plugins, typed.smoke, [0]
+    plugins, smoke, codes = [asdict(plugin) for plugin in registry.plugins()], typed.smoke, [0]
 
     def job(raw: DictConfig) -> float | None:
         from kfx.running.job import start

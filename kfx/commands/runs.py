@@ -58,7 +58,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
     if not 0 <= parsed.tolerance < 1:
         raise ConfigError(f"--tolerance {parsed.tolerance:g}: expected a number from 0 to below 1")
     recorded = load_run(directory, parsed.plugin)
-    registry.require(recorded.plugins, str(directory))
+    registry.require(recorded.plugins, str(directory), no_others=True)
     check(recorded.config)
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     code = run(recorded.config, repeated)

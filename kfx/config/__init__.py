@@ -1,0 +1,1 @@
+"""From words and files to a typed, checked config."""

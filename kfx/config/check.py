@@ -89,9 +89,20 @@ def check(raw: DictConfig) -> Config:
 
 
 def sources(config: Config) -> dict[str, str]:
-    """`group=option` → what brings it, of each chosen option that is not kfx's own."""
-    chosen = [getattr(config, group) for group in GROUPS]
+    """`group=option` → what brings it, of each chosen option that is not kfx's own, parts of others too."""
+    chosen = [option for group in (*GROUPS, "interpolation") for option in _within(getattr(config, group))]
     return {f"{option.group}={option.name}": option.origin for option in chosen if option.origin != "kfx"}
+
+
+def _within(value: Any) -> Iterator[Option]:
+    """An option, and those that its fields hold at any depth."""
+    if isinstance(value, Option):
+        yield value
+        for name in value.fields():
+            yield from _within(getattr(value, name))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _within(each)
 
 
 def first_line(error: BaseException) -> str:

@@ -129,7 +129,9 @@ def smoke_words(raw: DictConfig) -> list[str]:
     words = raw.get("smoke")
     if not words:
         raise ConfigError("--smoke: this config has no list of overrides under `smoke`; add one to the experiment")
-    return [*map(str, words), "published=null"]
+    if not OmegaConf.is_list(words) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"smoke={words}: expected a list of overrides, as [optimizer.iterations=5]")
+    return [*words, "published=null"]
 
 
 def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:

@@ -6,14 +6,14 @@ import dataclasses
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 from kfx.outcomes import ConfigError
@@ -54,7 +54,7 @@ def ranged(default: Any, takes: str, test: Callable[[Any], bool], meaning: str, 
 
 MOST_POINTS = 10_000_000
 MOST_REPEATS = 10_000
-"""Larger numbers are slips, and would only show after memory or a life had gone by."""
+"""Larger numbers are slips, which would show only when memory or time had run out."""
 
 
 def positive(default: float, meaning: str) -> Any:
@@ -111,7 +111,7 @@ def rising(default: list[float] | None, meaning: str, *, null: str | None = None
 
 
 def parameter(default: float, low: float, high: float, meaning: str) -> Any:
-    """A kernel's parameter, > 0, that an optimizer moves within [low, high]; a variance may be 0 as well."""
+    """A kernel's parameter, > 0, that an optimizer moves within [low, high]."""
     metadata = {"bounds": (low, high)}
 
     def test(value: float) -> bool:
@@ -122,7 +122,9 @@ def parameter(default: float, low: float, high: float, meaning: str) -> Any:
 
 def variance(default: float, low: float, high: float, meaning: str) -> Any:
     """A kernel's parameter, >= 0, that an optimizer moves within [low, high]."""
-    return ranged(default, "a number >= 0", lambda v: math.isfinite(v) and v >= 0, meaning, bounds=(low, high))
+    return ranged(
+        default, "a number >= 0", lambda v: math.isfinite(v) and v >= 0, meaning, bounds=(low, high), may_be_zero=True
+    )
 
 
 def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning: str) -> Any:
@@ -291,39 +293,49 @@ def plug_in(paths: Sequence[str | Path]) -> None:
     """Register the options in these files; ConfigError with one line for a file that is missing or fails."""
     load()
     for path in map(Path, paths):
-        if not path.is_file() or path.suffix != ".py":
-            raise ConfigError(f"--plugin {path}: expected a Python file")
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        try:
+            source = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"--plugin {path}: expected a Python file ({error.strerror})") from error
+        sha256 = hashlib.sha256(source).hexdigest()
         if sha256 in _plugins:
             continue
-        name = f"kfx_plugin_{path.stem}_{sha256[:8]}"
-        spec = importlib.util.spec_from_file_location(name, path.resolve())
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # where its dataclasses look their annotations up
-        with _from(str(path)):
-            try:
-                spec.loader.exec_module(module)
-            except ConfigError as error:
-                raise ConfigError(f"--plugin {path}: {error}") from error
-            except (Exception, SystemExit) as error:  # of a stranger's code anything may come
-                raise ConfigError(f"--plugin {path}: {_where(error)}") from error
-        _plugins[sha256] = Plugin(str(path), sha256)
+        if any(plugin.path == str(path.resolve()) for plugin in plugins()):
+            raise ConfigError(f"--plugin {path}: has changed since it was loaded; start a new process")
+        module = ModuleType(f"kfx_plugin_{path.stem}_{sha256[:8]}")
+        module.__file__ = str(path.resolve())
+        before = {group: dict(options) for group, options in OPTIONS.items()}
+        sys.modules[module.__name__] = module  # where its dataclasses look their annotations up
+        try:
+            with _from(str(path)):
+                exec(compile(source, str(path), "exec"), module.__dict__)  # what was hashed, and no cached bytecode
+        except (Exception, SystemExit) as error:  # of a stranger's code anything may come
+            for group, options in before.items():
+                OPTIONS[group].clear()
+                OPTIONS[group].update(options)
+            del sys.modules[module.__name__]
+            why = str(error) if isinstance(error, ConfigError) else _where(error)
+            raise ConfigError(f"--plugin {path}: {why}") from error
+        _plugins[sha256] = Plugin(str(path.resolve()), sha256)
 
 
-def require(needed: Sequence[dict[str, str]], where: str) -> None:
-    """ConfigError unless the plugins in use are those that a record names, by their content."""
-    present = {plugin.sha256 for plugin in plugins()}
+def require(needed: Sequence[Mapping[str, str]], where: str, *, no_others: bool = False) -> None:
+    """ConfigError unless the plugins in use are those that a record names, by their content. no_others: and no more,
+    for they are part of its identity."""
+    present = {plugin.sha256: Path(plugin.path) for plugin in plugins()}
     for plugin in needed:
         if plugin["sha256"] in present:
             continue
-        name = Path(plugin["path"]).name
-        if any(Path(other.path).name == name for other in plugins()):
+        path = Path(plugin["path"])
+        if any(other.name == path.name for other in present.values()):
             raise ConfigError(
-                f"{where}: was made with another {name} (SHA-256 {plugin['sha256'][:12]}…); give that file"
+                f"{where}: was made with another {path.name} (SHA-256 {plugin['sha256'][:12]}…); give that file"
             )
-        raise ConfigError(f"{where}: was made with the plugin {plugin['path']}; add --plugin {plugin['path']}")
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        raise ConfigError(f"{where}: was made with the plugin {shown}; add --plugin {shown}")
+    surplus = set(present) - {plugin["sha256"] for plugin in needed}
+    if no_others and surplus:
+        raise ConfigError(f"{where}: was made without the plugin {present[min(surplus)].name}; leave it out")
 
 
 def _where(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""Kernel ridge regression with a kernel, and what its predictions are worth."""

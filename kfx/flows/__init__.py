@@ -1,0 +1,1 @@
+"""Flows: optimizers that move points."""

@@ -122,7 +122,7 @@ class Flow(Optimizer):
             "kernel": self.kernel.flat,
             "candidates": self.pool,
             "field_evaluations": self.field_evaluations,
-            "layers": self.layer_file_size,
+            "layer_bytes": self.layer_file_size,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Flow(Optimizer):
         )
         self.kernel = self.kernel.with_flat(state["kernel"])
         self.pool, self.pool_changed = torch.as_tensor(state["candidates"], device=x.device), True
-        self.field_evaluations, self.layer_file_size = state["field_evaluations"], state["layers"]
+        self.field_evaluations, self.layer_file_size = state["field_evaluations"], state["layer_bytes"]
 
     def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
         return self.kernel, self.x, self.along

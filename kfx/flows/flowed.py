@@ -40,6 +40,7 @@ class FlowedKernel(Kernel):
         together: bool = False,
     ) -> None:
         self._kernel, self._layers, self._together = kernel, layers, together
+        self.may_be_zero = kernel.may_be_zero
         self._digests, self._positions = carried
         self._rows = {digest.tobytes(): row for row, digest in reversed(list(enumerate(self._digests)))}
         super().__init__(kernel.parameters, kernel.trainable, kernel.limits)

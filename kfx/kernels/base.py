@@ -164,6 +164,7 @@ class Combination(Kernel):
         if not parts or not all(isinstance(part, Kernel) for part in parts):
             raise ValueError(f"{type(self).__name__} takes kernels, got {list(parts)!r}")
         self._made_of = tuple(parts)
+        self.may_be_zero = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.may_be_zero)
         values: dict[str, Any] = dict(own or {})
         inherited: dict[str, Bounds] = {}
         usual = list(values)

@@ -147,4 +147,5 @@ class FormulaOption(KernelOption):
 
         values = {name: getattr(self, name) for name in self.default_bounds()}
         bounds = {**self.default_bounds(), **common.pop("bounds")}
-        return Formula(type(self).formula, values, bounds=bounds, name=self.name, **common)
+        zero = [name for name, item in self.fields().items() if item.metadata.get("may_be_zero")]
+        return Formula(type(self).formula, values, bounds=bounds, may_be_zero=zero, name=self.name, **common)

@@ -20,6 +20,8 @@ class Parameters:
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
     default_trainable: ClassVar[tuple[str, ...] | None] = None
+    may_be_zero: frozenset[str] = frozenset()
+    """Parameters that may be 0, beside those whose name ends in `variance`."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class Parameters:
         for name in (*chosen, *self._bounds):
             self._require(name)
         for name, (low, _) in self._bounds.items():
-            if low <= 0 and not name.endswith("variance"):
+            if low < 0 or (low == 0 and not self._takes_zero(name)):
                 raise ValueError(f"{type(self).__name__}: bounds of {name} begin above 0, got {low:g}")
         self.trainable = tuple(name for name in self._values if name in chosen)
 
@@ -99,11 +101,14 @@ class Parameters:
     def _checked(self, name: str, value: float | Iterable[float]) -> Value:
         array = np.asarray(value, dtype=np.float64)
         # A variance may be 0 (its bounds then start at 0); a length or an exponent may not.
-        lowest_is_zero = name.endswith("variance")
+        lowest_is_zero = self._takes_zero(name)
         if not np.all(np.isfinite(array)) or not np.all(array >= 0 if lowest_is_zero else array > 0):
             accepted = "a finite number >= 0" if lowest_is_zero else "a finite number > 0"
             raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {array.tolist()!r}")
         return array.copy() if array.ndim else float(array)
+
+    def _takes_zero(self, name: str) -> bool:
+        return name.endswith("variance") or name in self.may_be_zero
 
     def _scalar(self, name: str) -> float:
         return float(self._values[name])

@@ -23,7 +23,7 @@ class Regularized(Kernel):
     default_bounds: ClassVar[Mapping[str, Bounds]] = {"regularization": (1e-12, 1e4)}
 
     def __init__(self, kernel: Kernel, regularization: Regularization, trained: bool = False) -> None:
-        self._kernel, self._scale = kernel, regularization.scale
+        self._kernel, self._scale, self.may_be_zero = kernel, regularization.scale, kernel.may_be_zero
         super().__init__(
             {**kernel.parameters, "regularization": regularization.value},
             [*kernel.trainable, *(["regularization"] if trained else [])],

@@ -1,0 +1,1 @@
+"""Arithmetic that the rest is built on."""

@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(slots=True)
 class Row:
-    """What the trace shows of an iteration beside its first evaluation.
+    """What the trace shows of an iteration, in addition to its first evaluation.
 
     told: what a surrogate was told, where that is not the objective. error: what ends the fit after this row.
     """
@@ -148,7 +148,10 @@ class Optimizer(abc.ABC):
         """The fitted kernel. NumericalError where there is none."""
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs: nested dicts and lists of numbers, text and arrays that do not change afterwards."""
+        """What `restore` needs: nested dicts and lists of numbers, text and arrays that do not change afterwards.
+
+        `layer_bytes` is how much of the file at `layer_path` it counts on.
+        """
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
@@ -179,11 +182,11 @@ class Optimizer(abc.ABC):
         """
         x, y, *along = data
         loss = self.loss(kernel, x, y)
-        restored = record.restore(streams)
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], record.layer_path
         task = Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
         self.start(task)
+        restored = record.restore(streams)  # the streams too, from which `start` may have drawn
         fit = _Fit(task, batch=None, restarts=0, stopped=False)
         first = 0
         if restored is not None:
@@ -212,7 +215,7 @@ class Optimizer(abc.ABC):
                 record.moved(iteration, *at)
             try:
                 if not self._iterate(iteration, fit, streams, record):
-                    last = iteration
+                    last, fit.stopped = iteration, True
                     break
             except NumericalError as error:
                 if not self.stops_where_it_stands:

@@ -111,6 +111,6 @@ class Part:
             "evaluations": self.before,
             "so_far": self.evaluations,
         }
-        if layers := state["own"].get("layers"):
+        if layers := state["own"].get("layer_bytes"):
             self.parts.bytes[self.layer_path.name] = layers
         self.parts.record.checkpoint(self.first + iteration, streams, whole, self.parts.bytes)

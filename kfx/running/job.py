@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,21 @@ class Stopped(KeyboardInterrupt):
 
 
 def start(
-    raw: DictConfig, jobs: int = 1, *, plugins: Sequence[str] = (), config_dir: str | None = None, smoke: bool = False
+    raw: DictConfig,
+    jobs: int = 1,
+    *,
+    plugins: Sequence[Mapping[str, str]] = (),
+    config_dir: str | None = None,
+    smoke: bool = False,
 ) -> tuple[int, float | None]:
     """What Hydra calls for each of its jobs: the exit code, and what a sweeper may minimise.
 
-    Results live in files; these two are for whoever waits. plugins, config_dir, smoke: as typed, for Hydra may have
-    started this process anew.
+    Results live in files; these two are for whoever waits. plugins (path and SHA-256), config_dir and smoke are those
+    of the command: Hydra may have started this process anew.
     """
     settings: Any = HydraConfig.get()
-    registry.plug_in(plugins)
+    registry.plug_in([plugin["path"] for plugin in plugins])
+    registry.require(plugins, str(settings.runtime.output_dir))
     compose.prepare()
     words = list(settings.overrides.task)
     if smoke:

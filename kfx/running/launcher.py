@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,7 +90,7 @@ class CoresLauncher(Launcher):
             "overrides": overrides,
             "roots": [str(root) for root in search_roots(folder)],
             "number": number + 1,
-            "plugins": [plugin.path for plugin in registry.plugins()],
+            "plugins": [asdict(plugin) for plugin in registry.plugins()],
         }
 
     def _returned(self, directory: Path, overrides: list[str]) -> JobReturn:

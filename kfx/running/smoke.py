@@ -33,10 +33,14 @@ def words_of(kernel: str, optimizer: str) -> list[str]:
     return [*_SMALL, f"kernel={kernel}", f"optimizer={optimizer}", *OPTIONS["optimizer"][optimizer].quick]
 
 
-@cache
 def pairs() -> list[tuple[str, str]]:
     """Kernels and optimizers that go together: those that the checks of a run let through."""
     registry.load()
+    return _pairs((*OPTIONS["kernel"], *OPTIONS["optimizer"]))
+
+
+@cache
+def _pairs(known: tuple[str, ...]) -> list[tuple[str, str]]:
     usual = without_hydra(composed(_SMALL))
     OmegaConf.set_struct(usual, False)
     found = []

@@ -53,7 +53,7 @@ def resume(directory: Path) -> int:
     """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened."""
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
-    registry.require(read_metrics(directory).get("plugins", []), str(directory))
+    registry.require(read_metrics(directory).get("plugins", []), str(directory), no_others=True)
     return _recorded(read_config(directory), directory, None, resume=True)
 
 

@@ -10,13 +10,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config import compose, registry
+from kfx.outcomes import KfxError
 from kfx.running import terminal
 from kfx.running.job import attempt
-from kfx.running.progress import numbered
+from kfx.running.progress import numbered, say
 from kfx.running.signals import INTERRUPTED
 
 
@@ -41,16 +43,26 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     with terminal.unfailing(), contextlib.suppress(KeyboardInterrupt):  # before a run could take note of it
         while (job := jobs.get()) is not None:
-            registry.plug_in(job["plugins"])
-            compose.prepare()
-            raw = OmegaConf.create(job["config"])
-            assert isinstance(raw, DictConfig)
             with numbered(job["number"], job["of"]):
-                code = attempt(raw, Path(job["directory"]), job["overrides"], [Path(root) for root in job["roots"]])
+                try:
+                    code = _done(job)
+                except KfxError as error:  # of a plugin that has changed or gone
+                    say(f"kfx: {error}")
+                    code = error.exit_code
             with contextlib.suppress(BrokenPipeError):  # nobody is left to hear it
                 os.write(answers, f"{code}\n".encode())
             if code in INTERRUPTED:
                 break
+
+
+def _done(job: dict[str, Any]) -> int:
+    """The exit code of one job, with the plugins that the command was given."""
+    registry.plug_in([plugin["path"] for plugin in job["plugins"]])
+    registry.require(job["plugins"], job["directory"])
+    compose.prepare()
+    raw = OmegaConf.create(job["config"])
+    assert isinstance(raw, DictConfig)
+    return attempt(raw, Path(job["directory"]), job["overrides"], [Path(root) for root in job["roots"]])
 
 
 if __name__ == "__main__":

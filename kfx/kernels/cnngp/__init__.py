@@ -1,0 +1,1 @@
+"""Convolutional networks of infinite width."""

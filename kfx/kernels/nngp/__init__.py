@@ -1,0 +1,1 @@
+"""Dense networks of infinite width."""
