@@ -109,6 +109,26 @@ def test_a_preset_of_ones_own_differs_from_an_option(in_folder):
         load(["kernel=wide"], "own")
 
 
+def test_options_may_stand_anywhere(kfx, in_folder):
+    (in_folder / "own/kernel").mkdir(parents=True)
+    (in_folder / "own/kernel/wide.yaml").write_text("# A wide Gaussian\ndefaults:\n  - rbf\nsigma: 7.5\n")
+    words = ["run", "optimizer.iterations=1", "kernel=wide", "--config-dir", "own", "figures=false", "seed=1"]
+    assert kfx(*words, "device.precision_check=off", "hydra.run.dir=r")[0] == 0
+    code, out, _ = kfx("run", "+experiment=darcy/boston_flow", "--smoke", "--cfg", "job")
+    assert code == 0
+    assert "name: diabetes" in out
+    assert kfx("list", "kernel", "--config-dir", "own", "wide")[1].startswith("# A wide Gaussian")
+
+
+def test_a_list_of_overrides_cannot_reach_hydra(kfx, in_folder):
+    for word in ("hydra.searchpath=[pkg://os]", "hydra.run.dir=x", "seed=1,2"):
+        code, _, err = kfx("run", "--smoke", f"smoke=['{word}']")
+        assert code == 2
+        assert len(err.splitlines()) == 1
+    code, _, err = kfx("run", "--smoke", "smoke=abc")
+    assert (code, "smoke=abc: expected a list of overrides" in err) == (2, True)
+
+
 def test_published_numbers_are_read():
     found = load(["+experiment=khalid/three_bumps_rbf"]).published
     assert [(each.metric, each.kernel, each.value) for each in found] == [("mse", "initial", 6.865)]

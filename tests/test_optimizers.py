@@ -19,6 +19,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import nll, rho
 from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
+from kfx.optimizers.loop import Optimizer, Question, Row
 from kfx.optimizers.loss import Loss
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
@@ -243,6 +244,45 @@ def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated(monkeypatch):
     amid = Rows(restored=rows.kept[2])
     assert fit(amid).parameters == whole.parameters
     assert [row[1].objective for row in amid] == [row[1].objective for row in rows[2:]]
+
+
+class Drawn(Optimizer):
+    """Draws its start when it starts, and ends early."""
+
+    def start(self, task):
+        self.kernel, self.rng, self.at = task.kernel, task.rng, task.rng.uniform(1, 2)
+
+    def ask(self, iteration, batch):
+        return None if iteration == 4 else Question(np.array([self.at]), gradient=False)
+
+    def tell(self, evaluation):
+        self.at = self.rng.uniform(1, 2)
+        return Row()
+
+    def result(self):
+        return self.kernel.with_flat([self.at])
+
+    def state(self):
+        return {"at": self.at}
+
+    def restore(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("iteration", [2, 4])
+def test_a_resumed_fit_has_the_streams_of_one_that_goes_on(iteration):
+    def fit(rows):
+        streams = Streams(0)
+        loss = partial(Loss, rho, Regularization())
+        fitted = Drawn(loss, FixedSampler(20), 9).fit(RBF(1.0), bumps(), streams, rows)
+        return fitted.flat, [row[1].vector for row in rows], streams.state()
+
+    whole = Rows()
+    expected = fit(whole)
+    again = fit(Rows(restored=whole.kept[iteration]))
+    assert again[0] == expected[0]
+    assert again[1] == expected[1][iteration:]
+    assert again[2] == expected[2]
 
 
 def test_extreme_exponents_come_back_from_scikit_learn():

@@ -92,7 +92,7 @@ def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder, own_registry):
 
 BROKEN = {
     "no file": (None, "expected a Python file"),
-    "a slip": ("import torch\n1 / 0\n", "ZeroDivisionError: division by zero (line 2)"),
+    "a slip": ("import torch\n1 / 0\n", "ZeroDivisionError: division by zero (mine.py, line 2)"),
     "no syntax": ("def f(:\n", "SyntaxError"),
     "a name that is taken": (
         "from kfx.options import KernelOption, option\n@option('kernel', 'rbf', '')\nclass K(KernelOption): ...\n",
@@ -103,6 +103,20 @@ BROKEN = {
         "kernels=mine: unknown group; it takes dataset, kernel",
     ),
     "an end": ("raise SystemExit(3)\n", "SystemExit: 3"),
+    "a field without a meaning": (
+        "from kfx.options import FormulaOption, option\n@option('kernel', 'mine', 'mine')\nclass K(FormulaOption):\n"
+        "    sigma: float = 1.0\n",
+        "kernel=mine: its field sigma: expected one of kfx.options' fields",
+    ),
+    "a function as an option": (
+        "from kfx.options import option\n@option('kernel', 'mine', 'mine')\ndef k(): ...\n",
+        "kernel=mine: expected a class on Option",
+    ),
+    "a build that fails": (
+        "from kfx.options import KernelOption, option\n@option('kernel', 'mine', 'mine')\nclass K(KernelOption):\n"
+        "    def make(self, image, **common):\n        return common['nothing']\n",
+        "kernel=mine: cannot be built: KeyError: 'nothing' (mine.py, line 5)",
+    ),
 }
 
 
@@ -111,11 +125,63 @@ def test_a_plugin_that_fails_is_one_line(kfx, in_folder, case):
     text, message = BROKEN[case]
     if text is not None:
         (in_folder / "mine.py").write_text(text)
-    code, out, err = kfx("run", "--plugin", "mine.py")
+    code, out, err = kfx("run", "--plugin", "mine.py", *(["kernel=mine"] if case == "a build that fails" else []))
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert message in err
     assert not (in_folder / "runs").exists()
+
+
+def test_what_fails_in_a_plugin_while_it_runs_is_a_reason_with_its_line(kfx, in_folder):
+    (in_folder / "mine.py").write_text(
+        "from kfx.options import FormulaOption, option, parameter\n@option('kernel', 'mine', 'mine')\n"
+        "class K(FormulaOption):\n    sigma: float = parameter(1.0, 0.1, 10.0, 'length')\n    @staticmethod\n"
+        "    def formula(x, y, sigma):\n        return x @ y\n"
+    )
+    words = ["dataset=diabetes", "kernel=mine", *SMALL, "hydra.run.dir=r"]
+    code, _, err = kfx("run", "--plugin", "mine.py", *words)
+    assert code == 1
+    assert "Traceback" not in err
+    assert "(mine.py, line 7)" in load_run("r").metrics["reason"]
+    (in_folder / "data.py").write_text(BLOCKS["chirp"].replace("np.sin(x[:n] ** 2)", "np.sin(x[:n] ** 2)[:-1]"))
+    code, _, err = kfx("run", "--plugin", "data.py", "dataset=chirp", *SMALL, "hydra.run.dir=d")
+    assert code == 2
+    assert "dataset chirp: y_train is no array (80, outputs)" in err
+
+
+def test_the_code_that_runs_is_the_code_that_was_hashed(kfx, in_folder):
+    import os
+
+    (in_folder / "mine.py").write_text(BLOCKS["periodic"])
+    stat = os.stat("mine.py")
+    assert kfx("list", "kernel", "periodic", "--plugin", "mine.py")[0] == 0
+    assert not (in_folder / "__pycache__").exists()
+    (in_folder / "mine.py").write_text(BLOCKS["periodic"].replace("parameter(1.0, 1e-2", "parameter(3.0, 1e-2"))
+    os.utime("mine.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert "has changed since it was loaded" in kfx("list", "kernel", "--plugin", "mine.py")[2]
+    registry._plugins.clear()
+    registry.OPTIONS["kernel"].pop("periodic")
+    assert registry.plug_in(["mine.py"]) is None
+    assert registry.OPTIONS["kernel"]["periodic"]().sigma == 3.0
+
+
+def test_a_plugin_too_many_is_named(kfx, in_folder):
+    plugins = write_plugins(in_folder)
+    assert kfx("run", *plugins[:2], "dataset=three_bumps", *SMALL, "hydra.run.dir=r")[0] == 0
+    code, _, err = kfx("rerun", "r", *plugins)
+    assert code == 2
+    assert "r: was made without the plugin " in err
+    assert "leave it out" in err
+
+
+def test_a_variance_of_ones_own_may_be_zero():
+    def shifted(x, y, offset):
+        return x @ y.mT + offset
+
+    kernel = Formula(shifted, {"offset": 0.0}, bounds={"offset": (0.0, 10.0)}, may_be_zero=["offset"])
+    assert (kernel + RBF()).with_flat([0.0, 1.0]).parameters["0.offset"] == 0.0
+    with pytest.raises(ValueError, match="offset takes a finite number > 0"):
+        Formula(shifted, {"offset": 0.0})
 
 
 def test_a_config_cannot_name_a_plugin(kfx, in_folder):

@@ -74,7 +74,7 @@ def _list(parsed: argparse.Namespace) -> int:
 def _show_option(group: str, name: str, own: str | None) -> None:
     """An option's keys, or a preset's or experiment's file."""
     if name not in registry.OPTIONS.get(group, {}):
-        print(file_of(group, name, own).read_text(), end="")
+        print(file_of(group, name, own).read_text(errors="replace"), end="")
         return
     schema = registry.OPTIONS[group][name]
     source = "" if schema.origin == "kfx" else f" [{schema.origin}]"

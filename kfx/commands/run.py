@@ -156,11 +156,14 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
     """The usage, and a table of every key that the chosen options have, with its present value."""
     from kfx.commands.catalogue import show_fields
     from kfx.config import compose
+    from kfx.config.check import check
     from kfx.config.nodes import plain
     from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, chosen
 
+    composed = compose.without_hydra(compose.composed(overrides, config_dir, smoke=smoke))
+    check(composed)
+    raw = plain(composed)
     print(_USAGE)
-    raw = plain(compose.without_hydra(compose.composed(overrides, config_dir, smoke=smoke)))
     for group in GROUPS:
         schema = chosen(group, group, raw[group]["name"])
         others = ", ".join(name for name in OPTIONS[group] if name != schema.name)
@@ -169,7 +172,7 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
         print()
     for name, schema in SECTIONS.items():
         print(f"{name}: {schema.description}" if name else schema.description)
-        show_fields(schema, raw[name] if name else raw, column="value")
+        show_fields(schema, raw.get(name, schema.defaults()) if name else raw, column="value")
         print()
     print("kfx list experiment shows the experiments for +experiment=NAME.")
     return 0

@@ -111,7 +111,10 @@ def composed(overrides: Sequence[str], search_path: str | None = None, *, smoke:
     """
     try:
         raw = _compose(overrides, search_path)
-        return _compose([*overrides, *smoke_words(raw)], search_path) if smoke else raw
+        if not smoke:
+            return raw
+        overrides = [*overrides, *smoke_words(raw)]
+        return _compose(overrides, search_path)
     except ConfigError:
         raise
     except Exception as error:  # files and words of any kind come through here, and so do errors
@@ -131,6 +134,9 @@ def smoke_words(raw: DictConfig) -> list[str]:
         raise ConfigError("--smoke: this config has no list of overrides under `smoke`; add one to the experiment")
     if not OmegaConf.is_list(words) or not all(isinstance(word, str) for word in words):
         raise ConfigError(f"smoke={words}: expected a list of overrides, as [optimizer.iterations=5]")
+    for override in _parse(list(words)):
+        if str(override.key_or_group).startswith("hydra") or override.is_sweep_override():
+            raise ConfigError(f"smoke: {override.input_line}: expected a key of the config, with one value")
     return [*words, "published=null"]
 
 

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -167,7 +168,7 @@ class Option:
     name: ClassVar[str] = ""
     description: ClassVar[str] = ""
     origin: ClassVar[str] = "kfx"
-    """`kfx`, the distribution that brings it, or a plugin's path."""
+    """`kfx`, the distribution that brings it and its version, or a plugin's file name."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -212,14 +213,33 @@ def option(group: str, name: str, description: str) -> Callable[[type[T]], type[
     def register(cls: type[T]) -> type[T]:
         if group not in OPTIONS:
             raise ConfigError(f"{group}={name}: unknown group; it takes {', '.join(OPTIONS)}")
+        if not (isinstance(cls, type) and issubclass(cls, Option)) or not _NAME.fullmatch(name):
+            raise ConfigError(f"{group}={name}: expected a class on Option, and a name of letters, digits and _")
         if name in OPTIONS[group]:
             raise ConfigError(f"{group}={name}: is there already, from {OPTIONS[group][name].origin}; rename it")
         made = dataclass(cls)
         made.group, made.name, made.description, made.origin = group, name, description, _origin
+        _check_fields(made)
         OPTIONS[group][name] = made
         return made
 
     return register
+
+
+_NAME = re.compile(r"\w+")
+
+
+def _check_fields(made: type[Option]) -> None:
+    """ConfigError for a field that does not explain itself, or whose default is none that it takes."""
+    for key, item in made.fields().items():
+        at, is_nested = f"{made.group}={made.name}: its field {key}", isinstance(item.default_factory, type)
+        if key == "name":
+            raise ConfigError(f"{at}: is reserved; rename it")
+        if not is_nested and not (item.metadata.get("takes") and item.metadata.get("meaning")):
+            raise ConfigError(f"{at}: expected one of kfx.options' fields, as parameter(default, low, high, meaning)")
+        low, high = item.metadata.get("bounds", (0.0, 1.0))
+        if not (is_nested or item.metadata["test"](made.defaults()[key])) or not 0 <= low < high < math.inf:
+            raise ConfigError(f"{at}: its default {item.default} or its bounds are not what it takes")
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
@@ -265,7 +285,7 @@ def load() -> None:
 
 def chosen(path: str, group: str, name: Any) -> type[Any]:
     """The option of a group by its name; ConfigError, with `path` as the key, where there is none."""
-    if name not in OPTIONS[group]:
+    if not isinstance(name, str) or name not in OPTIONS[group]:
         raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")
     return OPTIONS[group][name]
 
@@ -305,10 +325,14 @@ def plug_in(paths: Sequence[str | Path]) -> None:
         module = ModuleType(f"kfx_plugin_{path.stem}_{sha256[:8]}")
         module.__file__ = str(path.resolve())
         before = {group: dict(options) for group, options in OPTIONS.items()}
+        _sources.add(str(path))
         sys.modules[module.__name__] = module  # where its dataclasses look their annotations up
         try:
-            with _from(str(path)):
+            with _from(path.name):
                 exec(compile(source, str(path), "exec"), module.__dict__)  # what was hashed, and no cached bytecode
+            for group, options in OPTIONS.items():
+                for name in set(options) - set(before[group]):
+                    _check_types(options[name])
         except (Exception, SystemExit) as error:  # of a stranger's code anything may come
             for group, options in before.items():
                 OPTIONS[group].clear()
@@ -317,6 +341,17 @@ def plug_in(paths: Sequence[str | Path]) -> None:
             why = str(error) if isinstance(error, ConfigError) else _where(error)
             raise ConfigError(f"--plugin {path}: {why}") from error
         _plugins[sha256] = Plugin(str(path.resolve()), sha256)
+
+
+def _check_types(made: type[Option]) -> None:
+    """ConfigError for a field of a type that no config can hold."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        OmegaConf.structured(made)
+    except (OmegaConfBaseException, NameError, TypeError) as error:
+        raise ConfigError(f"{made.group}={made.name}: a field has a type that is none of a config: {error}") from error
 
 
 def require(needed: Sequence[Mapping[str, str]], where: str, *, no_others: bool = False) -> None:
@@ -338,10 +373,21 @@ def require(needed: Sequence[Mapping[str, str]], where: str, *, no_others: bool 
         raise ConfigError(f"{where}: was made without the plugin {present[min(surplus)].name}; leave it out")
 
 
-def _where(error: BaseException) -> str:
-    """An error in one line, with the line of the file that it came from."""
-    frame, line = error.__traceback__, None
+def in_plugin(error: BaseException) -> str | None:
+    """An error in one line, with the plugin and its line where it arose; None where it did not come from one."""
+    frame, found = error.__traceback__, None
     while frame is not None:
-        line, frame = frame.tb_lineno, frame.tb_next
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" + (f" (line {line})" if line is not None else "")
+        file = frame.tb_frame.f_code.co_filename
+        if file in _sources:
+            found = f"{Path(file).name}, line {frame.tb_lineno}"
+        frame = frame.tb_next
+    return None if found is None else f"{type(error).__name__}: {' '.join(str(error).split())} ({found})"
+
+
+_sources: set[str] = set()
+"""Files of plugins, by the names that tracebacks show."""
+
+
+def _where(error: BaseException) -> str:
+    """An error in one line."""
+    return in_plugin(error) or f"{type(error).__name__}: {' '.join(str(error).split())}"

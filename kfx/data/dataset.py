@@ -29,6 +29,25 @@ class Dataset:
     labels_test: np.ndarray | None = None
 
 
+def checked(data: Dataset) -> Dataset:
+    """The data set, if its parts fit together and its targets are numbers; DataError, naming the part, if not."""
+    for name in ("train", "test"):
+        x, y, labels = (getattr(data, f"{part}_{name}") for part in ("x", "y", "labels"))
+        if not (isinstance(x, np.ndarray) and x.ndim in (2, 4) and x.dtype.kind == "f"):
+            raise DataError(f"dataset {data.name}: x_{name} is no array (n, features) or (n, channels, height, width)")
+        if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.dtype.kind == "f" and len(y) == len(x)):
+            raise DataError(
+                f"dataset {data.name}: y_{name} is no array ({len(x)}, outputs) of numbers, as x_{name} has"
+            )
+        if labels is not None and len(labels) != len(x):
+            raise DataError(f"dataset {data.name}: labels_{name} has {len(labels)} entries, x_{name} {len(x)}")
+        if not np.isfinite(y.sum()) or not np.isfinite(x.sum()):
+            raise DataError(f"dataset {data.name}: x_{name} or y_{name} holds what is no finite number")
+    if data.x_train.shape[1:] != data.x_test.shape[1:] or data.y_train.shape[1:] != data.y_test.shape[1:]:
+        raise DataError(f"dataset {data.name}: training and test points or targets have different shapes")
+    return data
+
+
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     """(n, classes) with a 1 in each row's class."""
     return np.eye(classes)[labels]

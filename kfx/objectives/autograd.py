@@ -11,6 +11,7 @@ import torch
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.problem import Gram, pose
+from kfx.outcomes import Event, NumericalError
 
 
 def by_autograd(
@@ -35,7 +36,10 @@ def by_autograd(
             a = problem.theta.clone()
             a.diagonal().add_(problem.effective)
             a.requires_grad_(cotangent)
-            result = value(a, problem.y, sample_size)
+            try:
+                result = value(a, problem.y, sample_size)
+            except torch.linalg.LinAlgError as error:
+                raise NumericalError(Event.NOT_POSITIVE_DEFINITE, " ".join(str(error).split())) from error
             if not cotangent:
                 return float(result), None
             (to_a,) = torch.autograd.grad(result, a)

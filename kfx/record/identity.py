@@ -34,7 +34,9 @@ def identity(raw: DictConfig, config: Config) -> str:
     """Sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and the versions of kfx and of
     packages whose options were chosen."""
     parts: list[Any] = [content(raw), data_checksums(config), __version__]
-    outside = sorted(plugin.sha256 for plugin in registry.plugins()), sorted(set(sources(config).values()))
+    by_plugins = {Path(plugin.path).name for plugin in registry.plugins()}
+    packages = sorted(set(sources(config).values()) - by_plugins)
+    outside = sorted(plugin.sha256 for plugin in registry.plugins()), packages
     if any(outside):
         parts.append(outside)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -109,6 +109,8 @@ def _published(path: str, value: Any) -> list[Published]:
     if value is None:
         return []
     listed = isinstance(value, list)
+    if not listed and not isinstance(value, Mapping):
+        raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
     entries = value if listed else [value]  # one entry without a list: records of version 0.1
     return [make(f"{path}[{i}]" if listed else path, Published, _modern(entry)) for i, entry in enumerate(entries)]
 

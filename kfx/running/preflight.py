@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 
-from kfx.config.check import Config
+from kfx.config import registry
+from kfx.config.check import Config, sources
 from kfx.data.files import locate
 from kfx.flows.flow import Flow
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
-from kfx.outcomes import ConfigError, DataError
+from kfx.outcomes import ConfigError, DataError, KfxError
 
 _MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
 
@@ -48,11 +49,20 @@ def check(jobs: Sequence[Config]) -> None:
 
 def check_start(job: Config) -> None:
     """ConfigError if the start that a config describes is none for its kernel or its optimizer."""
-    kernel = job.kernel.build(job.dataset.image)
-    job.kernel.check_start(job, kernel)
-    if own := getattr(job.dataset, "kernel", None):
-        own.build(None)
-    job.optimizer.check_start(job, kernel)
+    try:
+        kernel = job.kernel.build(job.dataset.image)
+        job.kernel.check_start(job, kernel)
+        if own := getattr(job.dataset, "kernel", None):
+            own.build(None)
+        job.optimizer.check_start(job, kernel)
+        job.optimizer.build(job)
+    except KfxError:
+        raise
+    except Exception as error:  # of a stranger's code anything may come
+        if outside := sources(job):
+            why = registry.in_plugin(error) or f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{', '.join(outside)}: cannot be built: {why}") from error
+        raise
 
 
 def check_sizes(job: Config, n_train: int) -> None:

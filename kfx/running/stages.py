@@ -16,7 +16,7 @@ import torch
 
 from kfx.config import registry
 from kfx.config.check import Config, sources
-from kfx.data.dataset import Dataset, preprocess
+from kfx.data.dataset import Dataset, checked, preprocess
 from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
@@ -125,6 +125,8 @@ def load_data(config: Config, machine: Machine, record: Record) -> Task:
     """Load and preprocess the data set, or each of its folds by itself, and write what the run stands on."""
     streams = Streams(config.seed)
     whole = config.dataset.build(streams["data"])
+    if config.dataset.origin != "kfx":
+        whole = checked(whole)
     parts = [preprocess(part, config.dataset.preprocess) for part in config.evaluation.parts(whole, streams["data"])]
     tensors = [_tensors(part, machine) for part in parts]
     of_fit, of_evaluation = _threads(config, parts, machine)

@@ -125,6 +125,8 @@ def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | N
             return Status.FAILED, f"{error} ({error.event.help})", error.exit_code
         case KfxError():
             return Status.FAILED, str(error), error.exit_code
+        case Exception() if (of_plugin := registry.in_plugin(error)) is not None:
+            return Status.FAILED, of_plugin, 1
         case OSError():
             return Status.FAILED, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})", 1
         case MemoryError() | RuntimeError() if _is_out_of_memory(error):

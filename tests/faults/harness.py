@@ -68,6 +68,7 @@ def results(directory: Path) -> dict:
     trace = pd.read_csv(directory / "trace.csv", dtype=str, keep_default_na=False).drop(columns="seconds")
     metrics = json.loads((directory / "metrics.json").read_text())
     metrics.pop("timing", None)
+    metrics["plugins"] = [plugin["sha256"] for plugin in metrics.get("plugins", [])]  # their folders differ
     of_flows: dict = {}
     for path in [*directory.glob("flow.csv"), *directory.glob("layers-*.bin")]:
         of_flows[path.name] = path.read_bytes()
