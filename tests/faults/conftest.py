@@ -35,6 +35,18 @@ def counts() -> collections.Counter[str]:
     return _counts
 
 
+def pytest_sessionfinish(session):
+    """A process of several hands its counts over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["faults"] = dict(_counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """The first process adds up what the others counted."""
+    _counts.update(getattr(node, "workeroutput", {}).get("faults", {}))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter):
     if _counts:
