@@ -128,7 +128,7 @@ class GradientDescent(Optimizer):
         super().__init__(loss, sampler, iterations)
         self.rule, self.space_name, self.final, self.final_window = rule, space, final, final_window
         anywhere = redraw or (lambda kernel, rng: kernel.with_flat(random_within(kernel.bounds, rng)))
-        self.restarts = Restarts(max_reinitializations, anywhere)
+        self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
     def start(self, task: Task) -> None:
         self.kernel, self.space = task.kernel, Space(self.space_name, task.kernel.bounds)
@@ -151,7 +151,7 @@ class GradientDescent(Optimizer):
         self.window.extend(state["window"])
         self.rule.restore(state["rule"])
 
-    def restart(self, vector: np.ndarray) -> None:
+    def _go_on_from(self, vector: np.ndarray) -> None:
         self.position = self.space.to_coordinates(vector)
         self.rule.reset()
         self.window.clear()

@@ -53,10 +53,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Restarts:
-    """What happens where the objective cannot be evaluated: new parameters are drawn, at most so many times."""
+    """What happens where the objective cannot be evaluated: new parameters are drawn, at most so many times, and the
+    optimizer goes on from them with no memory of those before."""
 
     most: int
     draw: Callable[[Kernel, np.random.Generator], Kernel]
+    go_on_from: Callable[[np.ndarray], None]
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,6 @@ class Optimizer(abc.ABC):
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Go on from there; comes after `start`."""
 
-    def restart(self, vector: np.ndarray) -> None:
-        """Go on from other parameters, with no memory of those before; needed with `restarts` alone."""
-        raise NotImplementedError
-
     def keeps_batch(self, iteration: int) -> bool:
         """Whether this iteration has the batch of the one before."""
         return False
@@ -251,7 +249,7 @@ class Optimizer(abc.ABC):
             )
             if give_up:
                 evaluation.require()
-            self.restart(self.restarts.draw(fit.task.kernel, streams["optimizer"]).flat)
+            self.restarts.go_on_from(self.restarts.draw(fit.task.kernel, streams["optimizer"]).flat)
             return True
         if not evaluation.failed:
             self.sampler.observe(evaluation.rho_half)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,8 +22,6 @@ class Engine(Protocol):
     """
 
     program: tuple[Instruction, ...]
-    has_forward_mode: bool
-    """Whether `gram_along` is there."""
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         """K(x, y), (len(x), len(y)); with y None K(x, x), whose diagonal is not looked at."""
@@ -33,6 +31,11 @@ class Engine(Protocol):
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
         """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked."""
+
+
+@runtime_checkable
+class ForwardEngine(Engine, Protocol):
+    """An engine that carries derivatives along with the value."""
 
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray

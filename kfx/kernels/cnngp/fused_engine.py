@@ -31,8 +31,6 @@ class FusedEngine:
     The bits of entries and sums do not depend on the number of threads.
     """
 
-    has_forward_mode = True
-
     def __init__(self, program: tuple[Instruction, ...], weights: Sequence[float], biases: Sequence[float]) -> None:
         self.program = program
         self.convolutions = [k for k, instruction in enumerate(program) if isinstance(instruction.layer, Conv2d)]

@@ -12,7 +12,7 @@ from kfx.config.choices import ENGINES
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.cnngp.choice import engine_for, engine_on, prepare
-from kfx.kernels.cnngp.engine import Engine, Gradient
+from kfx.kernels.cnngp.engine import Engine, ForwardEngine, Gradient
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
 from kfx.kernels.parameters import Bounds
 
@@ -110,7 +110,7 @@ class CNNGP(Kernel):
         2.0 to 2.8 times the value's time for both, against 3.0 to 3.9 in reverse; `scripts/bench_cnngp.py` compares."""
         engine = self._engine(x)
         along: torch.Tensor | None = None
-        if engine.has_forward_mode and all(np.size(value) == 1 for value in self._values.values()):
+        if isinstance(engine, ForwardEngine) and all(np.size(value) == 1 for value in self._values.values()):
             factors = np.array(self._factors(engine.program))
             zeros = np.zeros_like(factors)
             gram, along = engine.gram_along(x, np.stack([factors, zeros]), np.stack([zeros, factors > 0]))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
 from kfx.kernels.cnngp.engine import Gradient, Scalar
@@ -176,8 +175,6 @@ class TorchEngine:
     weights, biases: of each instruction; 0 where it has none. tile_megabytes: memory of the maps alive at once.
     """
 
-    has_forward_mode = False
-
     def __init__(
         self,
         program: tuple[Instruction, ...],
@@ -221,11 +218,6 @@ class TorchEngine:
             return gradient, to_x
 
         return _halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE + _MAPS_OF_A_STEP * len(self.program)))
-
-    def gram_along(
-        self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        raise NotImplementedError("the torch engine has reverse mode alone")
 
     def _tile_side(self, x: torch.Tensor, maps: int) -> int:
         largest = max(height * width for height, width in (instruction.size for instruction in self.program))
