@@ -101,7 +101,7 @@ BAD = [
     (["~kernel"], "kernel.name=None", "rbf"),
     (["kernel.trainable=[gamma]"], "kernel=rbf", "no parameter 'gamma'; it has sigma"),
     (["kernel.bounds.sigma=[2,3]"], "kernel.sigma=1", "moves it within [2, 3]"),
-    (["kernel.bounds.sigma=[3,2]"], "kernel.bounds", "0 <= low < high"),
+    (["kernel.bounds.sigma=[3,2]"], "kernel.bounds", "low < high"),
     (["kernel=nngp", "kernel.bias_variance=0"], "kernel.bias_variance=0", "start inside"),
     (["dataset.preprocess=[whiten]"], "dataset.preprocess=['whiten']", "center, unit_norm, normalize"),
     (["device=cuda"], "device=cuda", "device=cpu"),

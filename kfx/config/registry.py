@@ -128,6 +128,11 @@ def variance(default: float, low: float, high: float, meaning: str) -> Any:
     )
 
 
+def signed_parameter(default: float, low: float, high: float, meaning: str) -> Any:
+    """A kernel's parameter of any sign, that an optimizer moves within [low, high]."""
+    return ranged(default, "a number", math.isfinite, meaning, bounds=(low, high), signed=True)
+
+
 def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning: str) -> Any:
     """A field that holds options: `convert(path, value)` makes them of what the config has."""
     return ranged(default, takes, lambda v: True, meaning, convert=convert)
@@ -238,7 +243,8 @@ def _check_fields(made: type[Option]) -> None:
         if not is_nested and not (item.metadata.get("takes") and item.metadata.get("meaning")):
             raise ConfigError(f"{at}: expected one of kfx.options' fields, as parameter(default, low, high, meaning)")
         low, high = item.metadata.get("bounds", (0.0, 1.0))
-        if not (is_nested or item.metadata["test"](made.defaults()[key])) or not 0 <= low < high < math.inf:
+        good_bounds = low < high < math.inf and (low > -math.inf if item.metadata.get("signed") else low >= 0)
+        if not (is_nested or item.metadata["test"](made.defaults()[key])) or not good_bounds:
             raise ConfigError(f"{at}: its default {item.default} or its bounds are not what it takes")
 
 

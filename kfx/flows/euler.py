@@ -86,7 +86,7 @@ class HybridFlow(EulerFlow):
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        self.parameters.restore(state["rule"])
+        self.parameters.restore(state["rule"], self.kernel.flat)
 
     def look_ahead(self, kernel: Kernel) -> Kernel:
         space = Space(self.space, kernel.bounds)

@@ -14,7 +14,7 @@ import torch
 from kfx.files import whole_file
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds
-from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.arrays import Array, as_tensor, in_kind, in_numpy
 from kfx.numerics.regularization import Regularization
 
 _BLOCK = 4096
@@ -40,7 +40,7 @@ class FlowedKernel(Kernel):
         together: bool = False,
     ) -> None:
         self._kernel, self._layers, self._together = kernel, layers, together
-        self.may_be_zero = kernel.may_be_zero
+        self.may_be_zero, self.signed = kernel.may_be_zero, kernel.signed
         self._digests, self._positions = carried
         self._rows = {digest.tobytes(): row for row, digest in reversed(list(enumerate(self._digests)))}
         super().__init__(kernel.parameters, kernel.trainable, kernel.limits)
@@ -89,6 +89,9 @@ class FlowedKernel(Kernel):
             blocks = [layer.move(block) for block in blocks]
         return torch.cat(blocks)
 
+    def settled(self, x: torch.Tensor) -> Self:
+        return self.with_parameters(**self.kernel.settled(self._transform(x)).parameters)
+
     def backend_on(self, device: torch.device) -> str:
         return self._kernel.backend_on(device)
 
@@ -113,7 +116,7 @@ class FlowedKernel(Kernel):
 
     def save(self, path: Path) -> None:
         """Parameters and carried points, whole; the layers stay in the file that they were recorded in."""
-        values = {f"parameter.{name}": np.asarray(value) for name, value in self._values.items()}
+        values = {f"parameter.{name}": in_numpy(value) for name, value in self._values.items()}
         positions = self._positions.cpu().numpy()
         with whole_file(path, durable=True) as stream:
             np.savez(stream, digests=self._digests, positions=positions, together=self._together, **values)  # type: ignore[arg-type]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from kfx.kernels.parameters import Bounds, Parameters
-from kfx.numerics.arrays import Array, as_tensor, in_kind
+from kfx.numerics.arrays import Array, Vector, as_kind, as_tensor, in_kind
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
@@ -37,6 +39,15 @@ class Kernel(Parameters, abc.ABC):
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         """Do beforehand what the first Gram matrix would otherwise do once, as compiling. Most have nothing to do."""
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
+        """The same kernel, its blocks where it will compute. Most have none."""
+        return self
+
+    def settled(self, x: torch.Tensor) -> Self:
+        """The kernel with what it otherwise takes from the points at hand, as a length, taken from these. Most take
+        nothing from there."""
+        return self
 
     @property
     def own_regularization(self) -> Regularization | None:
@@ -87,7 +98,7 @@ class Kernel(Parameters, abc.ABC):
     def pullback(self, x: Array) -> tuple[Any, Any]:
         """K(x, x) and the function that pulls a cotangent of it back.
 
-        `pull(G)` gives the gradient of Σ_ij G_ij K_ij to `flat`, a float64 vector; `pull(G, inputs=True)` gives
+        `pull(G)` gives the gradient of Σ_ij G_ij K_ij to `flat`, a vector of its kind; `pull(G, inputs=True)` gives
         the pair of that and the gradient to x, in x's shape. G counts both triangles and must be symmetric.
         """
         points = _points(x)
@@ -100,7 +111,7 @@ class Kernel(Parameters, abc.ABC):
             given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
             with self._within_numbers():
                 by_name, to_inputs = pull(given, inputs)
-            flat = self._flatten(by_name)
+            flat: Vector = self._flatten(by_name)
             return flat if to_inputs is None else (flat, in_kind(to_inputs.to(points.dtype), x))
 
         return in_kind(gram, x), pull_back
@@ -165,6 +176,7 @@ class Combination(Kernel):
             raise ValueError(f"{type(self).__name__} takes kernels, got {list(parts)!r}")
         self._made_of = tuple(parts)
         self.may_be_zero = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.may_be_zero)
+        self.signed = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.signed)
         values: dict[str, Any] = dict(own or {})
         inherited: dict[str, Bounds] = {}
         usual = list(values)
@@ -181,6 +193,22 @@ class Combination(Kernel):
             part.with_parameters(**{name: self._values[f"{i}.{name}"] for name in part.parameters})
             for i, part in enumerate(self._made_of)
         ]
+
+    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {f"{i}.{name}": value for i, part in enumerate(self.parts) for name, value in part.fresh(rng).items()}
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
+        moved = copy.copy(self)
+        moved._made_of = tuple(part.to(dtype, device) for part in self._made_of)
+        own = {f"{i}.{name}": value for i, part in enumerate(moved._made_of) for name, value in part.parameters.items()}
+        blocks = {
+            name: as_kind(self._values[name], value) for name, value in own.items() if isinstance(value, torch.Tensor)
+        }
+        return moved._replaced(blocks)
+
+    def settled(self, x: torch.Tensor) -> Self:
+        values = [part.settled(x).parameters for part in self.parts]
+        return self.with_parameters(**{f"{i}.{k}": v for i, part in enumerate(values) for k, v in part.items()})
 
     def backend_on(self, device: torch.device) -> str:
         return "+".join(sorted({part.backend_on(device) for part in self._made_of}))

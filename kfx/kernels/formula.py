@@ -19,6 +19,7 @@ class Formula(Kernel):
     formula: from points (n, …) and (m, …) and parameters, scalars by name, to (n, m), differentiable by autograd.
         Where a derivative does not exist, as that of a distance at 0, it must be one that autograd gives as a number.
     values: the parameters. bounds: the range of each, where it is not `(1e-4, 1e4)`. may_be_zero: those that may be 0.
+    signed: those that may be any number.
 
     A pullback computes each tile of rows twice, once for the value and once to pull back: a kernel that gives its own
     adjoint, as those beside this one, takes half the time and less memory.
@@ -34,9 +35,10 @@ class Formula(Kernel):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
         may_be_zero: Iterable[str] = (),
+        signed: Iterable[str] = (),
         name: str | None = None,
     ) -> None:
-        self.may_be_zero = frozenset(may_be_zero)
+        self.may_be_zero, self.signed = frozenset(may_be_zero), frozenset(signed)
         usual = dict.fromkeys(values, (1e-4, 1e4))
         super().__init__(values, trainable, {**usual, **(bounds or {})})
         self.formula, self.title = formula, str(name or getattr(formula, "__name__", "formula"))

@@ -25,12 +25,12 @@ def is_number(value: Any) -> bool:
 
 
 def _is_range(pair: Any) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) and 0 <= pair[0] < pair[1]
+    return isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) and pair[0] < pair[1]
 
 
 def _ranges(meaning: str) -> Any:
     # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
-    takes = "parameter: [low, high] with 0 <= low < high"
+    takes = "parameter: [low, high] with low < high, and 0 <= low unless it is signed"
     return ranged({}, takes, lambda v: all(map(_is_range, v.values())), meaning)
 
 
@@ -108,6 +108,8 @@ class KernelOption(Option, abc.ABC):
 
     def check_start(self, config: Config, kernel: Kernel) -> None:
         """ConfigError if the start that the config describes is none for the kernel as built."""
+        from kfx.kernels.parameters import are_many
+
         if self.initial in LENGTHS and "sigma" not in kernel.parameters:
             raise ConfigError(
                 f"kernel.initial={self.initial}: sets sigma, which kernel={self.name} does not have; use rbf, matern "
@@ -118,11 +120,12 @@ class KernelOption(Option, abc.ABC):
                 f"kernel.initial_range={self.initial_range}: used with kernel.initial=random or kernel.starts above 1; "
                 "set one of them"
             )
-        bounds = dict(zip(kernel.names, kernel.bounds, strict=True))
+        pairs = list(zip(kernel.names, kernel.keys, kernel.bounds, strict=True)) if self.initial_range else []
         for name, (low, high) in self.initial_range.items():
-            within = [bounds[full] for full, key in zip(kernel.names, kernel.keys, strict=True) if name in (full, key)]
+            within = [bound for full, key, bound in pairs if name in (full, key)]
             if not within:
-                raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(bounds)}")
+                known = kernel.trainable if are_many(kernel.parameters) else kernel.names
+                raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(known)}")
             if low < within[0][0] or high > within[0][1]:
                 raise ConfigError(
                     f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="
@@ -134,7 +137,7 @@ class KernelOption(Option, abc.ABC):
 class FormulaOption(KernelOption):
     """A kernel given by its formula in torch alone: `formula(x, y, **parameters)`; autograd makes its pullback.
 
-    A subclass has a field for each parameter, made by `parameter` or `variance`.
+    A subclass has a field for each parameter, made by `parameter`, `variance` or `signed_parameter`.
     """
 
     @staticmethod
@@ -147,5 +150,6 @@ class FormulaOption(KernelOption):
 
         values = {name: getattr(self, name) for name in self.default_bounds()}
         bounds = {**self.default_bounds(), **common.pop("bounds")}
-        zero = [name for name, item in self.fields().items() if item.metadata.get("may_be_zero")]
-        return Formula(type(self).formula, values, bounds=bounds, may_be_zero=zero, name=self.name, **common)
+        fields = self.fields().items()
+        own = {kind: [k for k, item in fields if item.metadata.get(kind)] for kind in ("may_be_zero", "signed")}
+        return Formula(type(self).formula, values, bounds=bounds, name=self.name, **own, **common)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel, Pull
@@ -23,7 +24,8 @@ class Regularized(Kernel):
     default_bounds: ClassVar[Mapping[str, Bounds]] = {"regularization": (1e-12, 1e4)}
 
     def __init__(self, kernel: Kernel, regularization: Regularization, trained: bool = False) -> None:
-        self._kernel, self._scale, self.may_be_zero = kernel, regularization.scale, kernel.may_be_zero
+        self._kernel, self._scale = kernel, regularization.scale
+        self.may_be_zero, self.signed = kernel.may_be_zero, kernel.signed
         super().__init__(
             {**kernel.parameters, "regularization": regularization.value},
             [*kernel.trainable, *(["regularization"] if trained else [])],
@@ -39,6 +41,12 @@ class Regularized(Kernel):
     def own_regularization(self) -> Regularization:
         """λ and its scale."""
         return Regularization(self._scalar("regularization"), self._scale)
+
+    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+        return self._kernel.fresh(rng)
+
+    def settled(self, x: torch.Tensor) -> Self:
+        return self.with_parameters(**self.kernel.settled(x).parameters)
 
     def backend_on(self, device: torch.device) -> str:
         return self._kernel.backend_on(device)

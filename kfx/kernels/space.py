@@ -2,40 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import torch
+
+from kfx.numerics.arrays import Vector, as_kind
 
 _LOWEST = 1e-12  # stands for a lower bound of 0 where a logarithm is taken
 
 
 class Space:
-    """A box in raw or logarithmic coordinates. bounds: (n, 2) in the parameters' own units."""
+    """A box in raw or logarithmic coordinates. bounds: (n, 2) in the parameters' own units; a parameter that may be
+    negative is always raw."""
 
     def __init__(self, name: str, bounds: np.ndarray) -> None:
-        self.is_log = name == "log"
-        self.bounds = np.maximum(bounds, _LOWEST) if self.is_log else bounds
-        self.low, self.high = (np.log(self.bounds) if self.is_log else self.bounds).T
+        logged = (bounds[:, 0] >= 0) if name == "log" else np.zeros(len(bounds), dtype=bool)
+        self.logged = logged if logged.any() else None
+        self.is_log = bool(logged.all()) and len(logged) > 0
+        self.bounds = np.where(logged[:, None], np.maximum(bounds, _LOWEST), bounds)
+        self.low, self.high = self._of_logged(np.log, self.bounds.T, 1.0)
+        self.is_free = not np.isfinite(self.bounds).any()
 
-    def to_coordinates(self, vector: np.ndarray) -> np.ndarray:
-        return np.log(vector) if self.is_log else vector
+    def to_coordinates(self, vector: Vector) -> Vector:
+        return self._of_logged(_module(vector).log, vector, 1.0)
 
-    def to_parameters(self, coordinates: np.ndarray) -> np.ndarray:
+    def to_parameters(self, coordinates: Vector) -> Vector:
+        if self.logged is None:
+            return coordinates
         # the logarithm of a bound and back may overshoot it by a bit
-        return _within(np.exp(coordinates), *self.bounds.T) if self.is_log else coordinates
+        low, high = (as_kind(bound, coordinates) for bound in self.bounds.T)
+        return _within(self._of_logged(_module(coordinates).exp, coordinates, 0.0), low, high)
 
-    def gradient(self, vector: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    def gradient(self, vector: Vector, slope: Vector) -> Vector:
         """From the gradient to the parameters to that to the coordinates."""
-        return slope * vector if self.is_log else slope
+        if self.logged is None:
+            return slope
+        return slope * vector if self.is_log else slope * _module(vector).where(self._mask(vector), vector, 1.0)
 
-    def project(self, coordinates: np.ndarray) -> np.ndarray:
+    def project(self, coordinates: Vector) -> Vector:
         """The nearest point of the box. NaN stays NaN, for the caller to see."""
-        return _within(coordinates, self.low, self.high)
+        if self.is_free:
+            return coordinates
+        return _within(coordinates, as_kind(self.low, coordinates), as_kind(self.high, coordinates))
+
+    def _of_logged(self, function: Callable[[Any], Any], vector: Any, harmless: Any) -> Any:
+        """The function of the entries whose logarithms are moved; the others as they are."""
+        if self.logged is None:
+            return vector
+        if self.is_log:
+            return function(vector)
+        module, mask = _module(vector), self._mask(vector)
+        return module.where(mask, function(module.where(mask, vector, harmless)), vector)
+
+    def _mask(self, vector: Vector) -> Any:
+        return torch.as_tensor(self.logged, device=vector.device) if isinstance(vector, torch.Tensor) else self.logged
 
 
-def _within(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.minimum(np.maximum(x, low), high)  # what np.clip does at a tenth of its price for a short vector
+def _module(vector: Vector) -> Any:
+    return torch if isinstance(vector, torch.Tensor) else np
+
+
+def _within(x: Any, low: Any, high: Any) -> Any:
+    module = _module(x)
+    return module.minimum(module.maximum(x, low), high)  # what clip does at a tenth of its price for a short vector
 
 
 def random_within(bounds: np.ndarray, rng: np.random.Generator, distribution: str = "log_uniform") -> np.ndarray:
     """A point within the bounds: `uniform`, or, for scales that may be off by decades, with uniform logarithms."""
     space = Space("log" if distribution == "log_uniform" else "raw", bounds)
-    return space.to_parameters(rng.uniform(space.low, space.high))
+    return np.asarray(space.to_parameters(rng.uniform(space.low, space.high)))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.space import random_within
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -48,11 +47,9 @@ def candidates(
 
 
 def random_kernel(built: Kernel, rng: np.random.Generator, start: KernelOption) -> Kernel:
-    """The same kernel, its trainable parameters drawn within `initial_range`, or their bounds where that is silent."""
-    ranges = start.initial_range
-    keys = [name if name in ranges else key for name, key in zip(built.names, built.keys, strict=True)]
-    box = np.array([ranges.get(key, bound) for key, bound in zip(keys, built.bounds, strict=True)])
-    return built.with_flat(random_within(box, rng, start.initial_distribution))
+    """The same kernel, its trainable parameters drawn within `initial_range`, or, where that is silent, as the kernel
+    draws them or within their bounds."""
+    return built.drawn(rng, start.initial_range, start.initial_distribution)
 
 
 def _natural(x: np.ndarray) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
 Array = np.ndarray | torch.Tensor
+Vector = np.ndarray | torch.Tensor
+"""Parameters of a kernel: float64 in NumPy, or in torch where a network has them."""
 
 
 def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -34,3 +37,22 @@ def by_one_thread(x: torch.Tensor) -> bool:
 def in_kind(result: torch.Tensor, asked_with: Any) -> Any:
     """`result` as a tensor if the caller brought one, else as a NumPy array."""
     return result if isinstance(asked_with, torch.Tensor) else result.cpu().numpy()
+
+
+def in_numpy(value: Any) -> np.ndarray:
+    """A number, an array or a tensor, wherever it is, as a NumPy array."""
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def as_kind(value: Any, like: Array) -> Any:
+    """`value` as an array of the kind, dtype and device of `like`."""
+    if isinstance(like, torch.Tensor):
+        return torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    return np.asarray(in_numpy(value), dtype=like.dtype)
+
+
+def is_finite(vector: Vector) -> bool:
+    """Whether every entry is a finite number."""
+    if isinstance(vector, torch.Tensor):
+        return bool(torch.isfinite(vector).all())
+    return all(map(math.isfinite, vector.tolist()))  # of a short one faster than NumPy

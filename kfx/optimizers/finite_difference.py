@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import Vector, as_kind, in_numpy
 from kfx.numerics.regularization import Regularization
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import Batch
@@ -43,25 +44,26 @@ class DifferencedLoss(Loss):
                 stacklevel=2,
             )
 
-    def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
+    def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         here = super().__call__(vector, batch, gradient=False)
         if not gradient or here.failed:
             return here
-        slope = np.empty_like(vector)
+        at = in_numpy(vector)
+        slope = np.empty_like(at)
         for i, (low, high) in enumerate(self.kernel.bounds):
-            ends = {vector[i] + self.step, vector[i] - self.step if self.scheme == "central" else vector[i]}
+            ends = {at[i] + self.step, at[i] - self.step if self.scheme == "central" else at[i]}
             above, below = (float(np.clip(end, low, high)) for end in (max(ends), min(ends)))
             if above == below:  # at the upper bound: look back
                 below = above - self.step
             values = []
             for end in (above, below):
                 there = here
-                if end != vector[i]:
-                    shifted = vector.copy()
+                if end != at[i]:
+                    shifted = at.copy()
                     shifted[i] = end
-                    there = super().__call__(shifted, batch, gradient=False)
+                    there = super().__call__(as_kind(shifted, vector), batch, gradient=False)
                 if there.failed:
                     return replace(here, events=there.events, detail=there.detail)
                 values.append(there.objective)
             slope[i] = (values[0] - values[1]) / (above - below)
-        return replace(here, gradient=slope)
+        return replace(here, gradient=as_kind(slope, vector))

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.space import Space, random_within
+from kfx.kernels.space import Space
+from kfx.numerics.arrays import Vector, as_kind
 from kfx.optimizers.loop import Optimizer, Question, Restarts, Row, Task
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -24,20 +25,22 @@ class Rule(abc.ABC):
     def state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.memory}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], like: Vector) -> None:
+        """Go on from there with vectors like this one."""
         for name in self.memory:
-            setattr(self, name, state[name])
+            held = state[name]
+            setattr(self, name, held if isinstance(held, (int, float)) else as_kind(held, like))
 
     @abc.abstractmethod
     def reset(self) -> None:
         """Forget every gradient seen so far."""
 
     @abc.abstractmethod
-    def point(self, position: np.ndarray) -> np.ndarray:
+    def point(self, position: Vector) -> Vector:
         """Where the gradient is wanted."""
 
     @abc.abstractmethod
-    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def step(self, position: Vector, gradient: Vector) -> Vector:
         """The next position."""
 
 
@@ -50,10 +53,10 @@ class SGD(Rule):
     def reset(self) -> None:
         pass
 
-    def point(self, position: np.ndarray) -> np.ndarray:
+    def point(self, position: Vector) -> Vector:
         return position
 
-    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def step(self, position: Vector, gradient: Vector) -> Vector:
         return position - self.learning_rate * gradient
 
 
@@ -67,12 +70,12 @@ class Nesterov(Rule):
         self.reset()
 
     def reset(self) -> None:
-        self.z: np.ndarray | float = 0.0
+        self.z: Any = 0.0
 
-    def point(self, position: np.ndarray) -> np.ndarray:
+    def point(self, position: Vector) -> Vector:
         return position - self.learning_rate * self.momentum * self.z
 
-    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def step(self, position: Vector, gradient: Vector) -> Vector:
         self.z = self.momentum * self.z + gradient
         return position - self.learning_rate * self.z
 
@@ -88,19 +91,19 @@ class Adam(Rule):
 
     def reset(self) -> None:
         self.steps = 0
-        self.mean: np.ndarray | float = 0.0
-        self.square: np.ndarray | float = 0.0
+        self.mean: Any = 0.0
+        self.square: Any = 0.0
 
-    def point(self, position: np.ndarray) -> np.ndarray:
+    def point(self, position: Vector) -> Vector:
         return position
 
-    def step(self, position: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    def step(self, position: Vector, gradient: Vector) -> Vector:
         self.steps += 1
         self.mean = self.beta1 * self.mean + (1 - self.beta1) * gradient
         self.square = self.beta2 * self.square + (1 - self.beta2) * gradient**2
         mean = self.mean / (1 - self.beta1**self.steps)
         square = self.square / (1 - self.beta2**self.steps)
-        return position - self.learning_rate * mean / (np.sqrt(square) + self.epsilon)
+        return position - self.learning_rate * mean / (square**0.5 + self.epsilon)
 
 
 class GradientDescent(Optimizer):
@@ -108,6 +111,7 @@ class GradientDescent(Optimizer):
 
     Where the objective cannot be evaluated the parameters are drawn anew, by `redraw`, or within their bounds, at most
     `max_reinitializations` times; then `NumericalError`.
+    step_rule: `gradient`; `normalized`, its direction alone, so that the learning rate is the length of a step.
     final: `last`, where the last step led; `best`, the evaluated point at the end of the `final_window` rows
     with the smallest mean objective.
     """
@@ -120,6 +124,7 @@ class GradientDescent(Optimizer):
         *,
         iterations: int,
         space: str,
+        step_rule: str = "gradient",
         final: str,
         final_window: int,
         max_reinitializations: int,
@@ -127,7 +132,8 @@ class GradientDescent(Optimizer):
     ) -> None:
         super().__init__(loss, sampler, iterations)
         self.rule, self.space_name, self.final, self.final_window = rule, space, final, final_window
-        anywhere = redraw or (lambda kernel, rng: kernel.with_flat(random_within(kernel.bounds, rng)))
+        self.is_normalized = step_rule == "normalized"
+        anywhere = redraw or (lambda kernel, rng: kernel.drawn(rng))
         self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
     def start(self, task: Task) -> None:
@@ -147,11 +153,13 @@ class GradientDescent(Optimizer):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.position, self.best_mean, self.best = state["position"], state["best_mean"], state["best"]
+        like = self.kernel.flat
+        self.position, self.best = (as_kind(state[name], like) for name in ("position", "best"))
+        self.best_mean = state["best_mean"]
         self.window.extend(state["window"])
-        self.rule.restore(state["rule"])
+        self.rule.restore(state["rule"], like)
 
-    def _go_on_from(self, vector: np.ndarray) -> None:
+    def _go_on_from(self, vector: Vector) -> None:
         self.position = self.space.to_coordinates(vector)
         self.rule.reset()
         self.window.clear()
@@ -167,6 +175,8 @@ class GradientDescent(Optimizer):
         if len(self.window) == self.final_window and mean < self.best_mean:
             self.best_mean, self.best = mean, vector
         slope = self.space.gradient(vector, evaluation.gradient)
+        if self.is_normalized and (length := float((slope * slope).sum() ** 0.5)) > 0:
+            slope = slope / length
         self.position = self.space.project(self.rule.step(self.position, slope))
         return Row()
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
+from kfx.numerics.arrays import Vector
 from kfx.optimizers.loop import Optimizer, Question, Row, Task
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
@@ -64,7 +65,7 @@ class GridSearch(Optimizer):
         if not evaluation.failed:
             self.totals[self.point] += evaluation.objective
             self.counts[self.point] += 1
-        slope = np.nan if evaluation.gradient is None else evaluation.gradient[self.entry]
+        slope = np.nan if evaluation.gradient is None else float(evaluation.gradient[self.entry])
         return Row(diagnostics={"gradient": slope} if self.gradient else {})
 
     def result(self) -> Kernel:
@@ -73,7 +74,7 @@ class GridSearch(Optimizer):
         means = np.where(self.counts > 0, self.totals / np.maximum(self.counts, 1), np.inf)
         return self.kernel.with_flat(self._at(int(np.argmin(means))))
 
-    def _at(self, point: int) -> np.ndarray:
-        vector = self.kernel.flat
+    def _at(self, point: int) -> Vector:
+        vector: Any = self.kernel.flat
         vector[self.entry] = self.values[point]
         return vector

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
@@ -31,7 +32,7 @@ class Question:
     where they are not the data's; the gradient to the points is then wanted too.
     """
 
-    vector: np.ndarray
+    vector: Vector
     gradient: bool = True
     kernel: Kernel | None = None
     points: torch.Tensor | None = None
@@ -58,7 +59,7 @@ class Restarts:
 
     most: int
     draw: Callable[[Kernel, np.random.Generator], Kernel]
-    go_on_from: Callable[[np.ndarray], None]
+    go_on_from: Callable[[Vector], None]
 
 
 @dataclass(frozen=True)

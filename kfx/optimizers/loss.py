@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import Vector, is_finite
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
@@ -31,10 +31,10 @@ class Evaluation:
     their shape, where it was asked for; factored: the Gram matrix then.
     """
 
-    vector: np.ndarray
+    vector: Vector
     objective: float
     rho: float
-    gradient: np.ndarray | None
+    gradient: Vector | None
     regularization: float
     jitter: float
     events: tuple[Event, ...] = ()
@@ -75,7 +75,7 @@ class Loss:
         self.kernel_evaluations = 0
         self.is_ratio = is_ratio(objective)
 
-    def __call__(self, vector: np.ndarray, batch: Batch, gradient: bool = True) -> Evaluation:
+    def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
         indices = torch.as_tensor(batch.indices, device=self.x.device)
         x, y = self.x.index_select(0, indices), self.y.index_select(0, indices)
@@ -97,7 +97,7 @@ class Loss:
     def _evaluated(
         self,
         kernel: Kernel,
-        vector: np.ndarray,
+        vector: Vector,
         x: torch.Tensor,
         y: torch.Tensor,
         batch: Batch,
@@ -109,7 +109,7 @@ class Loss:
         jitter = 0.0
         events: list[Event] = []
         try:
-            if not _is_finite(vector):
+            if not is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             with collect() as incidents:
                 events = incidents.events
@@ -133,7 +133,7 @@ class Loss:
                 if pull is not None:
                     slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
             jitter = incidents.jitter
-            finite = slope is None or _is_finite(slope)
+            finite = slope is None or is_finite(slope)
             finite = finite and (to_points is None or math.isfinite(float(to_points.sum())))  # one pass for all
             if not (math.isfinite(value) and finite):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
@@ -170,7 +170,3 @@ class Loss:
             rhos, _ = nested_rho(gram, y, sizes, regularization, False)
             value, cotangent = self.objective(gram, y, batch.sample_size, regularization, gradient)
         return value, rhos[0], rhos[-1] if batch.half_size is not None else math.nan, cotangent
-
-
-def _is_finite(vector: np.ndarray) -> bool:
-    return all(map(math.isfinite, vector.tolist()))

@@ -66,14 +66,18 @@ class OptimizerOption(Option, abc.ABC):
 
     def check_start(self, config: Config, kernel: Kernel) -> None:
         """ConfigError if it cannot start from the kernel as built."""
+        import numpy as np
+
+        from kfx.numerics.arrays import in_numpy
+
         if not self.keeps_within_bounds or config.kernel.initial != "explicit":
             return
-        for name, key, value, (low, high) in zip(kernel.names, kernel.keys, kernel.flat, kernel.bounds, strict=True):
-            if not low <= value <= high:
-                raise ConfigError(
-                    f"kernel.{name}={value:g}: optimizer {self.name} moves it within [{low:g}, {high:g}]; start "
-                    f"inside, or set kernel.bounds.{key}=[low,high]"
-                )
+        flat, (lows, highs) = in_numpy(kernel.flat), kernel.bounds.T
+        for i in np.flatnonzero((flat < lows) | (flat > highs))[:1]:
+            raise ConfigError(
+                f"kernel.{kernel.names[i]}={flat[i]:g}: optimizer {self.name} moves it within [{lows[i]:g}, "
+                f"{highs[i]:g}]; start inside, or set kernel.bounds.{kernel.keys[i]}=[low,high]"
+            )
 
     def moves_no_regularization(self) -> str:
         """The refusal of what moves no parameter but some of its own."""
@@ -81,7 +85,7 @@ class OptimizerOption(Option, abc.ABC):
 
 
 def space(default: str) -> Any:
-    return one_of(default, "raw", "log", meaning="log: moves the logarithms of the parameters")
+    return one_of(default, "raw", "log", meaning="log: moves the logarithms of parameters that cannot be negative")
 
 
 def rate(default: float = 0.1) -> Any:
@@ -96,6 +100,7 @@ def ends(default: list[float] | None, meaning: str) -> Any:
     return rising(default, meaning, null="kernel.bounds", lowest=0)
 
 
+_MOST_DIFFERENCES, _MOST_SEARCHED, _MOST_NAMED = 1000, 300, 40
 _LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space=log"
 
 
@@ -120,6 +125,9 @@ class GradientOption(OptimizerOption):
     """Gradient descent; a subclass says by which rule."""
 
     learning_rate: float = rate()
+    step_rule: str = one_of(
+        "gradient", "gradient", "normalized", meaning="normalized: by the gradient's direction, learning_rate long"
+    )
     space: str = space("raw")
     final: str = one_of(
         "last", "last", "best", meaning="best: the end of the final_window rows with the smallest mean objective"
@@ -147,6 +155,7 @@ class GradientOption(OptimizerOption):
             self.rule(),
             iterations=iterations,
             space=self.space,
+            step_rule=self.step_rule,
             final=self.final,
             final_window=self.final_window,
             max_reinitializations=self.max_reinitializations,
@@ -205,6 +214,14 @@ class FiniteDifference(GradientOption):
 
         objective, regularization = config.objective.build(), config.regularization.build()
         return partial(DifferencedLoss, self.step, self.scheme, objective, regularization)
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        if len(kernel.keys) > _MOST_DIFFERENCES:
+            raise ConfigError(
+                f"optimizer=finite_difference: takes at most {_MOST_DIFFERENCES} parameters, an evaluation each, and "
+                f"kernel={config.kernel.name} has {len(kernel.keys)}; use adam, sgd or nesterov"
+            )
+        super().check_start(config, kernel)
 
     def refuses_trained_regularization(self) -> str:
         return (
@@ -276,7 +293,15 @@ class Bayesian(OptimizerOption):
     def check_start(self, config: Config, kernel: Kernel) -> None:
         from kfx.optimizers.bayesian import search_box
 
-        for key, (low, high) in zip(kernel.keys, search_box(kernel.bounds, _pair(self.bounds)), strict=True):
+        box = search_box(kernel.bounds, _pair(self.bounds))
+        if len(box) > _MOST_SEARCHED:
+            raise ConfigError(
+                f"optimizer=bayesian: takes at most {_MOST_SEARCHED} parameters, and kernel={config.kernel.name} has "
+                f"{len(box)}; name some in kernel.trainable, or use adam, sgd or nesterov"
+            )
+        for key, (low, high) in zip(kernel.keys, box, strict=True):
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise ConfigError(f"kernel.bounds.{key}: optimizer=bayesian searches within bounds; set [low,high]")
             if low >= high:
                 raise ConfigError(
                     f"optimizer.bounds={self.bounds}: none of it lies within kernel.bounds.{key}; widen one"
@@ -322,8 +347,11 @@ class Grid(OptimizerOption):
     def check_start(self, config: Config, kernel: Kernel) -> None:
         name = self.parameter or kernel.names[0]
         if name not in kernel.names:
-            raise ConfigError(f"optimizer.parameter={name}: no trainable parameter; it takes {', '.join(kernel.names)}")
+            known = ", ".join(kernel.names[:_MOST_NAMED]) + (" …" if len(kernel.names) > _MOST_NAMED else "")
+            raise ConfigError(f"optimizer.parameter={name}: no trainable parameter; it takes {known}")
         low, high = kernel.bounds[kernel.names.index(name)]
+        if self.bounds is None and not (math.isfinite(low) and math.isfinite(high)):
+            raise ConfigError(f"optimizer.bounds=null: {name} has no bounds; set [low,high]")
         if self.bounds is not None and not low <= self.bounds[0] < self.bounds[1] <= high:
             raise ConfigError(
                 f"optimizer.bounds={self.bounds}: expected within kernel.bounds of {name}, [{low:g}, {high:g}]"

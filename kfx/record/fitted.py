@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
+import numpy as np
 import torch
 
 from kfx.flows.flow import Flow
@@ -21,6 +22,24 @@ if TYPE_CHECKING:
 
 def flow_path(directory: Path, part: int) -> Path:
     return directory / f"flow-{part}.npz"
+
+
+def parameter_path(directory: Path, name: str) -> Path:
+    """Where parameters that are too many for `metrics.json` are kept: name is `initial` or `final`."""
+    return directory / f"parameters-{name}.npz"
+
+
+def recorded_parameters(directory: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a record's kernel, the final ones if there are any. parameters: those in `metrics.json`."""
+    name = "final" if "final" in parameters else "initial"
+    path = parameter_path(directory, name)
+    if not any(key.endswith(".norm") for key in parameters[name]):
+        return dict(parameters[name])
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: stored[key] if stored[key].ndim else float(stored[key]) for key in stored.files}
+    except (ValueError, OSError, KeyError, EOFError, BadZipFile) as error:
+        raise RecordError(f"{path}: missing or damaged: {error}") from error
 
 
 def layer_path(directory: Path, part: int) -> Path:

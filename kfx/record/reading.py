@@ -50,7 +50,7 @@ class Run:
     def kernel(self) -> Kernel:
         """The fitted kernel; the initial one where the run ended before it was fitted."""
         from kfx.kernels.regularized import Regularized, as_recorded
-        from kfx.record.fitted import flow_path, flowed, recorded_layers
+        from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
         registry.require(self.plugins, str(self.directory))
         parameters = self.metrics["parameters"]
@@ -59,7 +59,7 @@ class Run:
         if config.regularization.selection != "fixed":
             chosen = config.regularization.build()
             built = Regularized(built, chosen, config.regularization.selection == "trained")
-        last = as_recorded(built, parameters.get("final", parameters["initial"]))
+        last = as_recorded(built, recorded_parameters(self.directory, parameters))
         part = len(parameters.get("folds", [0])) - 1
         path = flow_path(self.directory, part)
         if config.optimizer.moves_points and "final" in parameters and not path.is_file():

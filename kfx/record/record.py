@@ -17,6 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from kfx.files import Rows, digest, sync, whole_file, write_json, write_whole
 from kfx.kernels.base import Kernel
+from kfx.kernels.parameters import are_many, flat_parameters
+from kfx.numerics.arrays import in_numpy
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
@@ -24,6 +26,7 @@ from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
+from kfx.record.fitted import parameter_path
 from kfx.record.lock import Lock
 from kfx.record.reading import read_metrics, read_table
 from kfx.record.trace import Trace
@@ -155,7 +158,7 @@ class Record:
         if self.restored is not None:
             seconds, size = self.restored["seconds"], self.restored["bytes"]["trace.csv"]
         self.trace = Trace(self.directory / "trace.csv", kernel, diagnostics, size, seconds, self.remark)
-        self.metrics["parameters"] = {"initial": kernel.parameters}
+        self.metrics["parameters"] = {"initial": self._kept("initial", kernel)}
         self.write_metrics()
 
     def row(
@@ -309,11 +312,23 @@ class Record:
     def final_parameters(self, starts: Sequence[Kernel], kernels: Sequence[Kernel]) -> None:
         """Of the fitted kernel; of several folds', `initial` is the first one's, `final` the last one's, and
         `initial_folds` and `folds` are all."""
-        self.metrics["parameters"]["final"] = kernels[-1].parameters
+        self.metrics["parameters"]["final"] = self._kept("final", kernels[-1])
         if len(kernels) > 1:
-            self.metrics["parameters"]["initial_folds"] = [kernel.parameters for kernel in starts]
-            self.metrics["parameters"]["folds"] = [kernel.parameters for kernel in kernels]
+            self.metrics["parameters"]["initial_folds"] = [self._shown(kernel) for kernel in starts]
+            self.metrics["parameters"]["folds"] = [self._shown(kernel) for kernel in kernels]
         self.write_metrics()
+
+    def _kept(self, name: str, kernel: Kernel) -> dict[str, Any]:
+        """Parameters for `metrics.json`; where they are many, their norms, and they themselves as `name.npz`."""
+        if are_many(kernel.parameters):
+            with whole_file(parameter_path(self.directory, name)) as stream:
+                np.savez(stream, **{key: in_numpy(value) for key, value in kernel.parameters.items()})  # type: ignore[arg-type]
+        return self._shown(kernel)
+
+    @staticmethod
+    def _shown(kernel: Kernel) -> dict[str, Any]:
+        values = kernel.parameters
+        return flat_parameters(values) if are_many(values) else values
 
     def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
         """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.

@@ -12,12 +12,12 @@ import numpy as np
 
 from kfx.files import Rows, read_rows
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import flat_parameters
+from kfx.kernels.parameters import are_many, flat_parameters
+from kfx.numerics.arrays import Vector
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
 from kfx.record.columns import TRACE_COLUMNS
 
-_MOST_PARAMETER_COLUMNS = 256
 _MOST_WATCHED = 16
 _ROWS_AT_BOUND = 100
 
@@ -40,15 +40,15 @@ class Trace:
     ) -> None:
         self._kernel, self._diagnostics, self._remark = kernel, tuple(diagnostics), remark
         self._values = flat_parameters(kernel.parameters)
-        names = list(self._values)
-        self._parameter_names = names if len(names) <= _MOST_PARAMETER_COLUMNS else []
-        watched = kernel.names if self._parameter_names and len(kernel.names) <= _MOST_WATCHED else []
-        pairs = zip(kernel.names, kernel.bounds, strict=True)
-        self._bounds = {name: tuple(map(float, pair)) for name, pair in pairs if name in watched}
+        self._by_norms = are_many(kernel.parameters)
+        self._names = [] if self._by_norms else kernel.names
+        watched = self._names if len(self._names) <= _MOST_WATCHED else []
+        bounds = kernel.bounds.tolist() if watched else []
+        self._bounds = dict(zip(watched, map(tuple, bounds), strict=True))
         self._rows_at_bound = dict.fromkeys(self._bounds, 0)
         self.rho: list[float] = []
         """Every finite ρ so far."""
-        parameters = [f"parameter.{name}" for name in self._parameter_names]
+        parameters = [f"parameter.{name}" for name in self._values]
         self._rows = Rows(path, [*TRACE_COLUMNS, *parameters, *(f"diagnostic.{n}" for n in diagnostics)], keep=keep)
         if keep:
             before = read_rows(path)
@@ -77,7 +77,7 @@ class Trace:
         diagnostics: Mapping[str, float],
     ) -> dict[str, Any]:
         """Write a row; it comes back by name, with the parameters."""
-        values = self._values | dict(zip(self._kernel.names, evaluation.vector.tolist(), strict=True))
+        values = self._shown(evaluation.vector)
         row = {
             "iteration": iteration,
             "rho": evaluation.rho,
@@ -89,11 +89,17 @@ class Trace:
             "jitter": evaluation.jitter,
             "event": ";".join([*evaluation.events, *events, *self._at_bounds(values)]),
         }
-        own = [values[name] for name in self._parameter_names]
-        self._rows.write([*row.values(), *own, *(diagnostics.get(name, math.nan) for name in self._diagnostics)])
+        self._rows.write(
+            [*row.values(), *values.values(), *(diagnostics.get(name, math.nan) for name in self._diagnostics)]
+        )
         if math.isfinite(evaluation.rho):
             self.rho.append(evaluation.rho)
         return {**row, "parameters": values}
+
+    def _shown(self, vector: Vector) -> dict[str, float]:
+        if self._by_norms:
+            return flat_parameters({**self._kernel.parameters, **self._kernel.split(vector)})
+        return self._values | dict(zip(self._names, vector.tolist(), strict=True))
 
     def _at_bounds(self, values: Mapping[str, float]) -> list[Event]:
         """The event of a parameter that has now been at one of its bounds for so many rows, with a remark."""

@@ -27,9 +27,10 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     set_switches(config.device.allow_tf32)
     streams = Streams(config.seed)
     data = preprocess(config.dataset.build(streams["data"]), config.dataset.preprocess)
-    built = config.kernel.build(config.dataset.image)
+    built = config.kernel.build(config.dataset.image).to(dtype, device)
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
+    kernel = kernel.settled(x_train)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"gram.npy": x_train} | ({"gram_test.npy": x_test} if test else {})
     paths = []

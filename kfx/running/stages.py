@@ -169,7 +169,7 @@ def _threads(config: Config, parts: Sequence[Dataset], machine: Machine) -> tupl
 def choose_starts(task: Task) -> list[Kernel]:
     """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
     config = task.config
-    built = config.kernel.build(config.dataset.image)
+    built = config.kernel.build(config.dataset.image).to(task.machine.dtype, task.machine.device)
     drawn = candidates(config.kernel, built, task.parts, task.streams["initial_parameters"])
     worst, selection = config.kernel.start_from == "worst", config.regularization.selection
     if worst and selection == "validation":  # as it will be evaluated
