@@ -18,6 +18,7 @@ class Dataset:
     x_train, x_test: (n, features) or (n, channels, height, width), float64.
     y_train, y_test: (n, outputs), float64: one-hot rows, ±1, or values.
     labels_train, labels_test: (n,) class numbers, or None for regression.
+    energy: (n_test, n_test), of a norm vᵀ A v of functions on the test points, in which errors are measured too.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Dataset:
     y_test: np.ndarray
     labels_train: np.ndarray | None = None
     labels_test: np.ndarray | None = None
+    energy: np.ndarray | None = None
 
 
 def checked(data: Dataset) -> Dataset:

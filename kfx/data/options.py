@@ -162,6 +162,32 @@ class Line(_NoisyCurve):
         return line(self.n_train, self.n_test, self.noise, rng)
 
 
+@option(
+    "dataset", "elliptic_1d", "Solution u of -(a u')' = f at nodes of (0, 1), a rough (Owhadi & Yoo 2019, section 5)"
+)
+class Elliptic1D(DatasetOption):
+    n_train: int = count(128, 2, "nodes that are training points", most=100_000)
+    n_test: int | None = count_or_null(None, 1, "all nodes", "test points: every node, or the first so many at random")
+    intervals: int = count(256, 3, "elements of (0, 1): one more than there are inner nodes", most=100_000)
+    points: str = one_of(
+        "random",
+        "random",
+        "dyadic",
+        meaning="random: by seed; dyadic: from coarse to fine, so that the first 2^k - 1 have distance 2^-k",
+    )
+    conductivity: str = one_of(
+        "rough", "rough", "one", meaning="a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j to 4"
+    )
+
+    def available(self) -> int:
+        return self.intervals - 1
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.synthetic import elliptic_1d
+
+        return elliptic_1d(self.n_train, self.n_test, self.intervals, self.points, self.conductivity, rng)
+
+
 # ---- tables, of which training and test points are taken
 
 

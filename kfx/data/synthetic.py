@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kfx.data.dataset import Dataset
+from kfx.numerics import elliptic
 from kfx.outcomes import DataError
 
 
@@ -112,3 +113,28 @@ def gp_sample(
     y = vectors @ (np.sqrt(eigenvalues.clip(min=0.0)) * rng.standard_normal(len(x)))
     y_train = y[:n_train] + noise * rng.standard_normal(n_train)
     return Dataset("gp_sample", x[:n_train], y_train[:, None], x[n_train:], y[n_train:, None])
+
+
+def elliptic_1d(
+    n_train: int, n_test: int | None, intervals: int, points: str, conductivity: str, rng: np.random.Generator
+) -> Dataset:
+    """u of −(a u')' = f on (0, 1), u = 0 at both ends, at nodes i/intervals, by linear elements on these nodes; with
+    the energy norm ∫ a v'² of functions on all of them (Owhadi & Yoo 2019, eq. 5.1 and Fig. 5.1–5.3)."""
+    x = elliptic.nodes(intervals)
+    a = elliptic.CONDUCTIVITIES[conductivity](elliptic.midpoints(intervals))
+    u = elliptic.solution(a, elliptic.smooth_source(x))
+    order = rng.permutation(len(x)) if points == "random" else _coarse_to_fine(intervals)
+    train = order[:n_train]
+    test = np.arange(len(x)) if n_test is None else rng.permutation(len(x))[:n_test]
+    energy = elliptic.energy_matrix(a) if n_test is None else None
+    return Dataset("elliptic_1d", x[train, None], u[train, None], x[test, None], u[test, None], energy=energy)
+
+
+def _coarse_to_fine(intervals: int) -> np.ndarray:
+    """Numbers of the inner nodes: the middle, the middles of the halves, of the quarters, and so on."""
+    step = 2 ** (intervals - 1).bit_length()
+    found: dict[int, None] = {}
+    while step > 1:
+        step //= 2
+        found |= dict.fromkeys(range(step, intervals, step))
+    return np.array(list(found)) - 1

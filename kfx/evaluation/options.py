@@ -88,6 +88,7 @@ class EvaluationOption(Option, abc.ABC):
         "as [1,10] for grades",
     )
     train_error: bool = flag(False, "also train_mse and train_mae: on the training points")
+    rho: bool = flag(False, "also rho: the interpolant of N_I points beside that of the largest N_I, in the RKHS norm")
     posterior_variance: bool = flag(False, "also the variance of each prediction")
     save_predictions: bool = flag(False, "keep them in predictions.npz")
 
@@ -95,6 +96,8 @@ class EvaluationOption(Option, abc.ABC):
         super().__post_init__()
         if self.rcond is not None and self.solver != "lstsq":
             raise FieldError("rcond", self.rcond, f"null with solver={self.solver}; only lstsq cuts eigenvalues off")
+        if self.rho and self.solver != "cholesky":
+            raise FieldError("rho", True, f"false with solver={self.solver}; it needs cholesky")
         if self.posterior_variance and self.solver != "cholesky":
             raise FieldError("posterior_variance", True, f"false with solver={self.solver}; it needs cholesky")
 
@@ -131,6 +134,7 @@ class EvaluationOption(Option, abc.ABC):
             variance=self.posterior_variance,
             clip=None if self.clip is None else (self.clip[0], self.clip[1]),
             train_error=self.train_error,
+            rho=self.rho,
         )
 
     def check(self, config: Config) -> None:
@@ -147,15 +151,19 @@ class EvaluationOption(Option, abc.ABC):
 class TestPoints(EvaluationOption):
     repeats: int = count(1, 1, "different random subsets", most=MOST_REPEATS)
     balanced: bool = flag(False, "equal numbers of each class")
+    order: str = one_of("random", "random", "file", meaning="file: the first N_I training points, as they come")
 
     def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
         from kfx.evaluation.scoring import interpolation_order
 
-        orders = [interpolation_order(parts[0], self.balanced, streams["evaluation"]) for _ in range(self.repeats)]
+        rng = streams["evaluation"] if self.order == "random" else None
+        orders = [interpolation_order(parts[0], self.balanced, rng) for _ in range(self.repeats)]
         return [(repeat, 0, order) for repeat, order in enumerate(orders)]
 
     def check(self, config: Config) -> None:
         super().check(config)
+        if self.order == "file" and self.repeats > 1:
+            raise ConfigError(f"evaluation.repeats={self.repeats}: with evaluation.order=file all are the same; set 1")
         if config.dataset.n_test == 0:
             raise ConfigError(
                 "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"

@@ -13,6 +13,7 @@ import torch
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.kernels.base import Kernel
 from kfx.numerics.incidents import collect
+from kfx.numerics.linear_algebra import cholesky, solve_lower
 from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 _TEST_BLOCK = 2000
 
 
-def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator) -> np.ndarray:
-    """A random order of the training points; each head of it is a subset. Balanced: each head holds the classes
-    in equal numbers, as far as they go."""
-    order = rng.permutation(len(data.x_train))
+def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator | None) -> np.ndarray:
+    """An order of the training points, random, or with None their own; each head of it is a subset. Balanced: each
+    head holds the classes in equal numbers, as far as they go."""
+    order = np.arange(len(data.x_train)) if rng is None else rng.permutation(len(data.x_train))
     if not balanced:
         return order
     assert data.labels_train is not None
@@ -43,8 +44,8 @@ class Scoring:
     """How predictions are made and judged.
 
     regularizations: each is evaluated. own: a kernel that brings its λ is evaluated with that, under the name of the
-    first of them. clip: lowest and highest that a prediction may be. train_error: also on the
-    training points.
+    first of them. clip: lowest and highest that a prediction may be. train_error: also on the training points.
+    rho: also the interpolant's relative distance, in the RKHS norm, to that of the largest N_I.
     """
 
     regularizations: Sequence[Regularization]
@@ -54,6 +55,7 @@ class Scoring:
     variance: bool = False
     clip: tuple[float, float] | None = None
     train_error: bool = False
+    rho: bool = False
 
 
 def evaluate(
@@ -87,6 +89,7 @@ def evaluate(
         failures.append(f"{name} {kernel!r}: {error}")
         gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
         cross = gram.new_full((len(x_test), largest), math.nan)
+    largest_norms: dict[float, torch.Tensor] = {}
     for size in sizes:
         for regularization in scoring.regularizations:
             used = gram[:size, :size]
@@ -107,6 +110,13 @@ def evaluate(
                     if not all(map(math.isfinite, found.values())):
                         raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
                     measured |= found
+                    if scoring.rho:
+                        of_largest = (own or regularization).of(gram)
+                        if of_largest not in largest_norms:
+                            w = solve_lower(cholesky(gram, of_largest), targets.to(torch.float64))
+                            largest_norms[of_largest] = w.square().sum(dim=1)
+                        energy = largest_norms[of_largest]
+                        measured["rho"] = float(energy[size:].sum() / energy.sum())
                     if scoring.train_error:
                         fitted = [
                             _predicted(kernel.gram(block, points[:size]), alpha, scoring.clip)
@@ -136,13 +146,18 @@ def evaluate(
 
 
 def _predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
-    prediction = (cross.to(torch.float64) @ alpha).cpu().numpy()
+    blocks = [block.to(torch.float64) @ alpha for block in cross.split(_TEST_BLOCK)]
+    prediction = torch.cat(blocks).cpu().numpy()
     return prediction if clip is None else prediction.clip(*clip)
 
 
 def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
-    """MSE and MAE over test points and outputs, and the accuracy in [0, 1] where there are classes."""
+    """MSE and MAE over test points and outputs, the accuracy in [0, 1] where there are classes, and, where the data have
+    an energy norm, the squared error in it over the target's."""
     result = _errors(prediction, data.y_test)
+    if data.energy is not None:
+        error, y = prediction - data.y_test, data.y_test
+        result["energy_error"] = float(np.sum(error * (data.energy @ error)) / np.sum(y * (data.energy @ y)))
     if data.labels_test is not None:
         return {"accuracy": float(np.mean(predicted_labels(prediction) == data.labels_test)), **result}
     return result
@@ -157,9 +172,11 @@ def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str
 def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     """What `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
+    energy = ["energy_error"] if data.energy is not None else []
+    kept = ["rho"] if scoring.rho else []
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
-    return [*accuracy, "mse", "mae", *train, *spread, "effective_regularization", "jitter"]
+    return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, "effective_regularization", "jitter"]
 
 
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
     from kfx.kernels.dot_product import Linear, Polynomial
     from kfx.kernels.formula import Formula
+    from kfx.kernels.greens_function import GreensFunction
     from kfx.kernels.nngp.kernel import NNGP
     from kfx.kernels.regularized import Regularized
     from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
@@ -22,6 +23,7 @@ __all__ = [
     "Conv2d",
     "Erf",
     "Formula",
+    "GreensFunction",
     "Kernel",
     "Laplace",
     "Linear",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "CNNGP": "cnngp.kernel",
     "Formula": "formula",
+    "GreensFunction": "greens_function",
     "NNGP": "nngp.kernel",
     "Regularized": "regularized",
     **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "cnngp.layers"),

@@ -200,9 +200,11 @@ class Combination(Kernel):
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
         moved = copy.copy(self)
         moved._made_of = tuple(part.to(dtype, device) for part in self._made_of)
-        own = {f"{i}.{name}": value for i, part in enumerate(moved._made_of) for name, value in part.parameters.items()}
         blocks = {
-            name: as_kind(self._values[name], value) for name, value in own.items() if isinstance(value, torch.Tensor)
+            f"{i}.{name}": as_kind(self._values[f"{i}.{name}"], value)
+            for i, part in enumerate(moved._made_of)
+            for name, value in part.parameters.items()
+            if isinstance(value, torch.Tensor)
         }
         return moved._replaced(blocks)
 

@@ -10,6 +10,7 @@ from kfx.config.choices import ARCHITECTURES, ENGINES
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     OPTIONS,
+    Config,
     count,
     nested,
     one_of,
@@ -96,6 +97,39 @@ class Polynomial(KernelOption):
         from kfx.kernels import Polynomial
 
         return Polynomial(self.degree, self.gamma, self.bias_variance, **common)
+
+
+# ---- of a differential equation
+
+
+@option(
+    "kernel",
+    "greens_function",
+    "Green's function of -(b u')' on (0, 1), whose conductivity b is learned (Owhadi & Yoo 2019, section 5)",
+)
+class GreensFunction(KernelOption):
+    input_gradients = False
+
+    modes: int = count(64, 1, "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here", most=10_000)
+    intervals: int = count(256, 2, "elements of (0, 1); points are nodes i / intervals", most=100_000)
+    conductivity: str = one_of(
+        "one", "one", "rough", meaning="what multiplies it at the start: 1, or the conductivity of dataset=elliptic_1d"
+    )
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import GreensFunction
+
+        return GreensFunction(self.modes, self.intervals, self.conductivity, **common)
+
+    def check(self, config: Config) -> None:
+        intervals = getattr(config.dataset, "intervals", None)
+        if intervals is None:
+            raise ConfigError(f"kernel={self.name}: takes nodes of an interval; use dataset=elliptic_1d")
+        if intervals != self.intervals:
+            raise ConfigError(f"kernel.intervals={self.intervals}: expected dataset.intervals, {intervals}")
+        if config.dataset.preprocess:
+            raise ConfigError(f"dataset.preprocess={config.dataset.preprocess}: moves the nodes; set []")
+        super().check(config)
 
 
 # ---- made of others
