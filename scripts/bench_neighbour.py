@@ -31,7 +31,7 @@ CASES = {
     ],
 }
 QUIET = ["figures=false", "device.precision_check=off", "evaluation.batches=0", "flow.snapshots=0"]
-NO_MEASURES = ["flow.evaluate_every=0", "flow.evaluate_last=0"]
+NO_MEASURES = ["follow.every=0", "follow.last=0"]
 WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
     "as before": ({"GOMP_SPINCOUNT": "300000"}, [f"device.threads={len(os.sched_getaffinity(0))}"]),
     "kfx": ({}, []),

@@ -25,6 +25,9 @@ class MemoryRecord(list):
     def checkpoint(self, iteration, streams, state):
         self.kept[iteration] = iteration, copy.deepcopy(as_on_disk(state)), copy.deepcopy(streams.state())
 
+    def wants(self, iteration, *, final=False):
+        return True
+
     def moved(self, layer, kernel, x, along, *, final=False):
         self.positions[layer] = x, along
 

@@ -52,9 +52,9 @@ BAD = [
     (["optimizer=flow_euler", "sampler.samples=2"], "sampler.samples=2", "set 1"),
     (["flow.step_rule=fast"], "flow.step_rule=fast", "one of relative, absolute, constant"),
     (
-        ["optimizer=flow_euler", "flow.evaluate_every=2", "evaluation.regularization.value=validation"],
+        ["optimizer=flow_euler", "follow.every=2", "evaluation.regularization.value=validation"],
         "evaluation.regularization.value=validation",
-        "flow.evaluate_every=0",
+        "follow.every=0",
     ),
     (["regularization.points=6"], "regularization.points=6", "at least twice folds=5"),
     (["sampler.choice=stratified", "dataset=diabetes"], "sampler.choice=stratified: dataset diabetes", "uniform"),

@@ -52,7 +52,7 @@ def test_the_fitted_curve_is_the_prediction(kfx):
 @pytest.fixture
 def flowed(kfx):
     words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=6", "dataset.n_train=30"]
-    small = ["flow.evaluate_every=3", "flow.snapshots=3", "flow.evaluate_last=2", "flow.record_layers=true"]
+    small = ["follow.every=3", "flow.snapshots=3", "follow.last=2", "flow.record_layers=true"]
     assert kfx("run", *words, *small, *QUICK)[0] == 0
     return load_run("r")
 

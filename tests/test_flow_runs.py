@@ -14,7 +14,7 @@ from kfx.data import synthetic
 from kfx.flows.euler import HybridFlow
 from kfx.flows.flow import FlowSettings
 from kfx.flows.flowed import FlowedKernel
-from kfx.flows.follower import linearly_separable, mean_squared_distances
+from kfx.evaluation.follower import linearly_separable, mean_squared_distances
 from kfx.flows.layers import StepRule
 from kfx.flows.vector_field import (
     Interpolation,
@@ -47,7 +47,7 @@ def test_distances_and_separability():
 
 def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=6", "dataset.n_train=30", "seed=1"]
-    small = ["flow.evaluate_every=3", "flow.snapshots=3", "flow.evaluate_last=2", "device.precision_check=off"]
+    small = ["follow.every=3", "flow.snapshots=3", "follow.last=2", "device.precision_check=off"]
     assert kfx("run", *words, *small, "hydra.run.dir=r")[0] == 0
     table = pd.read_csv("r/flow.csv")
     assert sorted(table["layer"].unique()) == [0, 3, 6], "of 6 layers the last alone"
@@ -101,7 +101,7 @@ def test_pictures_of_a_flow_have_one_scale_unless_the_points_spread_far():
 
 
 def test_several_lambdas_of_evaluation_stay_apart(kfx, in_folder):
-    words = ["--smoke", "+experiment=khalid/three_bumps_prediction", "flow.evaluate_every=1", "flow.evaluate_last=2"]
+    words = ["--smoke", "+experiment=khalid/three_bumps_prediction", "follow.every=1", "follow.last=2"]
     assert kfx("run", *words, "figures=true", "device.precision_check=off", "hydra.run.dir=r")[0] == 0
     table = pd.read_csv("r/flow.csv")
     errors = table[table["metric"] == "mse"]
@@ -115,7 +115,7 @@ def test_several_lambdas_of_evaluation_stay_apart(kfx, in_folder):
 def test_a_flow_that_stops_says_why_and_is_measured_where_it_stopped(kfx, in_folder):
     words = ["+experiment=khalid/three_bumps_rk45", "kernel.sigma=2", "dataset.n_train=60", "seed=0"]
     stiff = ["sampler.batch_size=20", "optimizer.max_evaluations=26", "optimizer.iterations=30", "flow.snapshots=3"]
-    often = ["flow.evaluate_every=3", "flow.evaluate_last=4", "device.precision_check=off", "figures=false"]
+    often = ["follow.every=3", "follow.last=4", "device.precision_check=off", "figures=false"]
     code, out, _ = kfx("run", *words, *stiff, *often, "hydra.run.dir=r")
     assert code == 0
     run = load_run("r")
@@ -152,7 +152,7 @@ def test_a_flow_that_stopped_in_its_first_layer_compares(kfx, in_folder):
 @pytest.mark.parametrize("size", [1e155, 1e308])
 def test_a_step_without_bounds_never_ends_in_numbers_that_are_none(kfx, in_folder, size):
     words = ["dataset=swiss_roll", "dataset.n_train=40", "sampler.batch_size=20", "optimizer=flow_euler"]
-    step = ["flow.step_rule=absolute", f"flow.step_size={size}", "flow.evaluate_every=1", "optimizer.iterations=4"]
+    step = ["flow.step_rule=absolute", f"flow.step_size={size}", "follow.every=1", "optimizer.iterations=4"]
     code, out, _ = kfx("run", *words, *step, "figures=false", "device.precision_check=off", "hydra.run.dir=r")
     assert code == 0
     assert "flow        stopped" in out
@@ -161,7 +161,7 @@ def test_a_step_without_bounds_never_ends_in_numbers_that_are_none(kfx, in_folde
 
 
 def test_snapshots_are_whole(kfx, in_folder, monkeypatch):
-    import kfx.flows.follower as follower
+    import kfx.evaluation.follower as follower
 
     def torn(stream, **_):
         stream.write(b"half a file")
@@ -176,8 +176,8 @@ def test_snapshots_are_whole(kfx, in_folder, monkeypatch):
 
 def test_what_the_points_do_not_give_is_refused(kfx, in_folder):
     few = ["dataset=digits", "dataset.classes=[2,4]", "dataset.n_test=50", "optimizer=flow_euler"]
-    code, _, err = kfx("run", *few, "sampler.batch_size=20", "flow.n_interpolation=[1000]", "hydra.run.dir=r")
-    assert (code, "flow.n_interpolation" in err) == (2, True)
+    code, _, err = kfx("run", *few, "sampler.batch_size=20", "follow.n_interpolation=[1000]", "hydra.run.dir=r")
+    assert (code, "follow.n_interpolation" in err) == (2, True)
     code, _, err = kfx("run", "flow=null", "optimizer=flow_euler", "hydra.run.dir=r")
     assert (code, err.startswith("kfx: flow=null: expected field, step_rule")) == (2, True)
     folds = ["dataset=digits", "dataset.n_test=0", "dataset.n_train=20", "evaluation=k_fold", "evaluation.folds=30"]

@@ -18,7 +18,7 @@ from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.data.options import DatasetOption
-    from kfx.evaluation.options import EvaluationOption
+    from kfx.evaluation.options import EvaluationOption, FollowSection
     from kfx.flows.options import FlowSection, InterpolationSection
     from kfx.kernels.kernel_option import KernelOption
     from kfx.objectives.options import ObjectiveOption, RegularizationSection
@@ -41,6 +41,7 @@ class Config:
     regularization: RegularizationSection
     checkpoint: CheckpointSection
     flow: FlowSection
+    follow: FollowSection
     interpolation: InterpolationSection
     seed: int
     figures: list[str]

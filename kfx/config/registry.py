@@ -154,6 +154,7 @@ class Config(Protocol):
     regularization: Any
     checkpoint: Any
     flow: Any
+    follow: Any
     interpolation: Any
     kernel_check: bool
 

@@ -20,6 +20,8 @@ from kfx.config.registry import (
     one_of,
     option,
     ranged,
+    section,
+    whole,
 )
 from kfx.outcomes import ConfigError, DataError
 
@@ -211,3 +213,44 @@ class KFold(EvaluationOption):
         if self.fold_size(whole) < 2 or self.folds > whole:
             raise ConfigError(f"evaluation.folds={self.folds}: too many for {whole} points; take fewer folds")
         super().check(config)
+
+
+# ---- on the way of a fit
+
+
+def _sizes(null: str, meaning: str) -> Any:
+    takes = f"a list of different whole numbers >= 1, or null for {null}"
+
+    def test(sizes: Any) -> bool:
+        return sizes is None or (0 < len(sizes) == len(set(sizes)) and all(n >= 1 for n in sizes))
+
+    return ranged(None, takes, test, meaning)
+
+
+@section("follow", "errors on the way of a fit, in flow.csv or follow.csv; of flows and gradient methods")
+class FollowSection(Option):
+    every: int = whole(0, "iterations, or layers, between evaluations; 0: none")
+    last: int = whole(0, "also each of the last so many, at most a tenth of all")
+    n_interpolation: list[int] | None = _sizes(
+        "evaluation.n_interpolation", "of these evaluations, balanced where there are classes"
+    )
+    repeats: int = count(1, 1, "random subsets of each size", most=MOST_REPEATS)
+    draw: str = one_of("once", "once", "anew", meaning="anew: other subsets at each evaluation")
+
+    def check(self, config: Config) -> None:
+        if not self.every + self.last:
+            return
+        if not config.optimizer.can_be_followed:
+            key = "every" if self.every else "last"
+            raise ConfigError(
+                f"follow.{key}={getattr(self, key)}: optimizer={config.optimizer.name} goes to and fro; set 0"
+            )
+        if config.evaluation.regularization.value == "validation":
+            raise ConfigError(
+                "evaluation.regularization.value=validation: would be chosen anew at every evaluation on the way; set "
+                "follow.every=0 and follow.last=0, or a number"
+            )
+        size = config.training_size()
+        for n in self.n_interpolation or ():
+            if n > size:
+                raise ConfigError(f"follow.n_interpolation: {n} exceeds the {size} training points of the data set")

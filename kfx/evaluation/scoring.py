@@ -152,8 +152,8 @@ def _predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, floa
 
 
 def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
-    """MSE and MAE over test points and outputs, the accuracy in [0, 1] where there are classes, and, where the data have
-    an energy norm, the squared error in it over the target's."""
+    """MSE and MAE over test points and outputs, the accuracy in [0, 1] where there are classes, and, where the data
+    have an energy norm, the squared error in it over the target's."""
     result = _errors(prediction, data.y_test)
     if data.energy is not None:
         error, y = prediction - data.y_test, data.y_test

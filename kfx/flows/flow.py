@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from kfx.flows.flowed import FlowedKernel, digests
+from kfx.flows.flowed import FlowedKernel
 from kfx.flows.layer_file import HEADER, LayerFile, read_layers
 from kfx.flows.layers import EulerLayer, RungeKuttaLayer, checked, crossings
 from kfx.flows.vector_field import Interpolation, Velocity
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import digests
 from kfx.numerics.incidents import collect
 from kfx.optimizers.loop import Optimizer, Question, Row, Task
 from kfx.optimizers.loss import Evaluation, Loss

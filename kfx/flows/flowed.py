@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from kfx.files import whole_file
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds
-from kfx.numerics.arrays import Array, as_tensor, in_kind, in_numpy
+from kfx.numerics.arrays import Array, as_tensor, digests, in_kind, in_numpy
 from kfx.numerics.regularization import Regularization
 
 _BLOCK = 4096
@@ -130,10 +129,3 @@ class FlowedKernel(Kernel):
             together = bool(stored["together"])
         plain = {name: value if value.ndim else float(value) for name, value in values.items()}
         return cls(kernel.with_parameters(**plain), carried, layers, together)
-
-
-def digests(x: torch.Tensor) -> np.ndarray:
-    """(n, 16) bytes that name each point by its coordinates; −0 is 0."""
-    rows = np.ascontiguousarray(x.flatten(1).cpu().numpy() + 0.0)
-    found = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
-    return np.frombuffer(found, np.uint8).reshape(len(x), 16)

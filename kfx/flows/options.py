@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import METHODS, SOLVERS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
-    MOST_REPEATS,
     Config,
     Option,
     count,
@@ -22,7 +21,6 @@ from kfx.config.registry import (
     positive,
     ranged,
     section,
-    whole,
 )
 from kfx.optimizers.options import OptimizerOption, momentum, rate, space
 from kfx.outcomes import ConfigError
@@ -32,15 +30,6 @@ if TYPE_CHECKING:
     from kfx.flows.vector_field import Interpolation
     from kfx.kernels.base import Kernel
     from kfx.optimizers.loop import Optimizer
-
-
-def _sizes(null: str, meaning: str) -> Any:
-    takes = f"a list of different whole numbers >= 1, or null for {null}"
-
-    def test(sizes: Any) -> bool:
-        return sizes is None or (0 < len(sizes) == len(set(sizes)) and all(n >= 1 for n in sizes))
-
-    return ranged(None, takes, test, meaning)
 
 
 @section("flow", "what the flows have in common; nothing else reads it")
@@ -68,12 +57,6 @@ class FlowSection(Option):
         0.0, "distance below which one of two points with the same target leaves the batches"
     )
     record_layers: bool = flag(False, "keep what moves points that did not flow along (kernel.transform)")
-    evaluate_every: int = whole(0, "layers between evaluations on the way, in flow.csv; 0: none")
-    evaluate_last: int = whole(0, "also each of the last so many layers, at most a tenth of all")
-    n_interpolation: list[int] | None = _sizes(
-        "evaluation.n_interpolation", "of these evaluations, balanced where there are classes"
-    )
-    repeats: int = count(1, 1, "random subsets of each size", most=MOST_REPEATS)
     snapshots: int = count(50, 0, "positions kept for pictures and films, evenly over the layers", most=100_000)
     snapshot_points: int = count(300, 1, "of the training points, and of the test points")
 
@@ -116,6 +99,7 @@ class FlowOption(OptimizerOption):
     iterations: int = count(100, 1, "layers")
 
     moves_points = True
+    can_be_followed = True
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 
@@ -146,18 +130,8 @@ class FlowOption(OptimizerOption):
             raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
         if config.sampler.choice == "neighbourhood":
             raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
-        on_the_way = config.flow.evaluate_every + config.flow.evaluate_last
-        if on_the_way and config.evaluation.regularization.value == "validation":
-            raise ConfigError(
-                "evaluation.regularization.value=validation: would be chosen anew at every evaluation on the way; set "
-                "flow.evaluate_every=0 and flow.evaluate_last=0, or a number"
-            )
         if config.sampler.samples > 1:
             raise ConfigError(f"sampler.samples={config.sampler.samples}: a flow has one sample a layer; set 1")
-        size = config.training_size()
-        for n in config.flow.n_interpolation or ():
-            if n > size:
-                raise ConfigError(f"flow.n_interpolation: {n} exceeds the {size} training points of the data set")
         own = config.interpolation
         if own.rcond is not None and own.solver != "lstsq":
             raise ConfigError(f"interpolation.rcond={own.rcond}: is lstsq's; set interpolation.solver=lstsq")

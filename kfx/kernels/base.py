@@ -44,6 +44,10 @@ class Kernel(Parameters, abc.ABC):
         """The same kernel, its blocks where it will compute. Most have none."""
         return self
 
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """What the kernel compares in place of the points, (n, …): those of a network. For most the points."""
+        return x
+
     def settled(self, x: torch.Tensor) -> Self:
         """The kernel with what it otherwise takes from the points at hand, as a length, taken from these. Most take
         nothing from there."""

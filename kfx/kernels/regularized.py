@@ -45,6 +45,9 @@ class Regularized(Kernel):
     def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
         return self._kernel.fresh(rng)
 
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel.features(x)
+
     def settled(self, x: torch.Tensor) -> Self:
         return self.with_parameters(**self.kernel.settled(x).parameters)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
@@ -137,7 +138,7 @@ class GradientDescent(Optimizer):
         self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
     def start(self, task: Task) -> None:
-        self.kernel, self.space = task.kernel, Space(self.space_name, task.kernel.bounds)
+        self.task, self.kernel, self.space = task, task.kernel, Space(self.space_name, task.kernel.bounds)
         self.position = self.space.project(self.space.to_coordinates(task.kernel.flat))
         self.window: deque[float] = deque(maxlen=self.final_window)
         self.best_mean, self.best = float("inf"), task.kernel.flat
@@ -163,6 +164,9 @@ class GradientDescent(Optimizer):
         self.position = self.space.to_coordinates(vector)
         self.rule.reset()
         self.window.clear()
+
+    def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
+        return self.kernel.with_flat(self.space.to_parameters(self.position)), self.task.x, self.task.along
 
     def ask(self, iteration: int, batch: Batch) -> Question:
         return Question(self.space.to_parameters(self.space.project(self.rule.point(self.position))))

@@ -20,7 +20,7 @@ from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 
 Data = Sequence[torch.Tensor]
-"""x, y and, for flows, the points that flow along and are not learned from."""
+"""x, y and points that are not learned from, which flow along."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Restarts:
 class Task:
     """What an optimizer is given to start from.
 
-    along: points that flows carry and do not learn from. rng: its own random stream. layer_path: where a flow may
+    along: points that flows carry and none learns from. rng: its own random stream. layer_path: where a flow may
     keep its layers.
     """
 
@@ -100,8 +100,10 @@ class FitRecord(Protocol):
         diagnostics: Mapping[str, float] | None = None,
     ) -> None: ...
 
+    def wants(self, iteration: int, *, final: bool = False) -> bool: ...
+
     def moved(
-        self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
+        self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
     ) -> None: ...
 
     def stopped(self, layer: int, reason: str) -> None: ...
@@ -169,7 +171,8 @@ class Optimizer(abc.ABC):
         return None
 
     def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor] | None:
-        """The kernel, and where training points and those that flow along are now; None where no point moves."""
+        """The kernel, and where training points and those that flow along are now; None for a search, which goes to
+        and fro."""
         return None
 
     # ---- the loop
@@ -210,8 +213,7 @@ class Optimizer(abc.ABC):
         last = first if fit.stopped else self.iterations
         for iteration in range(first, last):
             checkpoint(iteration)
-            if (at := self.positions()) is not None:
-                record.moved(iteration, *at)
+            self._show(iteration, record)
             try:
                 if not self._iterate(iteration, fit, streams, record):
                     last, fit.stopped = iteration, True
@@ -219,6 +221,7 @@ class Optimizer(abc.ABC):
             except NumericalError as error:
                 if not self.stops_where_it_stands:
                     raise
+                at = self.positions()
                 vector = kernel.flat if at is None else at[0].flat
                 failed = Evaluation(vector, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
                 record.row(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
@@ -226,9 +229,12 @@ class Optimizer(abc.ABC):
                 last, fit.stopped = iteration, True
                 break
         checkpoint(last)
-        if (at := self.positions()) is not None:
-            record.moved(last, *at, final=True)
+        self._show(last, record, final=True)
         return self.result()
+
+    def _show(self, iteration: int, record: FitRecord, *, final: bool = False) -> None:
+        if record.wants(iteration, final=final) and (at := self.positions()) is not None:
+            record.moved(iteration, *at, final=final)
 
     def _iterate(self, iteration: int, fit: _Fit, streams: Streams, record: FitRecord) -> bool:
         """One row of the trace; False where the optimizer has no further question."""

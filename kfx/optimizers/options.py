@@ -41,6 +41,8 @@ class OptimizerOption(Option, abc.ABC):
 
     moves_points: ClassVar[bool] = False
     """Whether it is a flow: it moves points, and parameters perhaps."""
+    can_be_followed: ClassVar[bool] = False
+    """Whether it has, at every iteration, a kernel that it would end with."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Further overrides under which a run with it ends in seconds, for smoke tests."""
     keeps_within_bounds: ClassVar[bool] = True
@@ -123,6 +125,8 @@ class Unmoved(OptimizerOption):
 @dataclass
 class GradientOption(OptimizerOption):
     """Gradient descent; a subclass says by which rule."""
+
+    can_be_followed = True
 
     learning_rate: float = rate()
     step_rule: str = one_of(

@@ -25,7 +25,7 @@ def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
         "flow_positions": flow.positions(run),
         "flow_displacement": flow.displacement(run),
         "flow_images": flow.images(run) if run.metrics.get("parameters") else None,
-        "flow_errors": flow.errors(run),
+        "flow_errors" if (directory / "flow.csv").is_file() else "errors": flow.errors(run),
         "flow_field": flow.boundary_and_field(run),
         "curve": curve.fitted_curve(run),
         "convergence": surrogate.convergence(run),

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kfx.evaluation.follower import ERRORS, OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
-from kfx.flows.follower import COLUMNS
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
 from kfx.record.reading import Run
 
@@ -131,41 +132,58 @@ def images(run: Run) -> Figure | None:
     return picture
 
 
+_ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error in the energy norm"}
+
+
 def errors(run: Run) -> Figure | None:
-    """Test errors over layers for each number of interpolation points, and mean squared distances."""
-    path = run.directory / "flow.csv"
-    if not path.is_file():
+    """On the way of a fit: test errors for each number of interpolation points, mean squared distances in classes and
+    between them, and their ratio (Owhadi & Yoo 2019, Figs. 14, 25 and 27)."""
+    of = next((each for each in (OF_FLOWS, OF_OTHERS) if (run.directory / each[0]).is_file()), None)
+    if of is None:
         return None
-    table = read_rows(path, COLUMNS)
-    wanted = table[table["metric"].isin(["error", "mse"])]
-    distances = table[table["metric"].isin(["distance_all", "distance_in_class", "distance_between"])]
-    if wanted["layer"].nunique() < 2:
+    file, counted = of
+    table = read_rows(run.directory / file, columns(counted))
+    found = [name for name in ERRORS if (table["metric"] == name).any()]
+    if table[counted].nunique() < 2 or not found:
         return None
-    picture, (left, right) = figure(columns=2, width=4.8)
-    several = wanted["regularization"].nunique() > 1
-    groups: Any = wanted.groupby(["n_interpolation", "regularization"])
-    for i, ((size, value), rows) in enumerate(groups):
-        curve = rows.groupby("layer")["value"].mean()
-        label = f"{int(size)} points" + (f", λ {value:g}" if several else "")
-        look: dict[str, Any] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKERS[i % len(MARKERS)],
-            "markersize": 4,
-        }
-        left.plot(curve.index, curve, "-", **look, label=label)
-    metric = "test error" if wanted["metric"].iloc[0] == "error" else "test MSE"
-    left.set(xlabel="layer", ylabel=metric)
-    set_title(left, run)
-    left.margins(y=0.08)
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
-    names = {"distance_all": "all", "distance_in_class": "in class", "distance_between": "between classes"}
-    for i, (name, label) in enumerate(names.items()):
-        curve = distances[distances["metric"] == name].groupby("layer")["value"].mean()
-        if len(curve):
-            right.plot(curve.index, curve, color=COLOURS[i], marker=MARKERS[i], markersize=4, label=label)
-    right.set(xlabel="layer", ylabel="mean squared distance")
-    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
+    distances = {"distance_all": "all", "distance_in_class": "in class", "distance_between": "between classes"}
+    panels = [*found, *([] if table[table["metric"].isin(distances)].empty else ["distances"])]
+    panels += ["distance_ratio"] if (table["metric"] == "distance_ratio").any() else []
+    picture, axes = figure(columns=len(panels), width=4.8)
+    for panel, what in zip(axes, panels, strict=True):
+        if what in ERRORS:
+            _draw_errors(panel, table[table["metric"] == what], counted)
+            panel.set(ylabel=_ERROR_NAMES[what])
+        else:
+            lines = distances if what == "distances" else {what: "between / in class"}
+            for i, (name, label) in enumerate(lines.items()):
+                curve = table[table["metric"] == name].groupby(counted)["value"].mean()
+                if len(curve):
+                    panel.plot(curve.index, curve, **_look(i, len(curve)), label=label)
+            panel.set(ylabel="mean squared distance" if what == "distances" else "ratio of mean squared distances")
+        panel.set(xlabel=counted)
+        panel.margins(y=0.08)
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
+    set_title(axes[0], run)
     return picture
+
+
+def _draw_errors(panel: Axes, rows: pd.DataFrame, counted: str) -> None:
+    """A curve for each number of interpolation points, the mean over subsets; logarithmic where they differ much."""
+    several = rows["regularization"].nunique() > 1
+    groups: Any = rows.groupby(["n_interpolation", "regularization"])
+    for i, ((size, value), own) in enumerate(groups):
+        curve = own.groupby(counted)["value"].mean()
+        label = f"{int(size)} points" + (f", λ {value:g}" if several else "")
+        panel.plot(curve.index, curve, "-", **_look(i, len(curve)), label=label)
+    finite = rows["value"][rows["value"] > 0]
+    if len(finite) and finite.max() > 20 * finite.min():
+        panel.set_yscale("log")
+
+
+def _look(i: int, points: int) -> dict[str, Any]:
+    marks = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "markevery": max(points // 40, 1)}
+    return {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.3, **(marks if points <= 120 else {})}
 
 
 def boundary_and_field(run: Run) -> Figure | None:

@@ -75,10 +75,18 @@ class Part:
         """Where a flow keeps its layers."""
         return layer_path(self.parts.record.directory, self.number)
 
-    def moved(self, layer: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False) -> None:
-        """Where a flow's points are before a layer, or at the end."""
-        if size := self.parts.record.follow(self.number, layer, kernel, x, along, final):
-            self.parts.bytes["flow.csv"] = size
+    def wants(self, iteration: int, *, final: bool = False) -> bool:
+        """Whether what the kernel is before an iteration, or at the end, is to be measured or kept."""
+        follow = self.parts.record.follow
+        return follow is not None and follow.wants(self.number, iteration, final)
+
+    def moved(
+        self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
+    ) -> None:
+        """What the kernel is before an iteration, or at the end, and where the points are."""
+        follow = self.parts.record.follow
+        if follow is not None and (size := follow(self.number, iteration, kernel, x, along, final)):
+            self.parts.bytes[follow.file] = size
 
     def stopped(self, layer: int, reason: str) -> None:
         """A flow ended before its last layer, for this reason."""

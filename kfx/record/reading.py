@@ -36,6 +36,16 @@ def read_metrics(directory: Path) -> dict[str, Any]:
     raise RecordError(f"{path}: damaged: {problem}; take the folder away, or run anew into another")
 
 
+_MOVED = {
+    "flow.evaluate_every": "follow.every",
+    "flow.evaluate_last": "follow.last",
+    "flow.n_interpolation": "follow.n_interpolation",
+    "flow.repeats": "follow.repeats",
+}
+"""Keys of records of version 0.1, and what they are called now."""
+_NOT_THERE: Any = object()
+
+
 @dataclass(frozen=True)
 class Run:
     """A recorded run. `trace` and `evaluation` are empty frames where the run did not come that far."""
@@ -100,6 +110,11 @@ def read_config(directory: Path) -> DictConfig:
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise RecordError(f"{path}: damaged: expected keys and values")
+    for before, now in _MOVED.items():
+        if (value := OmegaConf.select(config, before, default=_NOT_THERE)) is not _NOT_THERE:
+            OmegaConf.update(config, now, value, force_add=True)
+            section, key = before.split(".")
+            del config[section][key]
     return config
 
 

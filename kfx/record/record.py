@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from kfx.evaluation.follower import Follower
 from kfx.files import Rows, digest, sync, whole_file, write_json, write_whole
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
@@ -57,7 +58,7 @@ class Record:
     ) -> None:
         self.directory = Path(directory)
         self.watch: Callable[[dict[str, Any]], None] = lambda row: None
-        self.follow: Callable[..., int] = lambda *positions: 0
+        self.follow: Follower | None = None
         self.stop: BaseException | None = None
         """Set from outside to end the run at its next checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)

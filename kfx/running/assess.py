@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kfx.evaluation import device_products
+from kfx.evaluation.follower import last_rows
 from kfx.evaluation.options import Job
 from kfx.evaluation.scoring import Scoring, changes, constant_prediction, evaluate, metric_names, summary
-from kfx.flows.follower import FlowFollower, last_layers
 from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
@@ -46,8 +46,9 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
     # What to call the number of interpolation points when every fold takes all of its own.
     whole = None if config.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
     entries: dict[str, Any] = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
-    if isinstance(record.follow, FlowFollower) and (config.flow.evaluate_every or config.flow.evaluate_last):
-        entries["last_layers"] = last_layers(record.directory, max(record.follow.last, 1))
+    if record.follow is not None and config.follow.every + config.follow.last:
+        of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
+        entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
     return entries
 
 

@@ -179,7 +179,7 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
     final = metrics.get("parameters", {}).get("final", {})
     if metric in final:
         return float(np.mean(final[metric]))
-    if (found := at(metrics.get("last_layers", []), min)) is not None:
+    if (found := at([*metrics.get("last_layers", []), *metrics.get("last_iterations", [])], min)) is not None:
         return found
     if metric == "linearly_separable" and (directory / "flow.csv").is_file():
         table = read_rows(directory / "flow.csv")

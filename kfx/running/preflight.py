@@ -68,7 +68,7 @@ def check_start(job: Config) -> None:
 def check_sizes(job: Config, n_train: int) -> None:
     """DataError if a batch or an interpolation needs more training points than the files hold."""
     wanted = {"sampler.batch_size": job.sampler.batch_size or 2}
-    for key, sizes in (("evaluation", job.evaluation.n_interpolation), ("flow", job.flow.n_interpolation)):
+    for key, sizes in (("evaluation", job.evaluation.n_interpolation), ("follow", job.follow.n_interpolation)):
         wanted[f"{key}.n_interpolation"] = max(sizes or [2])
     n_train = job.evaluation.fold_size(n_train)
     for key, n in wanted.items():

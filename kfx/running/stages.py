@@ -19,9 +19,9 @@ from kfx.config.check import Config, sources
 from kfx.data.dataset import Dataset, checked, preprocess
 from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
+from kfx.evaluation.follower import Follower
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.scoring import constant_prediction, evaluate
-from kfx.flows.follower import FlowFollower
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import flat_parameters
@@ -270,12 +270,11 @@ def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
     config, record = task.config, task.record
     optimizer = config.optimizer.build(config)
     fits = Parts(record, len(task.parts), optimizer.iterations)
-    if config.optimizer.moves_points:
-        follower = FlowFollower(config, record.directory, task.parts, task.tensors, task.streams["flow_evaluation"])
-        follower.start(*fits.resumed_at)
-        record.follow = follower
-        if config.flow.record_layers:
-            say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
+    if config.optimizer.moves_points or config.follow.every + config.follow.last:
+        record.follow = Follower(config, record.directory, task.parts, task.tensors, task.streams["flow_evaluation"])
+        record.follow.start(*fits.resumed_at)
+    if config.optimizer.moves_points and config.flow.record_layers:
+        say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
     record.open_trace(starts[0], [*optimizer.columns, *fits.diagnostics])
     label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
     names = partial(readable, node=config.kernel)
@@ -283,8 +282,7 @@ def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
     with Rows(label, optimizer.iterations * len(task.parts), config.objective.name, names) as bar:
         record.watch = bar
         for number in range(len(fitted), len(task.parts)):
-            data = task.tensors[number] if config.optimizer.moves_points else task.tensors[number][:2]
-            fitted.append(fits.fit(starts[number], optimizer, data, task.streams))
+            fitted.append(fits.fit(starts[number], optimizer, task.tensors[number], task.streams))
     record.save()
     record.final_parameters(starts, fitted)
     return fitted

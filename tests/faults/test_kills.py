@@ -41,10 +41,10 @@ OPTIMIZERS = {
     "adam dynamic": ["sampler=dynamic"],
     "adam in folds": FOLDS,
     "grid": ["optimizer.points=7", "kernel.starts=2", "regularization.selection=validation"],
-    "flow_euler": ["flow.record_layers=true", "flow.evaluate_every=20", "regularization.value=1e-2"],
-    "hybrid": ["flow.evaluate_every=20", "regularization.value=1e-2"],
+    "flow_euler": ["flow.record_layers=true", "follow.every=20", "regularization.value=1e-2"],
+    "hybrid": ["follow.every=20", "regularization.value=1e-2"],
     "flow_rk45": ["optimizer.iterations=20", "flow.record_layers=true", "regularization.value=1e-2"],
-    "flow_euler in folds": [*FOLDS, "flow.evaluate_every=20", "regularization.value=1e-2"],
+    "flow_euler in folds": [*FOLDS, "follow.every=20", "regularization.value=1e-2"],
     "bayesian": ["optimizer.iterations=14", "optimizer.initial_points=8", "optimizer.noise=gaussian"],
     "bayesian in folds": [*FOLDS, "optimizer.iterations=9", "optimizer.initial_points=6"],
 }

@@ -1,0 +1,226 @@
+"""Errors, class distances and positions on the way of a fit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from kfx.data.dataset import Dataset
+from kfx.evaluation.scoring import evaluate, interpolation_order
+from kfx.files import Rows, read_rows, whole_file
+from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import digests
+from kfx.outcomes import CheckpointError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kfx.config.registry import Config
+
+_MOST_COORDINATES = 10
+_FAR = 1e150
+_MOST_SETTLING = 5000
+ERRORS = ("error", "mse", "energy_error")
+OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
+
+
+def columns(counted: str) -> tuple[str, ...]:
+    """Of the table; counted: `layer` or `iteration`."""
+    return "part", counted, "n_interpolation", "regularization", "repeat", "metric", "value"
+
+
+def some_of(x: torch.Tensor, most: int = _MOST_SETTLING) -> torch.Tensor:
+    """At most so many of the points, evenly spread over them."""
+    return x[:: -(-len(x) // most)] if len(x) > most else x
+
+
+class Follower:
+    """Writes `flow.csv`, of a fit that moves no points `follow.csv`, every `follow.every` iterations and in the last
+    `follow.last`, though at most a tenth of all; and a flow's `snapshots/`.
+
+    Subsets of interpolation points are drawn once, so that errors of different iterations compare, or each time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        parts: Sequence[Dataset],
+        tensors: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+        rng: np.random.Generator,
+    ) -> None:
+        self.node, self.directory, self.parts, self.tensors = config.follow, directory, parts, tensors
+        self.moves_points, self.flow = config.optimizer.moves_points, config.flow
+        self.file, counted = OF_FLOWS if self.moves_points else OF_OTHERS
+        self.columns = columns(counted)
+        self.iterations = config.optimizer.iterations
+        self.last = min(self.node.last, max(self.iterations // 10, 1)) if self.node.last else 0
+        self.scoring = config.evaluation.scoring(config)
+        self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
+        self.orders = [self._orders(part, rng) for part in parts]
+        self.seed = int(rng.integers(2**32))
+        snapshots = self.flow.snapshots if self.moves_points else 0
+        shown = np.linspace(0, self.iterations, snapshots + 1).round()
+        self.shown = {int(layer) for layer in shown} if snapshots else set()
+        self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in tensors]
+        self._rows: Rows | None = None
+        self._measured: tuple[int, int] | None = None
+
+    def _orders(self, part: Dataset, rng: np.random.Generator) -> list[np.ndarray]:
+        balanced = part.labels_train is not None
+        return [interpolation_order(part, balanced, rng) for _ in range(self.node.repeats)]
+
+    def wants(self, part: int, iteration: int, final: bool) -> bool:
+        """Whether there is something to measure or to keep before an iteration, or at the end."""
+        return self._measures(iteration, final) or self._shows(part, iteration, final)
+
+    def _measures(self, iteration: int, final: bool) -> bool:
+        every, last = self.node.every, self.last
+        is_due = bool(every) and iteration % every == 0
+        return is_due or (last > 0 and iteration > self.iterations - last) or (final and every + last > 0)
+
+    def _shows(self, part: int, iteration: int, final: bool) -> bool:
+        return part == 0 and (iteration in self.shown or (final and bool(self.shown)))
+
+    def __call__(
+        self, part: int, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool
+    ) -> int:
+        """Measure and keep what is due before an iteration; how long the table is then."""
+        # a flow that stops is where it was before its last layer
+        if self._measures(iteration, final) and self._measured != (part, iteration):
+            self._measure(part, iteration, kernel, x, along)
+            self._measured = part, iteration
+        if self._shows(part, iteration, final):
+            folder = self.directory / "snapshots"
+            folder.mkdir(exist_ok=True)
+            data, count = self.parts[0], self.flow.snapshot_points
+            labels = data.y_train[:, 0] if data.labels_train is None else data.labels_train
+            train, test = (points[:count].cpu().numpy() for points in (x, along))
+            with whole_file(self.directory / "targets.npy") as stream:
+                np.save(stream, labels[:count])
+            with whole_file(folder / f"{iteration:07d}.npz") as stream:
+                np.savez(stream, train=train, test=test)
+        return self._rows.size if self._rows is not None else 0
+
+    def start(self, part: int, iteration: int) -> None:
+        """Start the table, or go on with that of an earlier process, without what comes again."""
+        if not self.node.every + self.node.last:
+            return
+        path = self.directory / self.file
+        head, *rows = path.read_bytes().splitlines(keepends=True) if path.is_file() else [b""]
+        try:
+            kept = list(
+                itertools.takewhile(
+                    lambda row: row.endswith(b"\n") and tuple(map(int, row.split(b",")[:2])) < (part, iteration), rows
+                )
+            )
+        except ValueError as error:
+            raise CheckpointError(f"{path}: damaged ({error}); start anew with kfx run") from error
+        self._rows = Rows(path, self.columns, keep=len(head) + sum(map(len, kept)) if head.endswith(b"\n") else 0)
+
+    def _measure(self, part: int, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
+        assert self._rows is not None
+        data, y, labels = self.parts[part], self.tensors[part][1], self.parts[part].labels_train
+        if (first := self._first[part]) is not None:
+            x, along = torch.cat([x, along])[first].split([len(x), len(along)])
+        kernel = kernel.settled(some_of(x))
+        wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
+        rows: list[tuple[Any, ...]] = []
+        orders = self.orders[part]
+        if self.node.draw == "anew":
+            orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
+        for repeat, order in enumerate(orders):
+            measured, _, _ = evaluate(
+                "flowed", kernel, data, (x, y, along), repeat, order, self.sizes or [len(x)], self.scoring
+            )
+            for row in measured:
+                if row["metric"] in wanted:
+                    is_accuracy = row["metric"] == "accuracy"
+                    error = ("error", 1 - row["value"]) if is_accuracy else (row["metric"], row["value"])
+                    rows.append((part, iteration, row["n_interpolation"], row["regularization"], repeat, *error))
+        if not self.moves_points:  # then what the kernel makes of the points, if that changes
+            some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
+            x = kernel.features(some)
+            if x is some:
+                return self._rows.write(*rows)
+        of_points = mean_squared_distances(x, labels)
+        if labels is not None and len(set(labels)) == 2 and x[0].numel() <= _MOST_COORDINATES:
+            of_points["linearly_separable"] = linearly_separable(x.reshape(len(x), -1).cpu().numpy(), labels)
+        self._rows.write(
+            *rows, *((part, iteration, *[math.nan] * 2, 0, name, value) for name, value in of_points.items())
+        )
+
+
+def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:
+    """For each point the first that is equal to it: to a flowed kernel they are one. None where all differ."""
+    first: dict[bytes, int] = {}
+    found = [first.setdefault(name.tobytes(), i) for i, name in enumerate(digests(points))]
+    return torch.as_tensor(found, device=points.device) if len(first) < len(found) else None
+
+
+def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[str, float]:
+    """Mean of ‖x_i − x_j‖² over all pairs and, with classes, over those in one class, between classes, and the ratio
+    between / in."""
+    flat = x.reshape(len(x), -1)
+
+    def sums(points: torch.Tensor) -> tuple[float, float]:
+        centred = points - points.mean(dim=0)
+        return 2 * len(points) * float(centred.square_().sum(dtype=torch.float64)), float(len(points) ** 2)
+
+    total, pairs = sums(flat)
+    found = {"distance_all": total / pairs}
+    if labels is not None:
+        parts: Sequence[Any] = [sums(flat[torch.as_tensor(labels == label)]) for label in np.unique(labels)]
+        inner, inner_pairs = sum(p[0] for p in parts), sum(p[1] for p in parts)
+        found["distance_in_class"] = inner / inner_pairs
+        found["distance_between"] = (total - inner) / max(pairs - inner_pairs, 1.0)
+        found["distance_ratio"] = found["distance_between"] / max(found["distance_in_class"], 1e-300)
+    return found
+
+
+def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
+    """1 where a hyperplane has each of two classes on a side of its own, s_i (w·x_i + b) ≥ 1 has a solution; else 0;
+    NaN for points too far out to say."""
+    from scipy.optimize import linprog
+
+    if not np.abs(x).max() < _FAR:
+        return math.nan
+    sides = np.where(labels == labels[0], 1.0, -1.0)[:, None]
+    scaled = (x - x.mean(axis=0)) / max(float(np.abs(x).max()), 1e-300)
+    constraints = -sides * np.column_stack([scaled, np.ones(len(x))])
+    found = linprog(np.zeros(x.shape[1] + 1), A_ub=constraints, b_ub=-np.ones(len(x)), bounds=(None, None))
+    return float(found.status == 0)
+
+
+def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]]:
+    """Mean, min, max and standard deviation of each error over the last `count` layers, or iterations, that were
+    evaluated, as the tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean. Number 0 is the
+    initial kernel."""
+    file, counted = OF_FLOWS if of_flow else OF_OTHERS
+    table = read_rows(directory / file, columns(counted))
+    errors = table[table["metric"].isin(ERRORS)]
+    layers = sorted(set(errors[counted]) - {0})[-count:] if count else []
+    found = []
+    chosen = errors[errors[counted].isin(layers)]
+    groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"])
+    for (metric, size, regularization), rows in groups:
+        each: pd.Series = rows.groupby(counted)["value"].mean()
+        found.append(
+            {
+                "metric": metric,
+                "n_interpolation": int(size),
+                "regularization": float(regularization),
+                f"{counted}s": len(each),
+                "mean": float(each.mean()),
+                "min": float(each.min()),
+                "max": float(each.max()),
+                "sd": float(each.std(ddof=1)) if len(each) > 1 else 0.0,
+            }
+        )
+    return found
