@@ -24,7 +24,7 @@ from kfx.data.options import DatasetOption
 from kfx.data.options import Table as TableOption
 from kfx.evaluation.options import EvaluationOption
 from kfx.flows.options import FlowOption
-from kfx.kernels.kernel_option import FormulaOption, KernelOption
+from kfx.kernels.kernel_option import FormulaOption, KernelOption, NetworkOption
 from kfx.objectives.options import ObjectiveOption
 from kfx.optimizers.options import OptimizerOption
 from kfx.running.options import DeviceOption
@@ -37,6 +37,7 @@ __all__ = [
     "FlowOption",
     "FormulaOption",
     "KernelOption",
+    "NetworkOption",
     "ObjectiveOption",
     "OptimizerOption",
     "Option",

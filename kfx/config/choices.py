@@ -10,6 +10,8 @@ POINTS = ("uniform", "stratified", "neighbourhood")
 """Which points make a batch: `kfx.sampling.samplers`."""
 ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet")
 """Of convolutional networks: `kfx.kernels.cnngp.architectures`."""
+NETWORKS = ("small", "mnist", "fashion")
+"""Of networks as feature maps: `kfx.kernels.networks`."""
 ENGINES = ("auto", "fused", "torch")
 """Of a CNNGP: `kfx.kernels.cnngp.choice`."""
 LENGTHS = ("natural", "mean_squared_distance")

@@ -41,8 +41,8 @@ class DatasetOption(Option, abc.ABC):
 
     has_classes: ClassVar[bool] = False
     """Whether it is a classification."""
-    image: ClassVar[tuple[int, int] | None] = None
-    """Height and width of its images; None for a table of numbers."""
+    image: ClassVar[tuple[int, ...] | None] = None
+    """Height and width of its images and, where it is not 1, how many channels; None for a table of numbers."""
     is_table: ClassVar[bool] = False
     """Whether its test points are taken from the one table that it is, as cross-validation wants it."""
     pool: ClassVar[int | None] = None
@@ -317,7 +317,7 @@ class FashionMNIST(Images):
 
 @option("dataset", "cifar10", "CIFAR-10: colour images of 32 x 32 pixels in [-1, 1], channels first")
 class Cifar10(Images):
-    image = (32, 32)
+    image = (32, 32, 3)
     most_of_a_class = 5000
 
     batches: list[int] = ranged(

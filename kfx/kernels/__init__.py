@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kfx.kernels.dot_product import Linear, Polynomial
     from kfx.kernels.formula import Formula
     from kfx.kernels.greens_function import GreensFunction
+    from kfx.kernels.network_features import NetworkFeatures
     from kfx.kernels.nngp.kernel import NNGP
     from kfx.kernels.regularized import Regularized
     from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
@@ -28,6 +29,7 @@ __all__ = [
     "Laplace",
     "Linear",
     "Matern",
+    "NetworkFeatures",
     "Polynomial",
     "Product",
     "RationalQuadratic",
@@ -44,6 +46,7 @@ _HOMES = {
     "Formula": "formula",
     "GreensFunction": "greens_function",
     "NNGP": "nngp.kernel",
+    "NetworkFeatures": "network_features",
     "Regularized": "regularized",
     **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "cnngp.layers"),
     **dict.fromkeys(("Kernel", "Product", "Scaled", "Sum"), "base"),

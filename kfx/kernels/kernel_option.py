@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
-from kfx.config.registry import MOST_REPEATS, Config, Option, count, one_of, ranged
+from kfx.config.registry import MOST_REPEATS, Config, Option, count, one_of, ranged, variance
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from kfx.kernels.base import Kernel
 
-Image = tuple[int, int] | None
-"""Height and width of the data set's images, or None for a table of numbers."""
+Image = tuple[int, ...] | None
+"""Height and width of the data set's images and, where it is not 1, how many channels; None for a table of numbers."""
 
 
 def is_number(value: Any) -> bool:
@@ -131,6 +131,47 @@ class KernelOption(Option, abc.ABC):
                     f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="
                     f"[{within[0][0]:g}, {within[0][1]:g}]"
                 )
+
+
+@dataclass
+class NetworkOption(KernelOption, abc.ABC):
+    """A Gaussian kernel on the features of a network. A subclass says by `module` of which, and has its settings as
+    fields."""
+
+    initial: str = one_of(
+        "random", "random", "explicit", meaning="random: weights drawn by seed; explicit: as the module brings them"
+    )
+    gamma: float = variance(0.0, 1e-8, 1e8, "in exp(-gamma |F - F'|^2); 0: 4 over the batch's mean squared distance")
+    length_gradient: str = one_of(
+        "differentiated",
+        "differentiated",
+        "held",
+        meaning="with gamma=0: its dependence on the batch's features counts, or is held",
+    )
+
+    @abc.abstractmethod
+    def module(self, image: Image) -> torch.nn.Module:
+        """The network: from points to features, (n, features). image: the size of the data set's images."""
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        import torch
+
+        from kfx.kernels import NetworkFeatures
+
+        def made() -> torch.nn.Module:
+            return self.module(image)
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = made()
+            kernel = NetworkFeatures(module, self.gamma, self.length_gradient, remake=made, **common)
+            if image is not None:
+                height, width, channels = (*image, 1)[:3]
+                kernel.require_good_on(torch.rand(3, channels, height, width))
+        return kernel
+
+    def own_threads(self) -> bool:
+        return True
 
 
 @dataclass

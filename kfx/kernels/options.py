@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import ARCHITECTURES, ENGINES
+from kfx.config.choices import ARCHITECTURES, ENGINES, NETWORKS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     OPTIONS,
@@ -20,7 +20,7 @@ from kfx.config.registry import (
     ranged,
     variance,
 )
-from kfx.kernels.kernel_option import Image, KernelOption, is_number
+from kfx.kernels.kernel_option import Image, KernelOption, NetworkOption, is_number
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -264,6 +264,20 @@ class NNGP(_NetworkOption):
         )
 
 
+@option("kernel", "network_features", "Gaussian kernel on the features of a convolutional network of finite width")
+class NetworkFeatures(NetworkOption):
+    images_only = True
+
+    architecture: str = one_of("small", *NETWORKS, meaning="layers: small, for 8 x 8 pixels; mnist; fashion")
+
+    def module(self, image: Image) -> torch.nn.Module:
+        from kfx.kernels.networks import NETWORKS
+
+        assert image is not None
+        height, width, channels = (*image, 1)[:3]
+        return NETWORKS[self.architecture]((channels, height, width))
+
+
 @option(
     "kernel",
     "cnngp",
@@ -295,7 +309,7 @@ class CNNGP(_NetworkOption):
         from kfx.kernels.cnngp.architectures import architecture
 
         assert image is not None
-        network = architecture(self.architecture, image, self.hidden_weight_multiplier)
+        network = architecture(self.architecture, (image[0], image[1]), self.hidden_weight_multiplier)
         each: Any = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
         return CNNGP(
             network,

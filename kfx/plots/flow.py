@@ -124,7 +124,7 @@ def images(run: Run) -> Figure | None:
         for j, image in enumerate(shown):
             panel = axes[i * count + j]
             signed = name.endswith("difference")
-            pixels = image.reshape(-1, *size).mean(axis=0)
+            pixels = image.reshape(-1, *size[:2]).mean(axis=0)
             panel.imshow(pixels, cmap="RdBu_r" if signed else "gray_r", vmin=-span if signed else 0, vmax=span)
             panel.set(xticks=[], yticks=[])
             panel.grid(visible=False)

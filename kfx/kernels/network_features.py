@@ -1,0 +1,235 @@
+"""A Gaussian kernel on the features of a network, whose weights are its parameters (Owhadi & Yoo 2019, §10)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.kernels.stationary import squared_distances
+from kfx.numerics.arrays import as_kind
+from kfx.outcomes import Event, NumericalError
+
+_BLOCK = 2000
+_GAMMA: Bounds = (1e-8, 1e8)
+
+
+class NetworkFeatures(Kernel):
+    """exp(−γ ‖F(x) − F(x')‖²), F a network: its weights are blocks, under the names that the module has for them.
+
+    module: from points, (n, …), to features, (n, features); in evaluation mode, so that dropout does nothing. It must
+        treat each point by itself, change nothing in place that it did not make, and give the same twice.
+    gamma: γ; 0 stands for 4 over the mean squared distance of the features of the points at hand (of all pairs, a
+        point with itself among them): those of the batch in a fit, of y in K(x, y), else of x. `settled` fixes it.
+        Trained only if `trainable` names it.
+    length_gradient: where γ is of the batch, `differentiated`, or `held`, as if it were a number.
+    remake: makes another such module, for weights to be drawn anew; else its parts' `reset_parameters` are called.
+
+    A module without parameters, or with batch normalization, which couples the points of a batch, is refused.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
+    may_be_zero = frozenset({"gamma"})
+
+    def __init__(
+        self,
+        module: nn.Module,
+        gamma: float = 0.0,
+        length_gradient: str = "differentiated",
+        *,
+        remake: Callable[[], nn.Module] | None = None,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        blocks = {name: weights.detach() for name, weights in module.named_parameters()}
+        _require_usable(module, blocks)
+        if length_gradient not in ("differentiated", "held"):
+            raise ValueError(f"length_gradient takes differentiated or held, got {length_gradient!r}")
+        names = list(blocks) if trainable is None else list(trainable)
+        if "gamma" in names and gamma == 0:
+            raise ValueError("gamma=0 is taken from the batch; to train it, start from a number > 0")
+        self.signed = frozenset(blocks)
+        limits = {"gamma": _GAMMA, **dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
+        super().__init__({"gamma": gamma, **blocks}, names, limits)
+        self.length_gradient, self._remake = length_gradient, remake
+        self._module = copy.deepcopy(module).eval().requires_grad_(False)
+        self._held: tuple[Any, torch.Tensor, torch.Tensor] | None = None
+
+    # ---- features
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """F(x), (n, features), in x's dtype."""
+        with torch.no_grad():
+            weights = self._weights(x)
+            return torch.cat([self._forward(weights, block) for block in x.split(_BLOCK)])
+
+    @property
+    def module(self) -> nn.Module:
+        """A copy of the network with the present weights."""
+        made = copy.deepcopy(self._module).requires_grad_(True)
+        made.load_state_dict({**made.state_dict(), **self._blocks()})
+        return made
+
+    def _blocks(self) -> dict[str, Any]:
+        return {name: value for name, value in self._values.items() if isinstance(value, torch.Tensor)}
+
+    def _weights(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: value.to(x) for name, value in self._blocks().items()}
+
+    def _forward(self, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        before = x._version
+        made = torch.func.functional_call(self._module, {**weights, **buffers}, (x,))
+        if x._version != before:
+            raise ValueError("NetworkFeatures: its network changes the points in place; have it work on a copy")
+        if not isinstance(made, torch.Tensor) or made.ndim != 2 or len(made) != len(x) or made.dtype != x.dtype:
+            got = f"{tuple(made.shape)} in {made.dtype}" if isinstance(made, torch.Tensor) else type(made).__name__
+            raise ValueError(f"NetworkFeatures: its network gave {got} for {len(x)} points; expected (n, features)")
+        return made
+
+    def require_good_on(self, x: torch.Tensor) -> None:
+        """ValueError unless the network gives features of these points, the same twice, and of each by itself."""
+        try:
+            together, again = self.features(x), self.features(x)
+            alone = torch.cat([self.features(one) for one in x.split(1)])
+        except RuntimeError as error:
+            shape = tuple(x.shape[1:])
+            said = " ".join(str(error).split())
+            raise ValueError(f"NetworkFeatures: its network fails on points of shape {shape}: {said}") from error
+        if not torch.equal(together, again):
+            raise ValueError("NetworkFeatures: its network gives other features for the same points each time")
+        scale = float(together.abs().max())
+        if not torch.allclose(together, alone, rtol=1e-4, atol=1e-4 * scale + 1e-12):
+            raise ValueError("NetworkFeatures: the features of a point depend on the others of its batch")
+
+    # ---- γ
+
+    def _gamma(self, mean: torch.Tensor) -> Any:
+        """γ, for this mean squared distance; a tensor where it is of the points, so that no GPU waits for it."""
+        return self._scalar("gamma") or 4 / mean
+
+    def settled(self, x: torch.Tensor) -> Self:
+        if self._scalar("gamma"):
+            return self
+        gamma = 4 / float(_mean_squared_distance(self.features(x)))
+        if not 0 < gamma < math.inf:
+            raise NumericalError(Event.COLLAPSED, "the features of all points are the same, or no numbers")
+        return self._replaced({"gamma": gamma})
+
+    # ---- the kernel
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        if y is None:
+            r2 = squared_distances(self.features(x), None)
+            return r2.mul_(-self._gamma(r2.mean(dtype=torch.float64))).exp_()
+        others = self._remembered(y)
+        gamma = self._gamma(_mean_squared_distance(others))
+        return squared_distances(self.features(x), others).mul_(-gamma).exp_()
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones((1,)).expand(len(x))
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        with torch.enable_grad():
+            weights = {name: value.detach().requires_grad_() for name, value in self._weights(x).items()}
+            points = x.detach().requires_grad_()
+            made = self._forward(weights, points)
+        f = made.detach()
+        r2 = squared_distances(f, None)
+        gamma = self._gamma(r2.mean(dtype=torch.float64))
+        gram = (r2 * -gamma).exp_()
+        of_batch = self._scalar("gamma") == 0 and self.length_gradient == "differentiated"
+
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            # dΘ = Θ (−γ dr² − r² dγ), and γ = 4/m, m the mean of r², has dγ = −γ²/4 dm
+            w = cotangent * gram
+            to_gamma = -(w * r2).sum(dtype=torch.float64)
+            to_r2 = w.mul_(-gamma)
+            if of_batch:
+                to_r2 -= (to_gamma * (gamma**2 / 4 / len(x) ** 2)).to(to_r2)
+            centred = f - f.mean(dim=0)
+            to_r2 = to_r2.to(f)
+            to_features = 4 * (to_r2.sum(dim=1, keepdim=True) * centred - to_r2 @ centred)
+            wanted = [*weights.values(), *([points] if inputs else [])]
+            slopes = torch.autograd.grad(made, wanted, to_features, retain_graph=True, allow_unused=True)
+            found = [torch.zeros_like(at) if slope is None else slope for at, slope in zip(wanted, slopes, strict=True)]
+            by_name: dict[str, Any] = dict(zip(weights, found, strict=False))
+            if self._scalar("gamma"):
+                by_name["gamma"] = float(to_gamma)
+            return {"gamma": 0.0, **by_name}, found[-1] if inputs else None
+
+        return gram, pull
+
+    def _remembered(self, y: torch.Tensor) -> torch.Tensor:
+        """The features of y, kept for the next block of x against the same y."""
+        key = y.data_ptr(), y.shape, y.stride(), y.dtype, y._version
+        if self._held is None or self._held[0] != key:
+            self._held = key, y, self.features(y)  # y with them, so that its memory is not another's
+        return self._held[2]
+
+    # ---- other weights, another place
+
+    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Weights as the network's layers draw them."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(2**63)))
+            if self._remake is not None:
+                module = self._remake()
+            else:
+                module = copy.deepcopy(self._module).cpu()
+                _redraw(module)
+        return {name: as_kind(weights.detach(), self._blocks()[name]) for name, weights in module.named_parameters()}
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
+        other = self._replaced({name: value.to(device, dtype) for name, value in self._blocks().items()})
+        other._module = copy.deepcopy(self._module).to(device, dtype)
+        return other
+
+    def _replaced(self, values: Mapping[str, Any]) -> Self:
+        other = super()._replaced(values)
+        other._held = None
+        return other
+
+    def __repr__(self) -> str:
+        count, gamma = sum(block.numel() for block in self._blocks().values()), self._scalar("gamma")
+        return f"NetworkFeatures({count} weights, gamma={gamma or 'of the batch'})"
+
+
+def _mean_squared_distance(features: torch.Tensor) -> torch.Tensor:
+    """Of all pairs, a point with itself among them."""
+    centred = features.to(torch.float64) - features.mean(dim=0, dtype=torch.float64)
+    return 2 * centred.square().sum(dim=1).mean()
+
+
+def _require_usable(module: nn.Module, blocks: Mapping[str, torch.Tensor]) -> None:
+    if not blocks:
+        raise ValueError("NetworkFeatures: its network has no parameters to train")
+    if "gamma" in blocks:
+        raise ValueError("NetworkFeatures: a parameter of its network is named gamma, as the kernel's; rename it")
+    for name, weights in blocks.items():
+        if isinstance(weights, nn.UninitializedParameter) or not weights.is_floating_point():
+            raise ValueError(f"NetworkFeatures: {name} holds no real numbers yet; give a module that is ready to use")
+    for part in module.modules():
+        if isinstance(part, _BatchNorm):
+            raise ValueError(
+                f"NetworkFeatures: {type(part).__name__} couples the points of a batch, sample and all, and K(x, x') "
+                "would be of others too; use GroupNorm or LayerNorm"
+            )
+
+
+def _redraw(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        reset = getattr(part, "reset_parameters", None)
+        if callable(reset):
+            reset()
+        elif next(part.parameters(recurse=False), None) is not None:
+            what = f"{type(part).__name__} {name}".strip()
+            raise ValueError(f"NetworkFeatures: {what} cannot draw its weights anew; give `remake`, a function")

@@ -1,0 +1,66 @@
+"""Convolutional networks as feature maps, by name, for images of any size."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+Shape = tuple[int, int, int]
+"""Channels, height and width of an image."""
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution whose output has ⌈size / stride⌉ pixels, zeros added as evenly as they go, the odd one after."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        sides: list[int] = []
+        for size, kernel, stride in zip(input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
+            zeros = max((_ceil(size, stride) - 1) * stride + kernel - size, 0)
+            sides += [zeros // 2, zeros - zeros // 2]
+        return super().forward(nn.functional.pad(input, sides))
+
+
+def _ceil(size: int, step: int) -> int:
+    return -(-size // step)
+
+
+def _network(image: Shape, convolutions: list[tuple[int, int, int, int]], dense: int, outputs: int) -> nn.Sequential:
+    """Convolutions of (size, channels, stride, pooling), a dense layer, ReLU after each, and a linear output."""
+    channels, height, width = image
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, (size, made, stride, pooling) in enumerate(convolutions, start=1):
+        parts: OrderedDict[str, nn.Module] = OrderedDict(conv=SameConv2d(channels, made, size, stride), relu=nn.ReLU())
+        if pooling > 1:
+            parts["pool"] = nn.MaxPool2d(pooling, ceil_mode=True)
+        layers[f"layer{i}"] = nn.Sequential(parts)
+        channels = made
+        height, width = (_ceil(_ceil(side, stride), pooling) for side in (height, width))
+    layers["dense"] = nn.Sequential(
+        OrderedDict(flat=nn.Flatten(), linear=nn.Linear(channels * height * width, dense), relu=nn.ReLU())
+    )
+    layers["output"] = nn.Linear(dense, outputs)
+    return nn.Sequential(layers)
+
+
+def mnist(image: Shape) -> nn.Sequential:
+    """6 × 6 × 6 of stride 1, 5 × 5 × 12 and 4 × 4 × 24 of stride 2, dense 200: M. Görner's network, which Owhadi & Yoo
+    2019, §10.1, take with 300 outputs. Their Fig. 23 shows it; the sizes are those of its public description."""
+    return _network(image, [(6, 6, 1, 1), (5, 12, 2, 1), (4, 24, 2, 1)], 200, 300)
+
+
+def fashion(image: Shape) -> nn.Sequential:
+    """3 × 3 × 32 and 3 × 3 × 64, each with pooling by 2, dense 128, 300 outputs. The network of Owhadi & Yoo 2019,
+    §10.2, is in a picture alone (Fig. 28): this is a usual one for Fashion-MNIST, not theirs."""
+    return _network(image, [(3, 32, 1, 2), (3, 64, 1, 2)], 128, 300)
+
+
+def small(image: Shape) -> nn.Sequential:
+    """3 × 3 × 8, 3 × 3 × 16 of stride 2, dense 32, 16 outputs: for images of 8 × 8 pixels."""
+    return _network(image, [(3, 8, 1, 1), (3, 16, 2, 1)], 32, 16)
+
+
+NETWORKS: dict[str, Callable[[Shape], nn.Sequential]] = {"small": small, "mnist": mnist, "fashion": fashion}
+"""By name; the names are in `kfx.config.choices` too."""
