@@ -137,6 +137,7 @@ class EvaluationOption(Option, abc.ABC):
             clip=None if self.clip is None else (self.clip[0], self.clip[1]),
             train_error=self.train_error,
             rho=self.rho,
+            head=config.objective.has_head,
         )
 
     def check(self, config: Config) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import cholesky, solve_lower
 from kfx.numerics.regression import coefficients, posterior_variance
@@ -45,7 +46,8 @@ class Scoring:
 
     regularizations: each is evaluated. own: a kernel that brings its λ is evaluated with that, under the name of the
     first of them. clip: lowest and highest that a prediction may be. train_error: also on the training points.
-    rho: also the interpolant's relative distance, in the RKHS norm, to that of the largest N_I.
+    rho: also the interpolant's relative distance, in the RKHS norm, to that of the largest N_I. head: also what the
+    kernel's own head predicts, the same at each N_I.
     """
 
     regularizations: Sequence[Regularization]
@@ -56,6 +58,7 @@ class Scoring:
     clip: tuple[float, float] | None = None
     train_error: bool = False
     rho: bool = False
+    head: bool = False
 
 
 def evaluate(
@@ -89,6 +92,8 @@ def evaluate(
         failures.append(f"{name} {kernel!r}: {error}")
         gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
         cross = gram.new_full((len(x_test), largest), math.nan)
+    outputs = kernel.predict(x_test) if scoring.head else None
+    of_head = math.nan if outputs is None else metrics(in_numpy(outputs), data).get("accuracy", math.nan)
     largest_norms: dict[float, torch.Tensor] = {}
     for size in sizes:
         for regularization in scoring.regularizations:
@@ -129,6 +134,8 @@ def evaluate(
                         measured["mean_posterior_variance"] = float(spread.mean())
                 except NumericalError as error:  # one bad kernel must not cost the others their evaluation
                     failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
+            if scoring.head:
+                measured["head_accuracy"] = of_head
             measured |= {"effective_regularization": effective, "jitter": incidents.jitter}
             rows += [
                 {
@@ -173,7 +180,7 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     """What `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
     energy = ["energy_error"] if data.energy is not None else []
-    kept = ["rho"] if scoring.rho else []
+    kept = [*(["rho"] if scoring.rho else []), *(["head_accuracy"] if scoring.head else [])]
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
     return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, "effective_regularization", "jitter"]

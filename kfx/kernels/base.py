@@ -48,6 +48,10 @@ class Kernel(Parameters, abc.ABC):
         """What the kernel compares in place of the points, (n, …): those of a network. For most the points."""
         return x
 
+    def predict(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The outputs of a head of the kernel's own, (n, outputs); None where it has none, as most."""
+        return None
+
     def settled(self, x: torch.Tensor) -> Self:
         """The kernel with what it otherwise takes from the points at hand, as a length, taken from these. Most take
         nothing from there."""

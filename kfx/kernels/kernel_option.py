@@ -67,6 +67,8 @@ class KernelOption(Option, abc.ABC):
     """Whether it takes images and no tables."""
     input_gradients: ClassVar[bool] = True
     """Whether its pullback reaches the points, as flows need it."""
+    has_network: ClassVar[bool] = False
+    """Whether it is of a network's features."""
     uses_jax: ClassVar[bool] = False
     """Whether JAX computes it."""
 
@@ -137,6 +139,8 @@ class KernelOption(Option, abc.ABC):
 class NetworkOption(KernelOption, abc.ABC):
     """A Gaussian kernel on the features of a network. A subclass says by `module` of which, and has its settings as
     fields."""
+
+    has_network = True
 
     initial: str = one_of(
         "random", "random", "explicit", meaning="random: weights drawn by seed; explicit: as the module brings them"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -128,8 +129,7 @@ class NetworkFeatures(Kernel):
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if y is None:
-            r2 = squared_distances(self.features(x), None)
-            return r2.mul_(-self._gamma(r2.mean(dtype=torch.float64))).exp_()
+            return gaussian(self.features(x), self._scalar("gamma") or None, False)[0]
         others = self._remembered(y)
         gamma = self._gamma(_mean_squared_distance(others))
         return squared_distances(self.features(x), others).mul_(-gamma).exp_()
@@ -138,35 +138,37 @@ class NetworkFeatures(Kernel):
         return x.new_ones((1,)).expand(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        with torch.enable_grad():
-            weights = {name: value.detach().requires_grad_() for name, value in self._weights(x).items()}
-            points = x.detach().requires_grad_()
-            made = self._forward(weights, points)
-        f = made.detach()
-        r2 = squared_distances(f, None)
-        gamma = self._gamma(r2.mean(dtype=torch.float64))
-        gram = (r2 * -gamma).exp_()
-        of_batch = self._scalar("gamma") == 0 and self.length_gradient == "differentiated"
+        tape = self.taped(x)
+        of_batch = self._scalar("gamma") == 0
+        differentiated = of_batch and self.length_gradient == "differentiated"
+        gram, pull_features = gaussian(tape.features.detach(), self._scalar("gamma") or None, differentiated)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
-            # dΘ = Θ (−γ dr² − r² dγ), and γ = 4/m, m the mean of r², has dγ = −γ²/4 dm
-            w = cotangent * gram
-            to_gamma = -(w * r2).sum(dtype=torch.float64)
-            to_r2 = w.mul_(-gamma)
-            if of_batch:
-                to_r2 -= (to_gamma * (gamma**2 / 4 / len(x) ** 2)).to(to_r2)
-            centred = f - f.mean(dim=0)
-            to_r2 = to_r2.to(f)
-            to_features = 4 * (to_r2.sum(dim=1, keepdim=True) * centred - to_r2 @ centred)
-            wanted = [*weights.values(), *([points] if inputs else [])]
-            slopes = torch.autograd.grad(made, wanted, to_features, retain_graph=True, allow_unused=True)
-            found = [torch.zeros_like(at) if slope is None else slope for at, slope in zip(wanted, slopes, strict=True)]
-            by_name: dict[str, Any] = dict(zip(weights, found, strict=False))
-            if self._scalar("gamma"):
-                by_name["gamma"] = float(to_gamma)
-            return {"gamma": 0.0, **by_name}, found[-1] if inputs else None
+            to_features, to_gamma = pull_features(cotangent)
+            by_name, to_points = tape.pull([(tape.features, to_features)], inputs)
+            return {**by_name, "gamma": 0.0 if of_batch else float(to_gamma)}, to_points
 
         return gram, pull
+
+    def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape:
+        """One forward pass that gradients can be pulled back through. head: further leaves, beside the weights."""
+        with torch.enable_grad():
+            leaves = {k: v.to(x).detach().requires_grad_() for k, v in {**self._blocks(), **(head or {})}.items()}
+            points = x.detach().requires_grad_()
+            inner: list[torch.Tensor] = []
+            layers = self._module.children() if isinstance(self._module, nn.Sequential) else ()
+            hooks = [layer.register_forward_hook(lambda _, __, made: inner.append(made)) for layer in layers]
+            try:
+                made = self._forward({name: leaves[name] for name in self._blocks()}, points)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+        return Tape(points, leaves, inner[:-1], made)
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the network is a chain of layers, whose outputs are known."""
+        return isinstance(self._module, nn.Sequential) and len(self._module) > 1
 
     def _remembered(self, y: torch.Tensor) -> torch.Tensor:
         """The features of y, kept for the next block of x against the same y."""
@@ -201,6 +203,51 @@ class NetworkFeatures(Kernel):
     def __repr__(self) -> str:
         count, gamma = sum(block.numel() for block in self._blocks().values()), self._scalar("gamma")
         return f"NetworkFeatures({count} weights, gamma={gamma or 'of the batch'})"
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A forward pass: its points, the weights that it was made with, the outputs of inner layers and the features."""
+
+    points: torch.Tensor
+    leaves: Mapping[str, torch.Tensor]
+    inner: Sequence[torch.Tensor]
+    features: torch.Tensor
+
+    def pull(
+        self, outputs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], inputs: bool = False
+    ) -> tuple[dict[str, Any], torch.Tensor | None]:
+        """From the cotangents of outputs, None for a single number's 1, to the weights by name and to the points."""
+        made, cotangents = zip(*outputs, strict=True)
+        wanted = [*self.leaves.values(), *([self.points] if inputs else [])]
+        slopes = torch.autograd.grad(made, wanted, cotangents, retain_graph=True, allow_unused=True)
+        found = [torch.zeros_like(at) if slope is None else slope for at, slope in zip(wanted, slopes, strict=True)]
+        return dict(zip(self.leaves, found, strict=False)), found[-1] if inputs else None
+
+
+def gaussian(
+    f: torch.Tensor, gamma: float | None, differentiated: bool
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
+    """Θ = exp(−γ ‖f_i − f_j‖²), and the function of a cotangent of it that gives those of f and γ.
+
+    gamma: None for 4 over the mean squared distance m of all pairs, whose dependence on f is `differentiated` or not.
+    """
+    r2 = squared_distances(f, None)
+    used: Any = 4 / r2.mean(dtype=torch.float64) if gamma is None else gamma  # a tensor: no GPU waits for it
+    gram = (r2 * -used).exp_()
+
+    def pull(cotangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # dΘ = Θ (−γ dr² − r² dγ), and γ = 4/m has dγ = −γ²/4 dm
+        w = cotangent * gram
+        to_gamma = -(w * r2).sum(dtype=torch.float64)
+        to_r2 = w.mul_(-used)
+        if differentiated:
+            to_r2 -= (to_gamma * (used**2 / 4 / len(f) ** 2)).to(to_r2)
+        # ∂(r²_ij)/∂f_i = 2 (f_i − f_j), and the pair stands in both triangles
+        centred, to_r2 = f - f.mean(dim=0), to_r2.to(f)
+        return 4 * (to_r2.sum(dim=1, keepdim=True) * centred - to_r2 @ centred), to_gamma
+
+    return gram, pull
 
 
 def _mean_squared_distance(features: torch.Tensor) -> torch.Tensor:

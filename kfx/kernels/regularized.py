@@ -48,6 +48,9 @@ class Regularized(Kernel):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         return self.kernel.features(x)
 
+    def predict(self, x: torch.Tensor) -> torch.Tensor | None:
+        return self.kernel.predict(x)
+
     def settled(self, x: torch.Tensor) -> Self:
         return self.with_parameters(**self.kernel.settled(x).parameters)
 

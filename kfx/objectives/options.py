@@ -25,6 +25,10 @@ from kfx.config.registry import (
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
 
 Objective = Callable[..., tuple[float, Any]]
@@ -36,6 +40,20 @@ class ObjectiveOption(Option, abc.ABC):
 
     trains_regularization: ClassVar[bool] = False
     """Whether λ may be trained on it: most objectives reward a larger λ as such."""
+
+    has_head: ClassVar[bool] = False
+    """Whether it trains a linear head on a network's features, which then predicts beside the kernel."""
+
+    def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+        """What is fitted in place of the kernel: with parameters that the objective has of its own. Most have none."""
+        return kernel
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        """ConfigError if it cannot be had of the kernel as built."""
+
+    def own_loss(self, config: Config) -> Callable[..., Any] | None:
+        """For an objective that is no function of Gram matrices: from a kernel, x and y to what optimizers see."""
+        return None
 
     @abc.abstractmethod
     def build(self) -> Objective:

@@ -24,9 +24,13 @@ from kfx.config.registry import (
     rising,
     whole,
 )
+from kfx.objectives.options import ObjectiveOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
     from kfx.kernels.base import Kernel
     from kfx.optimizers.gradient import Rule
     from kfx.optimizers.loop import Optimizer
@@ -43,6 +47,8 @@ class OptimizerOption(Option, abc.ABC):
     """Whether it is a flow: it moves points, and parameters perhaps."""
     can_be_followed: ClassVar[bool] = False
     """Whether it has, at every iteration, a kernel that it would end with."""
+    can_train_heads: ClassVar[bool] = False
+    """Whether it takes an objective with a head of its own, a `Loss` that no Gram matrix leads to."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Further overrides under which a run with it ends in seconds, for smoke tests."""
     keeps_within_bounds: ClassVar[bool] = True
@@ -56,11 +62,19 @@ class OptimizerOption(Option, abc.ABC):
         """From a kernel, x and y to the objective that it sees."""
         from kfx.optimizers.loss import Loss
 
+        if (own := config.objective.own_loss(config)) is not None:
+            return own
         return partial(Loss, config.objective.build(), config.regularization.build())
 
     def arguments(self, config: Config) -> tuple[Any, Any, int]:
         """What every optimizer is built from: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
+
+    def check(self, config: Config) -> None:
+        if config.objective.has_head and not self.can_train_heads:
+            raise ConfigError(
+                f"objective={config.objective.name}: is minimised by gradients; use optimizer=adam, sgd or nesterov"
+            )
 
     def refuses_trained_regularization(self) -> str | None:
         """Why λ cannot be trained with it, as an error names it; None if it can."""
@@ -109,6 +123,7 @@ _LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.spac
 @option("optimizer", "none", "Measures rho on the same batches as every other optimizer, and moves nothing")
 class Unmoved(OptimizerOption):
     keeps_within_bounds = False
+    can_train_heads = True
 
     def build(self, config: Config) -> Optimizer:
         from kfx.optimizers.unmoved import Unmoved
@@ -127,6 +142,7 @@ class GradientOption(OptimizerOption):
     """Gradient descent; a subclass says by which rule."""
 
     can_be_followed = True
+    can_train_heads = True
 
     learning_rate: float = rate()
     step_rule: str = one_of(
@@ -205,6 +221,8 @@ class Adam(GradientOption):
     "optimizer", "finite_difference", "Gradient descent by finite differences on the same batch (Khalid 2022, eq. 3.7)"
 )
 class FiniteDifference(GradientOption):
+    can_train_heads = False
+
     step: float = positive(1e-4, "h, in the parameters' own units")
     scheme: str = one_of("forward", "forward", "central", meaning="forward: one evaluation a parameter; central: two")
 
@@ -231,6 +249,51 @@ class FiniteDifference(GradientOption):
         return (
             "regularization.selection=trained: finite differences have one step for λ and lengths; use optimizer=adam"
         )
+
+
+# ---- without a Gram matrix
+
+
+@option("objective", "cross_entropy", "For comparison: a linear head on a network's features, trained without kernels")
+class CrossEntropy(ObjectiveOption):
+    has_head = True
+
+    dropout: float = from_to(0.25, 0, 1, "share of the features that are dropped in a step")
+    inner_weight: float = not_negative(
+        0.0, "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
+    )
+
+    def build(self) -> Any:
+        raise TypeError("cross-entropy is no function of a Gram matrix: see own_loss")
+
+    def own_loss(self, config: Config) -> Callable[..., Loss]:
+        from kfx.optimizers.classification import ClassificationLoss
+
+        return partial(ClassificationLoss, self.dropout, self.inner_weight, config.regularization.build())
+
+    def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+        from kfx.kernels.headed import Headed
+
+        return Headed.over(kernel, x[:1], y.shape[1], rng)
+
+    def check(self, config: Config) -> None:
+        if not config.kernel.has_network:
+            raise ConfigError(
+                f"objective={self.name}: trains a network; kernel={config.kernel.name} has none, use network_features"
+            )
+        if not config.dataset.has_classes:
+            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
+        if config.sampler.follows_rho or config.sampler.samples > 1:
+            raise ConfigError(f"objective={self.name}: has no rho; use sampler=fixed with sampler.samples=1")
+        if config.kernel.starts > 1 or config.kernel.trainable is not None:
+            raise ConfigError(
+                f"objective={self.name}: trains all weights; leave kernel.starts and kernel.trainable out"
+            )
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        """ConfigError if the network has no layers to regularize."""
+        if self.inner_weight and not getattr(kernel, "has_layers", False):
+            raise ConfigError("objective.inner_weight: takes a network that is a Sequential of layers; set 0")
 
 
 # ---- by values

@@ -59,6 +59,10 @@ class Run:
     @property
     def kernel(self) -> Kernel:
         """The fitted kernel; the initial one where the run ended before it was fitted."""
+        import torch
+
+        from kfx.kernels.headed import BIAS, WEIGHT, Headed
+        from kfx.kernels.network_features import NetworkFeatures
         from kfx.kernels.regularized import Regularized, as_recorded
         from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
@@ -66,10 +70,14 @@ class Run:
         parameters = self.metrics["parameters"]
         config = check(self.config)
         built = config.kernel.build(config.dataset.image)
+        values = recorded_parameters(self.directory, parameters)
+        if WEIGHT in values:
+            assert isinstance(built, NetworkFeatures)
+            built = Headed(built, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
         if config.regularization.selection != "fixed":
             chosen = config.regularization.build()
             built = Regularized(built, chosen, config.regularization.selection == "trained")
-        last = as_recorded(built, recorded_parameters(self.directory, parameters))
+        last = as_recorded(built, values)
         part = len(parameters.get("folds", [0])) - 1
         path = flow_path(self.directory, part)
         if config.optimizer.moves_points and "final" in parameters and not path.is_file():

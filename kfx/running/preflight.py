@@ -55,6 +55,7 @@ def check_start(job: Config) -> None:
         if own := getattr(job.dataset, "kernel", None):
             own.build(None)
         job.optimizer.check_start(job, kernel)
+        job.objective.check_start(job, kernel)
         job.optimizer.build(job)
     except KfxError:
         raise

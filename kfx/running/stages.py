@@ -178,6 +178,8 @@ def choose_starts(task: Task) -> list[Kernel]:
         drawn = [list(own) for own in zip(*by_start, strict=True)]
     task.drawn = drawn
     starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(task, drawn)
+    heads = task.streams["head"]
+    starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, task.tensors, strict=True)]
     if selection == "validation":
         chosen = starts if worst else with_chosen_regularization(task, starts, config.regularization.scale)
         remark_on_edges(task, "initial", chosen)

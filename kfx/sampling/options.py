@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import POINTS
 from kfx.config.registry import MOST_POINTS, MOST_REPEATS, Config, Option, between, count, count_or_null, one_of, option
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 @dataclass
 class SamplerOption(Option, abc.ABC):
     """A sampler. A subclass has a field for each setting, and `build`."""
+
+    follows_rho: ClassVar[bool] = False
+    """Whether the sizes that it draws depend on rho."""
 
     batch_size: int | None = count_or_null(100, 2, "all training points", "N_f")
     choice: str = one_of(
@@ -83,6 +86,8 @@ class Linear(SamplerOption):
     "The sample grows as the kernel gets better: p = (1 - mean of the last rho of half samples) / 2 (Darcy 2020)",
 )
 class Dynamic(SamplerOption):
+    follows_rho = True
+
     window: int = count(10, 1, "how many values of rho the mean is over", most=MOST_POINTS)
     floor: float = between(0.05, 0, 0.5, "the least p")
 

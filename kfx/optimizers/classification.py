@@ -1,0 +1,110 @@
+"""Cross-entropy of a network's linear head: what a network is trained by without kernels, to compare with."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+from torch.nn.functional import cross_entropy, linear
+
+from kfx.kernels.headed import BIAS, WEIGHT, Headed
+from kfx.kernels.network_features import gaussian
+from kfx.kernels.regularized import Regularized
+from kfx.numerics.arrays import Vector, is_finite
+from kfx.numerics.incidents import collect
+from kfx.numerics.linear_algebra import Factored
+from kfx.numerics.regularization import Regularization
+from kfx.objectives import interpolation_error, rho
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling.samplers import Batch
+
+
+class ClassificationLoss(Loss):
+    """−mean log softmax(F(x) Wᵀ + b)[class] over a batch, of a `Headed` kernel.
+
+    dropout: share of the features that are zero in a step, others then 1/(1 − dropout) times as large; which ones, the
+        batch alone decides. None without a gradient, as on held-out batches, where ρ is measured too.
+    inner_weight: of Σ_l e₂(l)/N_f, over the outputs of inner layers: the error of interpolating the batch from its
+        sample by a Gaussian kernel, γ 4 over their mean squared distance (Yoo & Owhadi 2021, who regularize so).
+    """
+
+    def __init__(
+        self,
+        dropout: float,
+        inner_weight: float,
+        regularization: Regularization,
+        kernel: Headed | Regularized,
+        x: torch.Tensor,
+        y: torch.Tensor,
+    ) -> None:
+        super().__init__(rho, regularization, kernel, x, y)
+        self.dropout, self.inner_weight = dropout, inner_weight
+        self.is_ratio = False
+        self.classes = y.argmax(dim=1)
+
+    def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
+        if not gradient:
+            return self._measured_without_step(vector, batch)
+        kernel = self._headed(vector)
+        index = torch.as_tensor(batch.indices, device=self.x.device)
+        x, y, classes = (each.index_select(0, index) for each in (self.x, self.y, self.classes))
+        tape = kernel.kernel.taped(x, kernel.head)
+        with torch.enable_grad(), collect() as incidents:
+            features = tape.features * self._mask(tape.features, batch) if self.dropout else tape.features
+            loss = cross_entropy(linear(features, tape.leaves[WEIGHT], tape.leaves[BIAS]), classes)
+            outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss, None)]
+            value, failed = loss.detach(), None
+            try:
+                for layer in tape.inner if self.inner_weight else ():
+                    error, cotangent = self._inner_error(layer.detach().flatten(1), y, batch.sample_size)
+                    value = value + self.inner_weight * error / len(x)
+                    outputs.append((layer, cotangent.reshape(layer.shape) * (self.inner_weight / len(x))))
+            except NumericalError as error_:
+                failed = error_
+        self.kernel_evaluations += 1
+        slope = self.kernel._flatten({**kernel.parameters, **tape.pull(outputs)[0]}) if failed is None else None
+        number = float(value)
+        if failed is None and not (math.isfinite(number) and slope is not None and is_finite(slope)):
+            failed = NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
+        events = tuple(incidents.events) + ((failed.event,) if failed else ())
+        detail = f"{kernel!r}: {failed.detail}" if failed else ""
+        return Evaluation(vector, number, math.nan, slope, math.nan, incidents.jitter, events, detail)
+
+    def _headed(self, vector: Vector) -> Headed:
+        kernel = self.kernel.with_flat(vector)
+        inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
+        assert isinstance(inner, Headed)
+        return inner
+
+    @torch.no_grad()
+    def _measured_without_step(self, vector: Vector, batch: Batch) -> Evaluation:
+        """ρ of the features' kernel, and the cross-entropy without dropout."""
+        of_kernel = super().__call__(vector, batch, gradient=False)
+        index = torch.as_tensor(batch.indices, device=self.x.device)
+        logits = self._headed(vector).predict(self.x[index])
+        value = float(cross_entropy(logits, self.classes[index]))
+        return Evaluation(
+            vector,
+            value,
+            of_kernel.rho,
+            None,
+            of_kernel.regularization,
+            of_kernel.jitter,
+            of_kernel.events,
+            of_kernel.detail,
+            of_kernel.rho_half,
+        )
+
+    def _mask(self, features: torch.Tensor, batch: Batch) -> torch.Tensor:
+        seed = zlib.crc32(batch.indices.tobytes())
+        generator = torch.Generator(features.device).manual_seed(seed)
+        kept = torch.rand(features.shape, generator=generator, device=features.device) >= self.dropout
+        return kept.to(features.dtype) / (1 - self.dropout)
+
+    def _inner_error(self, f: torch.Tensor, y: torch.Tensor, sample_size: int) -> tuple[float, torch.Tensor]:
+        with torch.no_grad():
+            gram, pull = gaussian(f, None, True)
+            value, cotangent = interpolation_error(Factored(gram), y, sample_size, self.regularization)
+            return value, pull(cotangent)[0]
