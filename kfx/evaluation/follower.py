@@ -132,14 +132,14 @@ class Follower:
         kernel = kernel.settled(some_of(x))
         wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
         rows: list[tuple[Any, ...]] = []
-        orders = self.orders[part]
+        orders, sizes = self.orders[part], self.sizes or [len(x)]
         if self.node.draw == "anew":
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
         for repeat, order in enumerate(orders):
-            measured, _, _ = evaluate(
-                "flowed", kernel, data, (x, y, along), repeat, order, self.sizes or [len(x)], self.scoring
-            )
+            measured, _, _ = evaluate("flowed", kernel, data, (x, y, along), repeat, order, sizes, self.scoring)
             for row in measured:
+                if row["metric"] == "head_accuracy" and repeat == 0 and row["n_interpolation"] == sizes[0]:
+                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", 1 - row["value"]))
                 if row["metric"] in wanted:
                     is_accuracy = row["metric"] == "accuracy"
                     error = ("error", 1 - row["value"]) if is_accuracy else (row["metric"], row["value"])

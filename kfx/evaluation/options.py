@@ -153,6 +153,7 @@ class EvaluationOption(Option, abc.ABC):
 @option("evaluation", "default", "Kernel ridge regression with the initial and the trained kernel")
 class TestPoints(EvaluationOption):
     repeats: int = count(1, 1, "different random subsets", most=MOST_REPEATS)
+    draws: int = count(0, 0, "disjoint draws of the smallest N_I, in draws.csv; best and worst as a picture", most=999)
     balanced: bool = flag(False, "equal numbers of each class")
     order: str = one_of("random", "random", "file", meaning="file: the first N_I training points, as they come")
 
@@ -165,6 +166,9 @@ class TestPoints(EvaluationOption):
 
     def check(self, config: Config) -> None:
         super().check(config)
+        size = config.training_size()
+        if self.draws * min(self.n_interpolation or [size]) > size:
+            raise ConfigError(f"evaluation.draws={self.draws}: of the smallest N_I, {size} points do not hold so many")
         if self.order == "file" and self.repeats > 1:
             raise ConfigError(f"evaluation.repeats={self.repeats}: with evaluation.order=file all are the same; set 1")
         if config.dataset.n_test == 0:

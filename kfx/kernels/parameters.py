@@ -16,6 +16,8 @@ Value = float | Vector
 Bounds = tuple[float, float]
 ANYWHERE: Bounds = (-math.inf, math.inf)
 
+NORM = ".norm"
+"""Ends the name of a number that stands for an array."""
 _MOST_SHOWN = 256
 
 
@@ -232,5 +234,5 @@ def flat_parameters(values: Mapping[str, Value]) -> dict[str, float]:
         if isinstance(value, float):
             shown[name] = value
         else:
-            shown[f"{name}.norm"] = of_blocks[name] if name in of_blocks else float(np.linalg.norm(value))
+            shown[name + NORM] = of_blocks[name] if name in of_blocks else float(np.linalg.norm(value))
     return shown

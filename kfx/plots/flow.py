@@ -152,7 +152,8 @@ def errors(run: Run) -> Figure | None:
     picture, axes = figure(columns=len(panels), width=4.8)
     for panel, what in zip(axes, panels, strict=True):
         if what in ERRORS:
-            _draw_errors(panel, table[table["metric"] == what], counted)
+            heads = table[table["metric"] == "head_error"] if what == "error" else table[:0]
+            _draw_errors(panel, table[table["metric"] == what], heads, counted)
             panel.set(ylabel=_ERROR_NAMES[what])
         else:
             lines = distances if what == "distances" else {what: "between / in class"}
@@ -168,14 +169,18 @@ def errors(run: Run) -> Figure | None:
     return picture
 
 
-def _draw_errors(panel: Axes, rows: pd.DataFrame, counted: str) -> None:
-    """A curve for each number of interpolation points, the mean over subsets; logarithmic where they differ much."""
+def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted: str) -> None:
+    """A curve for each number of interpolation points, the mean over subsets, and one for a network's own head;
+    logarithmic where they differ much."""
     several = rows["regularization"].nunique() > 1
     groups: Any = rows.groupby(["n_interpolation", "regularization"])
     for i, ((size, value), own) in enumerate(groups):
         curve = own.groupby(counted)["value"].mean()
         label = f"{int(size)} points" + (f", λ {value:g}" if several else "")
         panel.plot(curve.index, curve, "-", **_look(i, len(curve)), label=label)
+    if len(of_head):
+        curve = of_head.groupby(counted)["value"].mean()
+        panel.plot(curve.index, curve, "--", color=DATA, linewidth=1.3, label="linear head")
     finite = rows["value"][rows["value"] > 0]
     if len(finite) and finite.max() > 20 * finite.min():
         panel.set_yscale("log")

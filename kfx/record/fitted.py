@@ -14,6 +14,7 @@ import torch
 from kfx.flows.flow import Flow
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
+from kfx.kernels.parameters import NORM
 from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def recorded_parameters(directory: Path, parameters: Mapping[str, Any]) -> dict[
     """The parameters of a record's kernel, the final ones if there are any. parameters: those in `metrics.json`."""
     name = "final" if "final" in parameters else "initial"
     path = parameter_path(directory, name)
-    if not any(key.endswith(".norm") for key in parameters[name]):
+    if not any(key.endswith(NORM) for key in parameters[name]):
         return dict(parameters[name])
     try:
         with np.load(path, allow_pickle=False) as stored:

@@ -11,16 +11,26 @@ from typing import Any
 import numpy as np
 
 from kfx.evaluation import device_products
+from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
 from kfx.evaluation.follower import last_rows
-from kfx.evaluation.options import Job
-from kfx.evaluation.scoring import Scoring, changes, constant_prediction, evaluate, metric_names, summary
+from kfx.evaluation.options import Job, TestPoints
+from kfx.evaluation.scoring import (
+    Scoring,
+    changes,
+    constant_prediction,
+    evaluate,
+    interpolation_order,
+    metric_names,
+    summary,
+)
+from kfx.files import whole_file
 from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
 from kfx.numerics.formatting import number
 from kfx.outcomes import Event, NumericalError
 from kfx.running.progress import Steps, say
-from kfx.running.stages import Task, bare, remark_on_edges, with_chosen_regularization
+from kfx.running.stages import Task, bare, remark_on_edges, settled, with_chosen_regularization
 
 
 def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, Any]:
@@ -28,7 +38,7 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
     config, record, parts = task.config, task.record, task.parts
     threads.use(task.threads_of_evaluation, task.machine.threads)
     scoring, jobs = config.evaluation.scoring(config), config.evaluation.jobs(parts, task.streams)
-    kernels = _kernels(task, starts, fitted)
+    kernels = {name: settled(task, own) for name, own in _kernels(task, starts, fitted).items()}
     if config.evaluation.regularization.value == "validation":
         scale = _scale(task)
         kernels = {name: with_chosen_regularization(task, own, scale) for name, own in kernels.items()}
@@ -36,6 +46,8 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
             remark_on_edges(task, name, kernels[name])
         scoring = replace(scoring, own=True)
     rows, failures = _evaluated(task, kernels, jobs, scoring, starts)
+    if isinstance(config.evaluation, TestPoints) and config.evaluation.draws:
+        _draw_subsets(task, config.evaluation, kernels["trained"][-1], scoring)
     if config.kernel_check:
         _check_products(task, fitted[-1], jobs[-1][2])
     of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
@@ -50,6 +62,20 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
         entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
     return entries
+
+
+def _draw_subsets(task: Task, node: TestPoints, kernel: Kernel, scoring: Scoring) -> None:
+    """Many draws of a few interpolation points: `draws.csv`, and the best and the worst of them in `draws.npz`."""
+    data = task.parts[-1]
+    order = interpolation_order(data, node.balanced, task.streams["draws"])
+    size = min(node.n_interpolation or [len(order)])
+    own = kernel.own_regularization if scoring.own else None
+    rows, parts = errors_of_draws(
+        kernel, data, task.tensors[-1], order, size, node.draws, own or scoring.regularizations[0]
+    )
+    task.record.table("draws.csv", COLUMNS, rows)
+    with whole_file(task.record.directory / "draws.npz") as stream:
+        np.savez(stream, **extremes(rows, parts, data))  # type: ignore[arg-type]
 
 
 def _scale(task: Task) -> str:

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from kfx.config.check import Config
 from kfx.files import read_rows
 from kfx.kernels.names import readable
+from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
 from kfx.running.options import Published
 
@@ -43,7 +44,7 @@ def relative(directory: Path) -> Path:
 
 
 def _line(label: str, text: str) -> str:
-    return f"{label:<{_WIDTH}}{text}"
+    return f"{label:<{_WIDTH - 1}} {text}"
 
 
 def change(before: Mapping[str, Any], after: Mapping[str, Any], difference: Mapping[str, Any] | None) -> str:
@@ -66,8 +67,10 @@ def _parameters(cfg: Config, metrics: Mapping[str, Any]) -> list[str]:
         return []
     finals: Sequence[Mapping[str, Any]] = parameters.get("folds") or [parameters["final"]]
     starts: Sequence[Mapping[str, Any]] = parameters.get("initial_folds") or [parameters["initial"]] * len(finals)
-    changed = []
+    changed = _blocks(starts, finals)
     for name in finals[0]:
+        if name.endswith(NORM):
+            continue
         before = [np.asarray(start[name], dtype=float) for start in starts if name in start]
         after = [np.asarray(final[name], dtype=float) for final in finals]
         if before and all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
@@ -84,6 +87,15 @@ def _parameters(cfg: Config, metrics: Mapping[str, Any]) -> list[str]:
         ]
     more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     return [_line("kernel", ", ".join(changed[:_MOST]) + more)]
+
+
+def _blocks(starts: Sequence[Mapping[str, Any]], finals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of parameters that are too many to be shown, the norm of all together."""
+    names = [name for name in finals[0] if name.endswith(NORM)]
+    if not names:
+        return []
+    before, after = (np.mean([math.hypot(*(each[name] for name in names)) for each in of]) for of in (starts, finals))
+    return [f"‖weights‖ {before:.4g} → {after:.4g} ({len(names)} blocks)"]
 
 
 def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:
@@ -126,6 +138,9 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
         of = f"λ {named[0]}" if named[0] == named[1] else f"λ {named[0]} → {named[1]}"
         own = f"{of}, in the kernel's own units {number(used[0])} → {number(used[1])}"
         lines.append(_line(f"N_I {size}", f"{metric} {shown}; {own}"))
+    if ("trained", "head_accuracy") in by:
+        pair = [next(iter(by[kernel, "head_accuracy"].values())) for kernel in ("initial", "trained")]
+        lines.append(_line("head", f"accuracy {change(pair[0], pair[1], None)}"))
     random = {kernel: found for (kernel, name), found in by.items() if kernel.startswith("random") and name == metric}
     if random and trained:  # where the trained kernel has the most points, with the first λ
         place = max(trained, key=lambda place: place[0])

@@ -124,5 +124,6 @@ class Rows(Steps):
     def _state(self, row: dict[str, Any]) -> str:
         names = {"rho": "rho"} if self.objective == "rho" else {"objective": self.objective, "rho": "rho"}
         shown = [f"{name} {row[key]:.4g}" if math.isfinite(row[key]) else f"{name} -" for key, name in names.items()]
-        shown += [f"{self.readable(name)} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
+        if not any(name.endswith(".norm") for name in row["parameters"]):
+            shown += [f"{self.readable(name)} {number:.4g}" for name, number in list(row["parameters"].items())[:4]]
         return "  ".join([*shown, row["event"]]).rstrip()

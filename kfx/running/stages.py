@@ -19,7 +19,7 @@ from kfx.config.check import Config, sources
 from kfx.data.dataset import Dataset, checked, preprocess
 from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
-from kfx.evaluation.follower import Follower
+from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.kernels import Kernel, Regularized
@@ -286,8 +286,13 @@ def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
         for number in range(len(fitted), len(task.parts)):
             fitted.append(fits.fit(starts[number], optimizer, task.tensors[number], task.streams))
     record.save()
-    record.final_parameters(starts, fitted)
+    record.final_parameters(starts, settled(task, fitted))
     return fitted
+
+
+def settled(task: Task, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels with what they otherwise take from the points of a batch, taken from the training points."""
+    return [kernel.settled(some_of(x)) for kernel, (x, _, _) in zip(kernels, task.tensors, strict=True)]
 
 
 def measure_on_held_out_batches(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
