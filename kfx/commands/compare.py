@@ -28,6 +28,7 @@ def add(commands: Any) -> None:
     compare.add_argument("--csv", type=Path, help="write the table here")
     compare.add_argument("--latex", type=Path, help="write it in LaTeX here")
     compare.add_argument("--figure", type=Path, help="draw it with error bars here")
+    compare.add_argument("--curve", type=Path, help="draw the metric against N_I here, a line for each row")
     compare.set_defaults(call=_compare)
 
 
@@ -37,8 +38,9 @@ def _compare(parsed: argparse.Namespace) -> int:
     from kfx.record.comparison import collect, table
 
     by = parsed.by.split(",")
-    if parsed.figure is not None:
-        check_picture_name(parsed.figure)
+    for name in ("figure", "curve"):
+        if getattr(parsed, name) is not None:
+            check_picture_name(f"--{name}", getattr(parsed, name))
     runs, left_out = collect(parsed.paths, parsed.metric, parsed.kernel, parsed.n_interpolation)
     if not runs:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
@@ -51,12 +53,19 @@ def _compare(parsed: argparse.Namespace) -> int:
         (parsed.csv, lambda path: frame.to_csv(path, index=False)),
         (parsed.latex, lambda path: path.write_text(latex(frame, by, parsed.metric))),
         (parsed.figure, lambda path: picture(frame, by, parsed.metric).savefig(path)),
+        (parsed.curve, lambda path: _curve_of(parsed, by).savefig(path)),
     ):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
             print(path)
     return 0
+
+
+def _curve_of(parsed: argparse.Namespace, by: Sequence[str]) -> Figure:
+    from kfx.record.comparison import over_sizes
+
+    return curve(over_sizes(parsed.paths, by, parsed.metric, parsed.kernel, parsed.mix), by, parsed.metric)
 
 
 def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
@@ -114,13 +123,13 @@ def _escaped(text: str) -> str:
     return text if text.startswith("$") else text.replace("_", r"\_").replace("%", r"\%")
 
 
-def check_picture_name(path: Path) -> None:
+def check_picture_name(option: str, path: Path) -> None:
     """ConfigError for a name whose ending is no format of a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = sorted(FigureCanvasAgg.get_supported_filetypes())
     if path.suffix[1:] not in known:
-        raise ConfigError(f"--figure {path}: expected a name that ends in {', '.join(f'.{name}' for name in known)}")
+        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(f'.{name}' for name in known)}")
 
 
 def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
@@ -136,4 +145,32 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
     axes.set(xlabel=f"{metric} (mean ± sd over seeds)", ylim=(-0.6, len(frame) - 0.4))
     axes.set_title(frame.attrs["title"].replace("N_I", "$N_I$"), fontsize=9)
+    return drawn
+
+
+def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
+    """The metric, for an accuracy the error, against the number of interpolation points, with its deviation."""
+    from kfx.plots.style import COLOURS, MARKERS, figure, legend
+
+    is_accuracy = metric.endswith("accuracy")
+    drawn, (axes,) = figure(height=4.2)
+    groups: Any = frame.groupby(list(by), sort=False)
+    for i, (names, rows) in enumerate(groups):
+        rows = rows.sort_values("n_interpolation")
+        axes.errorbar(
+            rows["n_interpolation"],
+            1 - rows[metric] if is_accuracy else rows[metric],
+            yerr=rows[f"{metric}_sd"].fillna(0.0),
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKERS[i % len(MARKERS)],
+            capsize=3,
+            label=" · ".join(map(str, names)),
+        )
+    what = f"1 − {metric}" if is_accuracy else metric
+    axes.set(xlabel="interpolation points $N_I$", ylabel=f"{what} (mean ± sd over seeds)", xscale="log", yscale="log")
+    sizes = sorted(frame["n_interpolation"].unique())
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_title(frame.attrs["title"], fontsize=9)
+    legend(drawn, axes)
     return drawn

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from kfx.files import read_rows
-from kfx.plots import curve, evaluation, flow, landscape, precision, surrogate, trace
+from kfx.plots import conductivity, curve, draws, evaluation, flow, landscape, precision, surrogate, trace
 from kfx.record.reading import load_run
 
 
@@ -27,6 +27,8 @@ def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
         "flow_images": flow.images(run) if run.metrics.get("parameters") else None,
         "flow_errors" if (directory / "flow.csv").is_file() else "errors": flow.errors(run),
         "flow_field": flow.boundary_and_field(run),
+        "conductivity": conductivity.conductivities(run),
+        "draws": draws.best_and_worst(run),
         "curve": curve.fitted_curve(run),
         "convergence": surrogate.convergence(run),
         "surrogate": surrogate.surface(run),

@@ -12,7 +12,13 @@ from kfx.numerics.formatting import number
 from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, figure, legend, set_title
 from kfx.record.reading import Run
 
-_NAMES = {"accuracy": "test accuracy", "mse": "test mean squared error"}
+_NAMES = {
+    "accuracy": "test accuracy",
+    "mse": "test mean squared error",
+    "energy_error": "error in the energy norm, squared",
+    "rho": r"$\rho$ against the largest $N_I$",
+}
+_FURTHER = ("energy_error", "rho")
 _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
 
@@ -26,19 +32,29 @@ def before_and_after(run: Run) -> Figure | None:
     if table.empty:
         return None
     metric = "accuracy" if (table["metric"] == "accuracy").any() else "mse"
-    table = table[(table["metric"] == metric) & table["value"].notna()]
+    whole = table[table["value"].notna()]
+    table = whole[whole["metric"] == metric]
     if table.empty:
         return None
-    picture, (axes,) = figure(height=4.2)
     varied = run.config.evaluation.n_interpolation is not None and table["n_interpolation"].nunique() > 1
-    (_against_points if varied else _from_initial_to_trained)(axes, table)
-    axes.set(ylabel=_NAMES[metric])
+    shown = [metric, *(name for name in _FURTHER if varied and (whole["metric"] == name).any())]
+    picture, panels = figure(columns=len(shown), width=6.4 if len(shown) == 1 else 4.8, height=4.2)
+    for axes, name in zip(panels, shown, strict=True):
+        own = whole[whole["metric"] == name]
+        (_against_points if varied else _from_initial_to_trained)(axes, own)
+        axes.set(ylabel=_NAMES[name])
+        values = own["value"][own["value"] > 0]
+        if name != "accuracy" and len(values) and values.max() > 100 * values.min():
+            floor = values.max() * 1e-16
+            axes.set_yscale("log", nonpositive="mask")
+            axes.set_ylim(bottom=max(values[values > floor].min() / 2, floor))
+        axes.margins(y=0.12)
+    axes = panels[0]
     several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"
     count = table["repeat"].nunique()
     sizes = sorted(table["n_interpolation"].unique())
     fixed = [] if varied else [f"$N_I$ = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "")]
     set_title(axes, run, *fixed, *([f"{count} {several}"] if count > 1 else []))
-    axes.margins(y=0.12)
     legend(picture, axes)
     return picture
 

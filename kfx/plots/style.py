@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from kfx.kernels.names import readable
+from kfx.kernels.parameters import NORM
 from kfx.record.reading import Run
 
 # Told apart with protanopia and deuteranopia too (Okabe & Ito 2008), their yellow left out: it is faint on white.
@@ -79,6 +80,8 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
 def symbol(name: str, run: Run) -> str:
     """A parameter's symbol; `weight_variance.2` gets its layer as a second index, a part of a sum its name."""
     said = readable(name, run.config.kernel)
+    if said.endswith(NORM):
+        return f"‖{said.removesuffix(NORM)}‖"
     head, _, last = said.rpartition(" ")
     base, _, index = last.rpartition(".")
     shown = f"{SYMBOLS.get(base, base)} [{index}]" if base else SYMBOLS.get(last, last)

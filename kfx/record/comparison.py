@@ -136,6 +136,20 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
     return frame
 
 
+def over_sizes(paths: Sequence[Path], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
+    """`table` for each number of interpolation points that the completed runs have, with it as a column."""
+    found = [item.directory for item in runs_below(paths) if item.status == Status.COMPLETED]
+    rows = [row for directory in found for row in load_run(directory).metrics["evaluation"]]
+    frames = []
+    for size in sorted({row["n_interpolation"] for row in rows if row["metric"] == metric}):
+        runs, _ = collect(paths, metric, kernel, size)
+        if runs:
+            frames.append(table(runs, by, metric, mix).assign(n_interpolation=size))
+    whole = pd.concat(frames, ignore_index=True)
+    whole.attrs["title"] = frames[0].attrs["title"].rsplit(" · ", 1)[0]
+    return whole
+
+
 def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence[Compared]) -> None:
     names = {name for run in members for name in run.settings}
     for name in sorted(names - set(keys)):

@@ -1,0 +1,34 @@
+"""The conductivity of a Green's function: where it started, what was learned, and the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kfx.numerics import elliptic
+from kfx.plots.style import COLOURS, DATA, INITIAL, figure, legend, set_title
+from kfx.record.reading import Run
+
+
+def conductivities(run: Run) -> Figure | None:
+    """b of the initial and of the trained kernel beside a, and the solution u (Owhadi & Yoo 2019, Figs. 5.1–5.3, 6)."""
+    config = run.config
+    if config.get("kernel", {}).get("name") != "greens_function" or "final" not in run.metrics.get("parameters", {}):
+        return None
+    trained: Any = run.kernel
+    start = {name: np.asarray(run.metrics["parameters"]["initial"][name]) for name in ("cosine", "sine")}
+    inner = getattr(trained, "kernel", trained)
+    middles, x = elliptic.midpoints(inner.intervals), elliptic.nodes(inner.intervals)
+    a = elliptic.CONDUCTIVITIES[config.dataset.conductivity](middles)
+    picture, (left, right) = figure(columns=2, width=5.4)
+    left.plot(middles, a, color=DATA, linewidth=1.0, label="a, of the data")
+    left.plot(middles, inner.with_parameters(**start).conductivity, "--", color=INITIAL, label="b, initial")
+    left.plot(middles, inner.conductivity, color=COLOURS[1], linewidth=1.2, label="b, trained")
+    left.set(xlabel="x", ylabel="conductivity", yscale="log")
+    set_title(left, run)
+    right.plot(x, elliptic.solution(a, elliptic.smooth_source(x)), color=DATA, label="u")
+    right.set(xlabel="x", ylabel="u, the solution")
+    legend(picture, left)
+    return picture

@@ -1,0 +1,44 @@
+"""The best and the worst draw of a few interpolation points, and all their errors."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kfx.files import read_rows
+from kfx.numerics.formatting import number
+from kfx.plots.style import COLOURS, figure, set_title, title
+from kfx.record.reading import Run
+
+_MOST_IMAGES = 20
+
+
+def best_and_worst(run: Run) -> Figure | None:
+    """The images of a bad and a good draw, by class (Owhadi & Yoo 2019, Fig. 26); of other points a histogram of
+    the errors."""
+    directory = run.directory
+    if not (directory / "draws.npz").is_file() or not (directory / "draws.csv").is_file():
+        return None
+    table = read_rows(directory / "draws.csv")
+    with np.load(directory / "draws.npz", allow_pickle=False) as stored:
+        held = {name: stored[name] for name in stored.files}
+    values = table["value"].to_numpy(dtype=float)
+    what = "test error" if table["metric"].iloc[0] == "error" else "test MSE"
+    count = len(held["worst_points"])
+    of_all = f"{len(values)} draws of {count}: {what} {number(values.mean())} ± {number(values.std(), values.mean())}"
+    if held["worst_points"].ndim != 4 or count > _MOST_IMAGES:
+        picture, (panel,) = figure()
+        panel.hist(values, bins=min(max(len(values) // 4, 5), 30), color=COLOURS[0])
+        panel.set(xlabel=f"{what} of a draw of {count} points", ylabel="draws")
+        set_title(panel, run, of_all)
+        return picture
+    picture, axes = figure(rows=2, columns=count, width=0.8, height=1.1)
+    for row, name in enumerate(("worst", "best")):
+        panels = axes[row * count : (row + 1) * count]
+        for panel, image in zip(panels, held[f"{name}_points"], strict=True):
+            panel.imshow(image.mean(axis=0), cmap="gray_r")
+            panel.set(xticks=[], yticks=[])
+            panel.grid(visible=False)
+        panels[0].set_title(f"{name}, {what} {number(float(held[f'{name}_error']))}", fontsize=9, loc="left")
+    picture.suptitle(title(run, of_all), fontsize=9)
+    return picture
