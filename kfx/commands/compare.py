@@ -150,16 +150,17 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
 
 def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     """The metric, for an accuracy the error, against the number of interpolation points, with its deviation."""
-    from kfx.plots.style import COLOURS, MARKERS, figure, legend
+    from kfx.plots.style import COLOURS, MARKERS, above_noise, figure, legend
 
     is_accuracy = metric.endswith("accuracy")
     drawn, (axes,) = figure(height=4.2)
     groups: Any = frame.groupby(list(by), sort=False)
     for i, (names, rows) in enumerate(groups):
         rows = rows.sort_values("n_interpolation")
+        values = 1 - rows[metric] if is_accuracy else rows[metric]
         axes.errorbar(
             rows["n_interpolation"],
-            1 - rows[metric] if is_accuracy else rows[metric],
+            above_noise(values),
             yerr=rows[f"{metric}_sd"].fillna(0.0),
             color=COLOURS[i % len(COLOURS)],
             marker=MARKERS[i % len(MARKERS)],

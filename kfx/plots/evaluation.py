@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from kfx.numerics.formatting import number
-from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, figure, legend, set_title
+from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, above_noise, figure, legend, set_title
 from kfx.record.reading import Run
 
 _NAMES = {
@@ -41,13 +41,13 @@ def before_and_after(run: Run) -> Figure | None:
     picture, panels = figure(columns=len(shown), width=6.4 if len(shown) == 1 else 4.8, height=4.2)
     for axes, name in zip(panels, shown, strict=True):
         own = whole[whole["metric"] == name]
+        values = above_noise(own["value"])
+        spans_decades = name != "accuracy" and values.max() > 100 * values.min()
+        own = own.assign(value=values) if spans_decades else own
         (_against_points if varied else _from_initial_to_trained)(axes, own)
         axes.set(ylabel=_NAMES[name])
-        values = own["value"][own["value"] > 0]
-        if name != "accuracy" and len(values) and values.max() > 100 * values.min():
-            floor = values.max() * 1e-16
-            axes.set_yscale("log", nonpositive="mask")
-            axes.set_ylim(bottom=max(values[values > floor].min() / 2, floor))
+        if spans_decades:
+            axes.set_yscale("log")
         axes.margins(y=0.12)
     axes = panels[0]
     several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"

@@ -92,3 +92,8 @@ def running(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np
     """The median of the values around each one, and the tenth and ninetieth percentile."""
     series = pd.Series(values).rolling(window, min_periods=1, center=True)
     return series.median().to_numpy(), series.quantile(0.1).to_numpy(), series.quantile(0.9).to_numpy()
+
+
+def above_noise(values: pd.Series) -> pd.Series:
+    """The values for a logarithmic axis: NaN where they are 0, or round-off beside the largest."""
+    return values.where(values > 1e-14 * values.max())
