@@ -11,10 +11,10 @@ import torch
 
 from kfx import load_run
 from kfx.data import synthetic
+from kfx.evaluation.follower import linearly_separable, mean_squared_distances
 from kfx.flows.euler import HybridFlow
 from kfx.flows.flow import FlowSettings
 from kfx.flows.flowed import FlowedKernel
-from kfx.evaluation.follower import linearly_separable, mean_squared_distances
 from kfx.flows.layers import StepRule
 from kfx.flows.vector_field import (
     Interpolation,

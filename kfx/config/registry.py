@@ -175,6 +175,8 @@ class Option:
     description: ClassVar[str] = ""
     origin: ClassVar[str] = "kfx"
     """`kfx`, the distribution that brings it and its version, or a plugin's file name."""
+    quick: ClassVar[tuple[str, ...]] = ()
+    """Further overrides under which a run with it ends in seconds, for smoke tests."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

@@ -122,6 +122,7 @@ class FlowOption(OptimizerOption):
         return self.moves_no_regularization()
 
     def check(self, config: Config) -> None:
+        super().check(config)
         if not config.kernel.input_gradients:
             raise ConfigError(
                 f"optimizer={self.name}: moves points; kernel={config.kernel.name} has no gradient to them; use adam"

@@ -50,8 +50,8 @@ class NetworkFeatures(Kernel):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
+        _require_usable(module)
         blocks = {name: weights.detach() for name, weights in module.named_parameters()}
-        _require_usable(module, blocks)
         if length_gradient not in ("differentiated", "held"):
             raise ValueError(f"length_gradient takes differentiated or held, got {length_gradient!r}")
         names = list(blocks) if trainable is None else list(trainable)
@@ -256,7 +256,8 @@ def _mean_squared_distance(features: torch.Tensor) -> torch.Tensor:
     return 2 * centred.square().sum(dim=1).mean()
 
 
-def _require_usable(module: nn.Module, blocks: Mapping[str, torch.Tensor]) -> None:
+def _require_usable(module: nn.Module) -> None:
+    blocks = dict(module.named_parameters())
     if not blocks:
         raise ValueError("NetworkFeatures: its network has no parameters to train")
     if "gamma" in blocks:

@@ -109,6 +109,7 @@ class Polynomial(KernelOption):
 )
 class GreensFunction(KernelOption):
     input_gradients = False
+    quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
     modes: int = count(64, 1, "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here", most=10_000)
     intervals: int = count(256, 2, "elements of (0, 1); points are nodes i / intervals", most=100_000)

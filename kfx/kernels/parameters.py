@@ -90,7 +90,9 @@ class Parameters:
     def split(self, vector: Vector) -> dict[str, Value]:
         """The trainable parameters by name, out of a vector like `flat`."""
         values: dict[str, Value] = {}
-        start = 0
+        size, start = sum(_size(self._values[key]) for key in self.trainable), 0
+        if len(vector) != size:
+            raise ValueError(f"expected {size} parameters ({', '.join(self.trainable)}), got {len(vector)}")
         for key in self.trainable:
             held = self._values[key]
             entry = vector[start : start + _size(held)]
@@ -101,8 +103,6 @@ class Parameters:
                 values[key] = as_kind(entry, held).reshape(held.shape).copy()
             else:
                 values[key] = float(entry[0])
-        if start != len(vector):
-            raise ValueError(f"expected {start} parameters ({', '.join(self.trainable)}), got {tuple(vector.shape)}")
         return values
 
     def with_flat(self, vector: Any) -> Self:

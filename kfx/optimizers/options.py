@@ -49,8 +49,6 @@ class OptimizerOption(Option, abc.ABC):
     """Whether it has, at every iteration, a kernel that it would end with."""
     can_train_heads: ClassVar[bool] = False
     """Whether it takes an objective with a head of its own, a `Loss` that no Gram matrix leads to."""
-    quick: ClassVar[tuple[str, ...]] = ()
-    """Further overrides under which a run with it ends in seconds, for smoke tests."""
     keeps_within_bounds: ClassVar[bool] = True
     """Whether it starts at the kernel's parameters and moves them within their bounds."""
 
@@ -257,6 +255,7 @@ class FiniteDifference(GradientOption):
 @option("objective", "cross_entropy", "For comparison: a linear head on a network's features, trained without kernels")
 class CrossEntropy(ObjectiveOption):
     has_head = True
+    quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
 
     dropout: float = from_to(0.25, 0, 1, "share of the features that are dropped in a step")
     inner_weight: float = not_negative(
@@ -365,6 +364,11 @@ class Bayesian(OptimizerOption):
             raise ConfigError(
                 f"optimizer=bayesian: takes at most {_MOST_SEARCHED} parameters, and kernel={config.kernel.name} has "
                 f"{len(box)}; name some in kernel.trainable, or use adam, sgd or nesterov"
+            )
+        if self.bounds is not None and kernel.signed.intersection(kernel.trainable):
+            raise ConfigError(
+                f"optimizer.bounds={self.bounds}: parameters of kernel={config.kernel.name} may be negative; set null, "
+                "and kernel.bounds"
             )
         for key, (low, high) in zip(kernel.keys, box, strict=True):
             if not (math.isfinite(low) and math.isfinite(high)):

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from functools import cache
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from kfx.config import registry
 from kfx.config.catalogue import options
@@ -30,7 +30,8 @@ _SMALL = (
 
 def words_of(kernel: str, optimizer: str) -> list[str]:
     """The overrides of a run of this pair; an optimizer's own come last."""
-    return [*_SMALL, f"kernel={kernel}", f"optimizer={optimizer}", *OPTIONS["optimizer"][optimizer].quick]
+    of = OPTIONS["kernel"][kernel].quick, OPTIONS["optimizer"][optimizer].quick
+    return [*_SMALL, f"kernel={kernel}", f"optimizer={optimizer}", *of[0], *of[1]]
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -41,11 +42,9 @@ def pairs() -> list[tuple[str, str]]:
 
 @cache
 def _pairs(known: tuple[str, ...]) -> list[tuple[str, str]]:
-    usual = without_hydra(composed(_SMALL))
-    OmegaConf.set_struct(usual, False)
     found = []
     for kernel, optimizer in itertools.product(OPTIONS["kernel"], OPTIONS["optimizer"]):
-        raw = copy.copy(usual)
+        raw = copy.copy(_usual(OPTIONS["kernel"][kernel].quick))
         raw["kernel"], raw["optimizer"] = (
             OPTIONS["kernel"][kernel].defaults(),
             OPTIONS["optimizer"][optimizer].defaults(),
@@ -58,6 +57,13 @@ def _pairs(known: tuple[str, ...]) -> list[tuple[str, str]]:
     return found
 
 
+@cache
+def _usual(further: tuple[str, ...]) -> DictConfig:
+    usual = without_hydra(composed([*_SMALL, *further]))
+    OmegaConf.set_struct(usual, False)
+    return usual
+
+
 def jobs() -> Iterator[tuple[str, list[str], bool]]:
     """(name, overrides, whether under the config's own list `smoke`) of every run that `make smoke` makes."""
     for name in options("experiment"):
@@ -66,7 +72,7 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
         yield f"kernel={kernel} optimizer={optimizer}", words_of(kernel, optimizer), False
     for group in ("objective", "sampler"):
         for name in OPTIONS[group]:
-            yield f"{group}={name}", [*_SMALL, f"{group}={name}"], False
+            yield f"{group}={name}", [*_SMALL, f"{group}={name}", *OPTIONS[group][name].quick], False
     for name, option in OPTIONS["dataset"].items():
         if not option().files():  # embedded
             yield f"dataset={name}", [f"dataset={name}", *_FEW], False

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from kfx.config.compose import composed, without_hydra
+from kfx.config.registry import OPTIONS
 from kfx.record.trace import Trace
 from kfx.running.smoke import pairs, words_of
 from kfx.running.story import resume, run
@@ -27,11 +28,17 @@ QUICK = [
     "checkpoint.seconds=1000",
 ]
 EVALUATIONS = {"test points": [], "folds": ["dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=2"]}
+SOME = [
+    *((kernel, "hybrid") for kernel in ("cnngp", "nngp", "rbf_network", "network_features")),
+    ("network_features", "adam"),
+    ("greens_function", "sgd"),
+]
 CASES = [
     (kernel, optimizer, evaluation)
     for kernel, optimizer in pairs()
     for evaluation in EVALUATIONS
-    if FULL or kernel == "rbf" or (kernel in ("cnngp", "nngp", "rbf_network") and optimizer == "hybrid")
+    if (FULL or kernel == "rbf" or (kernel, optimizer) in SOME)
+    and (evaluation == "test points" or OPTIONS["kernel"][kernel]().quick == ())
 ]
 
 
