@@ -42,8 +42,12 @@ def with_option(raw, group, name, **values):
 def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name, usual):
     small = {"n_train": 200} if name in ("mnist", "fashion_mnist", "cifar10") else {}
     raw = with_option(usual, group, name, **small)
-    if name == "cnngp":
+    if name in ("cnngp", "network_features", "cross_entropy"):
         raw = with_option(raw, "dataset", "digits")
+    if name == "greens_function":
+        raw = with_option(raw, "dataset", "elliptic_1d")
+    if name == "cross_entropy":
+        raw = with_option(raw, "kernel", "network_features")
     node = getattr(check(raw), group)
     assert node.name == name
     assert description(group, name)
@@ -61,7 +65,8 @@ def test_options_compose_by_name(group, name):
 @pytest.mark.parametrize("name", OPTIONS["kernel"])
 def test_bounds_and_defaults_are_those_of_the_class(name):
     option = OPTIONS["kernel"][name]
-    raw = with_option(with_option(without_hydra(composed([])), "kernel", name), "dataset", "digits")
+    suits = "elliptic_1d" if name == "greens_function" else "digits"
+    raw = with_option(with_option(without_hydra(composed([])), "kernel", name), "dataset", suits)
     kernel = check(raw).kernel.build((8, 8))
     assert isinstance(kernel, Kernel)
     assert option.default_bounds() == dict(type(kernel).default_bounds)
@@ -93,7 +98,14 @@ def test_every_experiment_has_a_list_of_overrides_that_ends_in_seconds(name):
 def test_legal_pairs_are_those_that_check():
     found = set(pairs())
     kernels, optimizers = OPTIONS["kernel"], OPTIONS["optimizer"]
-    assert {(k, o) for k, o in itertools.product(kernels, optimizers) if o != "sklearn_gpr"} <= found
+    of_few = set(itertools.product(set(kernels) - {"greens_function", "network_features"}, optimizers))
+    assert {(k, o) for k, o in of_few if o != "sklearn_gpr"} <= found
+    assert {o for k, o in found if k == "greens_function"} == {
+        *("none", "sgd", "nesterov", "adam", "finite_difference", "grid"),
+    }
+    assert {o for k, o in found if k == "network_features"} == {
+        *("none", "sgd", "nesterov", "adam", "flow_euler", "flow_rk45", "hybrid"),
+    }
     assert {k for k, o in found if o == "sklearn_gpr"} == {"rbf", "rational_quadratic", "matern", "rbf_network"}
     assert all(words_of(*pair) for pair in found)
 

@@ -340,7 +340,6 @@ def test_weights_are_of_the_seed(kfx):
         (["objective=cross_entropy", "kernel=rbf"], "use network_features"),
         (["objective=cross_entropy", "sampler=dynamic"], "sampler=fixed"),
         (["objective=cross_entropy", "optimizer=flow_euler"], "minimised by gradients"),
-        (["follow.every=2", "optimizer=none", "follow.n_interpolation=[5]"], "goes to and fro"),
         (["evaluation.draws=50"], "do not hold so many"),
         (["+kernel.initial_range.nothing=[0,1]"], "no trainable parameter"),
         (["kernel.gamma=-1"], "kernel.gamma"),

@@ -232,7 +232,7 @@ def _sizes(null: str, meaning: str) -> Any:
     return ranged(None, takes, test, meaning)
 
 
-@section("follow", "errors on the way of a fit, in flow.csv or follow.csv; of flows and gradient methods")
+@section("follow", "errors on the way of a fit, in flow.csv or follow.csv: of the kernel it would end with")
 class FollowSection(Option):
     every: int = whole(0, "iterations, or layers, between evaluations; 0: none")
     last: int = whole(0, "also each of the last so many, at most a tenth of all")
@@ -245,11 +245,6 @@ class FollowSection(Option):
     def check(self, config: Config) -> None:
         if not self.every + self.last:
             return
-        if not config.optimizer.can_be_followed:
-            key = "every" if self.every else "last"
-            raise ConfigError(
-                f"follow.{key}={getattr(self, key)}: optimizer={config.optimizer.name} goes to and fro; set 0"
-            )
         if config.evaluation.regularization.value == "validation":
             raise ConfigError(
                 "evaluation.regularization.value=validation: would be chosen anew at every evaluation on the way; set "

@@ -107,7 +107,7 @@ class Flow(Optimizer):
     # ---- a fit
 
     def start(self, task: Task) -> None:
-        self.task, self.kernel, self.x, self.along = task, task.kernel, task.x, task.along
+        self.kernel, self.x, self.along = task.kernel, task.x, task.along
         self.names = digests(torch.cat([task.x, task.along]))
         self.velocity = Velocity(task.loss, self.settings.interpolation, self.settings.complete)
         self.pool, self.pool_changed = torch.arange(len(task.x), device=task.x.device), False

@@ -99,7 +99,6 @@ class FlowOption(OptimizerOption):
     iterations: int = count(100, 1, "layers")
 
     moves_points = True
-    can_be_followed = True
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import ANYWHERE, Bounds
 from kfx.kernels.stationary import squared_distances
@@ -20,7 +21,6 @@ from kfx.numerics.arrays import as_kind
 from kfx.outcomes import Event, NumericalError
 
 _BLOCK = 2000
-_GAMMA: Bounds = (1e-8, 1e8)
 
 
 class NetworkFeatures(Kernel):
@@ -37,7 +37,7 @@ class NetworkFeatures(Kernel):
     A module without parameters, or with batch normalization, which couples the points of a batch, is refused.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NetworkFeatures.default_bounds()
     may_be_zero = frozenset({"gamma"})
 
     def __init__(
@@ -58,7 +58,7 @@ class NetworkFeatures(Kernel):
         if "gamma" in names and gamma == 0:
             raise ValueError("gamma=0 is taken from the batch; to train it, start from a number > 0")
         self.signed = frozenset(blocks)
-        limits = {"gamma": _GAMMA, **dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
+        limits = {**dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
         super().__init__({"gamma": gamma, **blocks}, names, limits)
         self.length_gradient, self._remake = length_gradient, remake
         self._module = copy.deepcopy(module).eval().requires_grad_(False)

@@ -138,7 +138,7 @@ class GradientDescent(Optimizer):
         self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
     def start(self, task: Task) -> None:
-        self.task, self.kernel, self.space = task, task.kernel, Space(self.space_name, task.kernel.bounds)
+        self.kernel, self.space = task.kernel, Space(self.space_name, task.kernel.bounds)
         self.position = self.space.project(self.space.to_coordinates(task.kernel.flat))
         self.window: deque[float] = deque(maxlen=self.final_window)
         self.best_mean, self.best = float("inf"), task.kernel.flat

@@ -170,10 +170,9 @@ class Optimizer(abc.ABC):
         """Indices of the points that batches are drawn from, where they have changed; None where they have not."""
         return None
 
-    def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor] | None:
-        """The kernel, and where training points and those that flow along are now; None for a search, which goes to
-        and fro."""
-        return None
+    def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
+        """The kernel that the fit would end with now, and where training points and those that flow along are."""
+        return self.result(), self.task.x, self.task.along
 
     # ---- the loop
 
@@ -186,7 +185,7 @@ class Optimizer(abc.ABC):
         loss = self.loss(kernel, x, y)
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], record.layer_path
-        task = Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
+        self.task = task = Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
         self.start(task)
         restored = record.restore(streams)  # the streams too, from which `start` may have drawn
         fit = _Fit(task, batch=None, restarts=0, stopped=False)
@@ -221,8 +220,7 @@ class Optimizer(abc.ABC):
             except NumericalError as error:
                 if not self.stops_where_it_stands:
                     raise
-                at = self.positions()
-                vector = kernel.flat if at is None else at[0].flat
+                vector = self.positions()[0].flat
                 failed = Evaluation(vector, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
                 record.row(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
                 record.stopped(iteration, str(error))
@@ -233,7 +231,9 @@ class Optimizer(abc.ABC):
         return self.result()
 
     def _show(self, iteration: int, record: FitRecord, *, final: bool = False) -> None:
-        if record.wants(iteration, final=final) and (at := self.positions()) is not None:
+        if record.wants(iteration, final=final):
+            task = self.task
+            at = self.positions() if iteration else (task.kernel, task.x, task.along)
             record.moved(iteration, *at, final=final)
 
     def _iterate(self, iteration: int, fit: _Fit, streams: Streams, record: FitRecord) -> bool:

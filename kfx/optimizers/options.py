@@ -45,8 +45,6 @@ class OptimizerOption(Option, abc.ABC):
 
     moves_points: ClassVar[bool] = False
     """Whether it is a flow: it moves points, and parameters perhaps."""
-    can_be_followed: ClassVar[bool] = False
-    """Whether it has, at every iteration, a kernel that it would end with."""
     can_train_heads: ClassVar[bool] = False
     """Whether it takes an objective with a head of its own, a `Loss` that no Gram matrix leads to."""
     keeps_within_bounds: ClassVar[bool] = True
@@ -139,7 +137,6 @@ class Unmoved(OptimizerOption):
 class GradientOption(OptimizerOption):
     """Gradient descent; a subclass says by which rule."""
 
-    can_be_followed = True
     can_train_heads = True
 
     learning_rate: float = rate()

@@ -49,7 +49,6 @@ class SklearnGPR(Optimizer):
     """
 
     def start(self, task: Task) -> None:
-        self.task = task
         self.own = task.kernel.kernel if isinstance(task.kernel, Regularized) else task.kernel
         self.found: list[_Found] | None = None
 

@@ -24,9 +24,8 @@ def objective_over_iterations(run: Run) -> Figure | None:
         return None
     name = run.config.objective.name
     wanted = [("rho", r"$\rho$")] if name == "rho" else [("objective", name.replace("_", " ")), ("rho", r"$\rho$")]
-    wanted = [(column, label) for column, label in wanted if trace[column].notna().any()]
-    if not wanted:
-        return None
+    if trace["rho"].isna().all() and trace["objective"].notna().any():  # an objective without a Gram matrix
+        wanted = wanted[:1]
     picture, axes = figure(rows=len(wanted), height=4.0 if len(wanted) == 1 else 2.9)
     for panel, (column, label) in zip(axes, wanted, strict=True):
         parts = folds(trace)
