@@ -28,7 +28,7 @@ class GreensFunction(Kernel):
     conductivity: a₀ by name, see `elliptic.CONDUCTIVITIES`. No gradient to the points: they are nodes.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {"cosine": (-10.0, 10.0), "sine": (-10.0, 10.0)}
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.GreensFunction.default_bounds()
     signed = frozenset({"cosine", "sine"})
 
     def __init__(

@@ -117,6 +117,10 @@ class GreensFunction(KernelOption):
         "one", "one", "rough", meaning="what multiplies it at the start: 1, or the conductivity of dataset=elliptic_1d"
     )
 
+    @classmethod
+    def default_bounds(cls) -> dict[str, tuple[float, float]]:
+        return {"cosine": (-10.0, 10.0), "sine": (-10.0, 10.0)}
+
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels import GreensFunction
 
