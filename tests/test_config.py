@@ -16,7 +16,7 @@ from kfx.config.compose import composed, load, without_hydra
 from kfx.config.registry import OPTIONS
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
-from kfx.running.closing import applicable
+from kfx.running.published import applicable
 from kfx.running.smoke import pairs, words_of
 
 registry.load()
@@ -186,13 +186,18 @@ def test_help_shows_the_keys_of_what_was_chosen(kfx):
 
 
 def test_published_numbers_follow_the_overrides_of_a_run():
-    published = load(["+experiment=darcy/boston_flow"]).published
+    config = load(["+experiment=darcy/boston_flow"])
 
     def shown(*typed):
-        return [each.value for each in applicable(published, typed) if each.metric == "mse"]
+        return [each.value for each in applicable(config, typed) if each.metric == "mse"]
 
     assert shown() == [47.83]
     assert shown("optimizer=hybrid", "seed=3") == [48.187]
     assert shown("sampler.batch_size=null", "optimizer=hybrid") == [40.083]
     assert not load(["+experiment=darcy/boston_flow", "published=null"]).published
     assert not check(without_hydra(composed(["+experiment=darcy/boston_flow"], smoke=True))).published
+    of_cross_entropy = ["+experiment=owhadi_yoo/mnist_network", "objective=cross_entropy"]
+    for objective, value in (("rho", 0.0064), ("interpolation_error", 0.00596)):
+        of = load(["+experiment=owhadi_yoo/mnist_network", f"objective={objective}"])
+        assert value in [each.value for each in applicable(of, [])], "what was chosen need not have been typed"
+    assert all(each.metric == "head_accuracy" for each in applicable(load(of_cross_entropy), []))

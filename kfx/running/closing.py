@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from kfx.config.check import Config
-from kfx.files import read_rows
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
-from kfx.running.options import Published
+from kfx.running.published import applicable, measured_as, typed_in
 
 _WIDTH = 12
 _MOST = 6  # parameters, a line each kept short
@@ -153,57 +151,16 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
 
 def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
     lines = []
-    for printed in applicable(cfg.published, typed_in(directory)) if metrics.get("status") == "completed" else []:
+    for printed in applicable(cfg, typed_in(directory)) if metrics.get("status") == "completed" else []:
         measured = measured_as(printed, metrics, directory)
+        if measured is None and printed.statistic != "mean":  # as a deviation over runs, of one run
+            continue
         beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
         of = "" if printed.kernel == "trained" else f" of the {printed.kernel} kernel"
+        of += "" if printed.n_interpolation is None else f" at N_I {printed.n_interpolation}"
+        of += "" if printed.statistic == "mean" else f", {printed.statistic}"
         lines.append(_line("published", f"{printed.metric}{of} {printed.value:g}, {beside} ({printed.source})"))
     return lines
-
-
-def typed_in(directory: Path) -> list[str]:
-    """The overrides that a run was given, as they were typed."""
-    path = directory / "overrides.yaml"
-    return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
-
-
-def applicable(published: Sequence[Published], typed: Sequence[str]) -> list[Published]:
-    """The numbers printed for a run of these overrides: those whose own are all among them, and of one metric, kernel
-    and N_I those with the most."""
-    most: dict[tuple[Any, ...], int] = {}
-    fitting = [each for each in published if set(each.overrides) <= set(typed)]
-    for each in fitting:
-        place = each.metric, each.kernel, each.n_interpolation, each.statistic
-        most[place] = max(most.get(place, 0), len(each.overrides))
-    return [e for e in fitting if len(e.overrides) == most[e.metric, e.kernel, e.n_interpolation, e.statistic]]
-
-
-def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path) -> float | None:
-    """What a run found for a number that a paper printed: of that kernel, at its largest N_I unless one is named; an
-    error over the last layers of a flow at the smallest. None where a run does not measure it."""
-    metric, size = printed.metric, printed.n_interpolation
-
-    def at(rows: Sequence[Mapping[str, Any]], pick: Callable[..., Any]) -> float | None:
-        own = [row for row in rows if row["metric"] == metric and size in (None, row["n_interpolation"])]
-        found = pick(own, key=lambda row: row["n_interpolation"], default={}).get(printed.statistic)
-        return None if found is None else float(found)
-
-    rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == printed.kernel]
-    if (found := at(rows, max)) is not None:
-        return found
-    final = metrics.get("parameters", {}).get("final", {})
-    if metric in final:
-        return float(np.mean(final[metric]))
-    if (found := at([*metrics.get("last_layers", []), *metrics.get("last_iterations", [])], min)) is not None:
-        return found
-    if metric == "linearly_separable" and (directory / "flow.csv").is_file():
-        table = read_rows(directory / "flow.csv")
-        found_at = table.loc[table["metric"] == metric, "value"].to_list() if "metric" in table else []
-        return float(found_at[-1]) if found_at else None
-    if metric == "seconds an iteration" and "timing" in metrics:
-        iterations = len(read_rows(directory / "trace.csv"))
-        return metrics["timing"]["fit_seconds"] / iterations if iterations else None
-    return None
 
 
 def _stopped(metrics: Mapping[str, Any]) -> list[str]:
