@@ -2,11 +2,11 @@
 
 python scripts/bench_network.py [--sizes 500] [--iterations 20] [--threads 2] [--device cpu]
 
-Both take batches of N_f images, the network of Owhadi & Yoo 2019, §10.1, in float32, a Gaussian kernel whose γ is of the
-batch's features and differentiated, ρ with λ = 1e-4 in float64, and a step of Adam. kfx does it through its optimizer
-and record, as a run does: a trace row with a norm for each block on disk, with the state of a checkpoint at hand. The
-plain loop is a module, autograd through Cholesky and `torch.optim.Adam`, fused where torch has it, and writes nothing.
-Both from the same weights and on the same batches: their ρ must agree.
+Both take batches of N_f images, the network of Owhadi & Yoo 2019, §10.1, in float32, a Gaussian kernel whose γ is of
+the batch's features and differentiated, ρ with λ = 1e-4 in float64, and a step of Adam. kfx does it through its
+optimizer and record, as a run does: a trace row with a norm for each block on disk, with the state of a checkpoint at
+hand. The plain loop is a module, autograd through Cholesky and `torch.optim.Adam`, fused, and writes nothing. Both
+start from the same weights and see the same batches: their ρ must agree.
 """
 
 from __future__ import annotations

@@ -1,0 +1,166 @@
+"""Collect what runs measured for numbers that papers printed, and write REPRODUCTION.md from what was collected.
+
+python scripts/reproduction.py add RUN …      a table of each completed run into runs/reproduction/, to be committed
+python scripts/reproduction.py page           REPRODUCTION.md from these tables
+python scripts/reproduction.py check          whether the page is what the tables give
+
+A run adds one file, named by its experiment, what was typed and its seed: a row for each printed number, and, where a
+paper shows only a picture, a row for each quantity of it that the run measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from kfx import load_run
+from kfx.config.check import check
+from kfx.running.published import applicable, measured_as, typed_in
+
+ROOT = Path(__file__).parent.parent
+TABLES = ROOT / "runs" / "reproduction"
+PAGE = ROOT / "REPRODUCTION.md"
+COLUMNS = (
+    *("experiment", "overrides", "seed", "source", "metric", "kernel", "n_interpolation", "statistic"),
+    *("published", "measured", "iterations", "seconds", "kfx", "machine"),
+)
+SHOWN = {"rho": "ρ", "mse": "L² error, mean squared", "energy_error": "energy error", "error": "test error"}
+PICTURES = {  # of experiments whose numbers a paper shows as a curve: what the run has of them
+    "owhadi_yoo/greens_recovery": "Owhadi & Yoo 2019, Fig. 6",
+    "owhadi_yoo/greens_levels": "Owhadi & Yoo 2019, Fig. 5.4, 5.5",
+    "owhadi_yoo/greens_random": "Owhadi & Yoo 2019, Fig. 5.6, 5.7",
+}
+
+
+def rows_of(directory: Path) -> Iterator[dict[str, object]]:
+    """The rows that a completed run adds."""
+    run = load_run(directory)
+    config, typed = check(run.config), typed_in(directory)
+    experiment = next(word.split("=", 1)[1] for word in typed if word.startswith("+experiment="))
+    own = sorted(word for word in typed if not word.startswith(("+experiment=", "seed=", "hydra.", "device.threads")))
+    here = json.loads((directory / "environment.json").read_text())
+    common = {
+        "experiment": experiment,
+        "overrides": " ".join(own),
+        "seed": run.config.seed,
+        "iterations": len(run.trace),
+        "seconds": round(run.metrics["timing"]["fit_seconds"]),
+        "kfx": here["packages"]["kfx"] if "kfx" in here.get("packages", {}) else here.get("kfx", ""),
+        "machine": f"{here['device']}, {here['threads_of_fit']} threads",
+    }
+    for printed in applicable(config, typed):
+        yield common | {
+            "source": printed.source,
+            "metric": printed.metric,
+            "kernel": printed.kernel,
+            "n_interpolation": printed.n_interpolation,
+            "statistic": printed.statistic,
+            "published": printed.value,
+            "measured": measured_as(printed, run.metrics, directory),
+        }
+    if experiment in PICTURES:
+        nothing = {"source": PICTURES[experiment], "statistic": "mean", "published": ""}
+        for kernel, name in (("initial", "initial"), ("trained", "trained")):
+            value = run.metrics["held_out"]["rho"][name]["mean"]
+            place = {"metric": "rho", "kernel": kernel, "n_interpolation": ""}
+            yield common | nothing | place | {"measured": value}
+        for row in run.metrics["evaluation"]:
+            if row["kernel"] in ("initial", "trained") and row["metric"] in ("rho", "mse", "energy_error"):
+                place = {key: row[key] for key in ("metric", "kernel", "n_interpolation")}
+                yield common | nothing | place | {"measured": row["mean"]}
+
+
+def add(directories: list[Path]) -> None:
+    """Write the table of each run."""
+    TABLES.mkdir(parents=True, exist_ok=True)
+    for directory in directories:
+        rows = list(rows_of(directory))
+        if not rows:
+            raise SystemExit(f"{directory}: measured none of the numbers that are printed for it")
+        first = rows[0]
+        name = hashlib.sha256(f"{first['overrides']}".encode()).hexdigest()[:8]
+        path = TABLES / f"{str(first['experiment']).replace('/', '-')}-{name}-{first['seed']}.csv"
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        print(path.relative_to(ROOT))
+
+
+def verdict(published: float, measured: np.ndarray, sd: float | None) -> str:
+    """By the rule that the page states. sd: the paper's own."""
+    if len(measured) >= 3:
+        return "reproduced" if abs(measured.mean() - published) <= 2 * measured.std(ddof=1) else "differs"
+    if sd is None:
+        return "cannot be decided: one seed, and no deviation printed"
+    return "reproduced" if abs(measured.mean() - published) <= 2 * sd else "differs"
+
+
+def page() -> str:
+    """REPRODUCTION.md."""
+    rows: list[dict[str, str]] = []
+    for path in sorted(TABLES.glob("*.csv")):
+        with path.open(newline="") as stream:
+            rows += list(csv.DictReader(stream))
+    lines = [
+        "# Published numbers beside measured ones",
+        "",
+        "Written by `python scripts/reproduction.py page` from the tables in `runs/reproduction/`, one a run.",
+        "*Reproduced*: over three seeds or more the mean is within two of their standard deviations of the published",
+        "number; with fewer, within two of the paper's own. *Differs*: it is not. Of pictures, where a paper prints no",
+        "number, what was measured stands by itself.",
+    ]
+    experiments = list(dict.fromkeys((row["experiment"], row["overrides"]) for row in rows))
+    for experiment, overrides in experiments:
+        own = [row for row in rows if (row["experiment"], row["overrides"]) == (experiment, overrides)]
+        seeds = sorted({int(row["seed"]) for row in own})
+        seconds = np.mean([float(row["seconds"]) for row in own])
+        words = f" {overrides}" if overrides else ""
+        lines += [
+            "",
+            f"## {experiment}{words}",
+            "",
+            f"`kfx run +experiment={experiment}{words}` · {own[0]['iterations']} iterations, {seconds:.0f} s · "
+            f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} · {own[0]['machine']}",
+            "",
+            "| | kernel | N_I | published | measured | verdict |",
+            "|---|---|---|---|---|---|",
+        ]
+        places = list(dict.fromkeys(tuple(row[k] for k in COLUMNS[3:9]) for row in own))
+        for place in places:
+            source, metric, kernel, size, statistic, published = place
+            found = [row["measured"] for row in own if tuple(row[k] for k in COLUMNS[3:9]) == place]
+            values = np.array([float(value) for value in found if value])
+            if not len(values):  # a deviation over runs, of one run
+                continue
+            shown = f"{values.mean():.4g}" + (f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else "")
+            what = f"{SHOWN.get(metric, metric)}{'' if statistic == 'mean' else f', {statistic}'} ({source})"
+            deviations = {p[:4]: float(p[5]) for p in places if p[4] == "sd" and p[5]}
+            is_mean = bool(published) and statistic == "mean"
+            said = verdict(float(published), values, deviations.get(place[:4])) if is_mean else ""
+            lines.append(f"| {what} | {kernel} | {size} | {published} | {shown} | {said} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("add", "page", "check"))
+    parser.add_argument("runs", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    if arguments.action == "add":
+        add(arguments.runs)
+    elif arguments.action == "page":
+        PAGE.write_text(page())
+    elif PAGE.read_text() != page():
+        sys.exit("REPRODUCTION.md is not what runs/reproduction/ gives: python scripts/reproduction.py page")
+
+
+if __name__ == "__main__":
+    main()
