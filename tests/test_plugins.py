@@ -33,7 +33,7 @@ def own_registry():
 
 
 def test_contributing_shows_one_of_each_family():
-    assert set(BLOCKS) == {"periodic", "gcv", "chirp", "random_search"}
+    assert set(BLOCKS) == {"periodic", "tanh_network", "gcv", "chirp", "random_search"}
     assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
 
 
@@ -53,6 +53,8 @@ def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
     for optimizer in ("adam", "flow_euler", "bayesian"):
         words = [*chosen[:3], f"optimizer={optimizer}", *SMALL, f"hydra.run.dir={optimizer}"]
         assert kfx("run", *plugins, *words)[0] == 0, optimizer
+    of_network = ["kernel=tanh_network", "dataset=digits", "dataset.n_train=60", "optimizer.learning_rate=0.01"]
+    assert kfx("run", *plugins, *of_network, *SMALL, "hydra.run.dir=network")[0] == 0
     assert "exp(-2 sin^2" in kfx("list", "kernel", *plugins)[1]
     assert "in units of the sine" in kfx("list", "kernel", "periodic", *plugins)[1]
     code, out, _ = kfx("rerun", "r", "--output", "again", *plugins)
