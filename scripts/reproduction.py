@@ -38,9 +38,9 @@ PICTURES = {  # of experiments whose numbers a paper shows as a curve: what the 
     "owhadi_yoo/greens_random": "Owhadi & Yoo 2019, Fig. 5.6, 5.7",
 }
 NOT_COVERED = (
-    "- Owhadi & Yoo 2019, Remark 5.1, Fig. 7: gamblets in two dimensions; `greens_function` is of an interval. The text",
-    "  says 2⁸ interior points and 2^k − 1 nodes a level: kfx has 2⁸ elements, so 255 interior nodes.",
-    "- Owhadi & Yoo 2019, Figs. 23 and 28, the networks of §10, are pictures alone: `kernel.architecture=mnist` has the",
+    "- Owhadi & Yoo 2019, Remark 5.1, Fig. 7: gamblets in two dimensions; `greens_function` is of an interval. The",
+    "  text says 2⁸ interior points and 2^k − 1 nodes a level: kfx has 2⁸ elements, so 255 interior nodes.",
+    "- Owhadi & Yoo 2019, Figs. 23 and 28, the networks of §10, are pictures: `kernel.architecture=mnist` has the",
     "  sizes of a public description of the first, `fashion` is a usual network in place of the second.",
 )
 
