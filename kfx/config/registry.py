@@ -28,6 +28,7 @@ _FAMILIES = (
     "kfx.objectives.options",
     "kfx.sampling.options",
     "kfx.optimizers.options",
+    "kfx.optimizers.cross_entropy",
     "kfx.flows.options",
     "kfx.evaluation.options",
     "kfx.running.options",

@@ -129,7 +129,7 @@ class NetworkFeatures(Kernel):
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if y is None:
-            return gaussian(self.features(x), self._scalar("gamma") or None, False)[0]
+            return gaussian(self._remembered(x), self._scalar("gamma") or None, False)[0]
         others = self._remembered(y)
         gamma = self._gamma(_mean_squared_distance(others))
         return squared_distances(self.features(x), others).mul_(-gamma).exp_()
@@ -171,7 +171,7 @@ class NetworkFeatures(Kernel):
         return isinstance(self._module, nn.Sequential) and len(self._module) > 1
 
     def _remembered(self, y: torch.Tensor) -> torch.Tensor:
-        """The features of y, kept for the next block of x against the same y."""
+        """The features of y, kept for the next call with the same points: K(y, y), then blocks of x against y."""
         key = y.data_ptr(), y.shape, y.stride(), y.dtype, y._version
         if self._held is None or self._held[0] != key:
             self._held = key, y, self.features(y)  # y with them, so that its memory is not another's

@@ -70,9 +70,9 @@ def results(directory: Path) -> dict:
     metrics.pop("timing", None)
     metrics["plugins"] = [plugin["sha256"] for plugin in metrics.get("plugins", [])]  # their folders differ
     of_flows: dict = {}
-    for path in [*directory.glob("flow.csv"), *directory.glob("layers-*.bin")]:
+    for path in [*directory.glob("flow.csv"), *directory.glob("follow.csv"), *directory.glob("layers-*.bin")]:
         of_flows[path.name] = path.read_bytes()
-    for path in [*directory.glob("flow-*.npz"), *directory.glob("snapshots/*.npz")]:
+    for path in [*directory.glob("*-*.npz"), *directory.glob("snapshots/*.npz")]:
         with np.load(path) as stored:
             of_flows[path.name] = {name: stored[name].tobytes() for name in stored.files}
     evaluation = (directory / "evaluation.csv").read_text()

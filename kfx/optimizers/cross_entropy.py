@@ -1,0 +1,61 @@
+"""The objective that is no function of a Gram matrix: cross-entropy of a network's linear head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.registry import Config, from_to, not_negative, option
+from kfx.objectives.options import ObjectiveOption
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from kfx.kernels.base import Kernel
+    from kfx.optimizers.loss import Loss
+
+
+@option("objective", "cross_entropy", "For comparison: a linear head on a network's features, trained without kernels")
+class CrossEntropy(ObjectiveOption):
+    has_head = True
+    quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
+
+    dropout: float = from_to(0.25, 0, 1, "share of the features that are dropped in a step")
+    inner_weight: float = not_negative(
+        0.0, "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
+    )
+
+    def build(self) -> Any:
+        raise TypeError("cross-entropy is no function of a Gram matrix: see own_loss")
+
+    def own_loss(self, config: Config) -> Callable[..., Loss]:
+        from kfx.optimizers.classification import ClassificationLoss
+
+        return partial(ClassificationLoss, self.dropout, self.inner_weight, config.regularization.build())
+
+    def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+        from kfx.kernels.headed import Headed
+
+        return Headed.over(kernel, x[:1], y.shape[1], rng)
+
+    def check(self, config: Config) -> None:
+        if not config.kernel.has_network:
+            raise ConfigError(
+                f"objective={self.name}: trains a network; kernel={config.kernel.name} has none, use network_features"
+            )
+        if not config.dataset.has_classes:
+            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
+        if config.sampler.follows_rho or config.sampler.samples > 1:
+            raise ConfigError(f"objective={self.name}: has no rho; use sampler=fixed with sampler.samples=1")
+        if config.kernel.starts > 1 or config.kernel.trainable is not None:
+            raise ConfigError(
+                f"objective={self.name}: trains all weights; leave kernel.starts and kernel.trainable out"
+            )
+
+    def check_start(self, config: Config, kernel: Kernel) -> None:
+        """ConfigError if the network has no layers to regularize."""
+        if self.inner_weight and not getattr(kernel, "has_layers", False):
+            raise ConfigError("objective.inner_weight: takes a network that is a Sequential of layers; set 0")

@@ -1,0 +1,82 @@
+"""Errors on the way of a fit that moves no points."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from kfx import load_run
+
+SMALL = ["dataset=digits", "dataset.n_train=120", "dataset.n_test=60", "sampler.batch_size=30", "figures=false"]
+SMALL += [
+    "optimizer.iterations=6",
+    "evaluation.n_interpolation=[10,40]",
+    "device.precision_check=off",
+    "hydra.run.dir=r",
+]
+
+
+def test_errors_come_every_so_often_and_at_the_end(kfx):
+    code, _, err = kfx("run", *SMALL, "optimizer=adam", "kernel.sigma=30", "follow.every=4", "follow.repeats=3")
+    assert code == 0, err
+    table, run = pd.read_csv("r/follow.csv"), load_run("r")
+    assert list(table) == ["part", "iteration", "n_interpolation", "regularization", "repeat", "metric", "value"]
+    assert sorted(set(table["iteration"])) == [0, 4, 6]
+    assert set(table["metric"]) == {"error"}, "points do not move, so their distances are not measured"
+    assert len(table) == 3 * 2 * 3
+    last = run.metrics["last_iterations"]
+    assert {row["n_interpolation"] for row in last} == {10, 40}
+    ends = table[(table["iteration"] == 6) & (table["n_interpolation"] == 40)]["value"]
+    assert last[-1]["mean"] == pytest.approx(ends.mean())
+
+
+def test_subsets_are_the_same_or_new_each_time(kfx):
+    errors = {}
+    for draw in ("once", "anew"):
+        words = ["optimizer=none", f"follow.draw={draw}", "follow.every=1", f"hydra.run.dir={draw}"]
+        assert kfx("run", *SMALL[:-1], *words)[0] == 0
+        table = pd.read_csv(f"{draw}/follow.csv")
+        errors[draw] = table[table["n_interpolation"] == 10]["value"].nunique()
+    assert errors["once"] == 1
+    assert errors["anew"] > 2
+
+
+@pytest.mark.parametrize("optimizer", ["bayesian", "grid", "finite_difference", "sklearn_gpr"])
+def test_a_search_is_followed_by_the_kernel_that_it_would_end_with(kfx, optimizer):
+    quick = {"bayesian": ["optimizer.initial_points=3"], "grid": ["optimizer.points=3", "optimizer.space=log"]}
+    words = [f"optimizer={optimizer}", "follow.every=2", *quick.get(optimizer, [])]
+    code, _, err = kfx("run", *SMALL, "kernel.sigma=30", *words)
+    assert code == 0, err
+    table, run = pd.read_csv("r/follow.csv"), load_run("r")
+    assert {0, run.trace["iteration"].max() + 1} <= set(table["iteration"])
+    finals = run.evaluation[(run.evaluation["metric"] == "accuracy") & (run.evaluation["kernel"] == "initial")]
+    assert finals["value"].between(0, 1).all()
+
+
+def test_folds_are_followed_each(kfx):
+    words = ["dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=2", "optimizer=adam", "follow.every=3"]
+    assert kfx("run", *SMALL, *words)[0] == 0
+    table = pd.read_csv("r/follow.csv")
+    assert sorted(set(zip(table["part"], table["iteration"], strict=True))) == [
+        (p, i) for p in (0, 1) for i in (0, 3, 6)
+    ]
+
+
+def test_losses_are_drawn_against_the_number_of_points(kfx):
+    for objective in ("rho", "loo"):
+        assert (
+            kfx("run", *SMALL[:-1], "optimizer=adam", f"objective={objective}", f"hydra.run.dir=s/{objective}")[0] == 0
+        )
+    code, out, err = kfx("compare", "s", "--by", "objective", "--curve", "curve.png")
+    assert code == 0, err
+    assert "curve.png" in out
+    from pathlib import Path
+
+    from kfx.record.comparison import over_sizes
+
+    found = over_sizes([Path("s")], ["objective"], "accuracy", "trained", False)
+    assert sorted(zip(found["objective"], found["n_interpolation"], strict=True)) == [
+        *(("loo", 10), ("loo", 40), ("rho", 10), ("rho", 40)),
+    ]
+    code, _, err = kfx("compare", "s", "--by", "objective", "--curve", "curve.what")
+    assert (code, "--curve curve.what" in err) == (2, True)
