@@ -127,7 +127,7 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
             row |= {name: own[name].mean(skipna=False), f"{name}_sd": own[name].std(skipna=False)}
         rows.append(row)
     frame = pd.DataFrame(rows)
-    frame = frame.sort_values(metric, ascending=metric not in ("accuracy",), ignore_index=True, kind="stable")
+    frame = frame.sort_values(metric, ascending=not metric.endswith("accuracy"), ignore_index=True, kind="stable")
     frame.attrs["other_objective"] = any(run.settings.get("objective.name") != "rho" for run in runs)
     frame.attrs["title"] = " · ".join(
         f"{name} {', '.join(sorted({str(run.settings.get(key)) for run in runs}))}"
