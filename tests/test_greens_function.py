@@ -136,3 +136,41 @@ def test_recovery_lowers_rho_and_the_error(kfx):
     assert set(followed["iteration"]) == {0, 40, 80, 120}
     for name in ("conductivity.png", "errors.png"):
         assert (run.directory / "figures" / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dataset.n_test=300"], "dataset.n_test"),
+        (["dataset.n_train=256"], "at most 255"),
+        (["dataset.intervals=200", "kernel.intervals=200", "dataset.points=dyadic"], "no power of two"),
+        (["dataset.intervals=512"], "kernel.intervals=256"),
+        (["dataset.preprocess=[center]"], "moves the nodes"),
+        (["optimizer=bayesian"], "may be negative"),
+        (["evaluation.rho=true", "evaluation.n_interpolation=[64]"], "two or more"),
+        (["evaluation.order=file"], "evaluation.repeats"),
+        (["optimizer=flow_euler"], "no gradient"),
+        (["kernel.bounds.cosine=[2,1]"], "kernel.bounds"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(kfx, words, said):
+    code, _, err = kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words, "hydra.run.dir=r")
+    assert (code != 0, said in err, "Traceback" in err) == (True, True, False), err
+
+
+def test_a_grid_over_a_coefficient_goes_through_zero(kfx):
+    words = ["dataset=elliptic_1d", "kernel=greens_function", "optimizer=grid", "optimizer.parameter=cosine.0"]
+    words += ["optimizer.bounds=[-1,1]", "optimizer.points=5", "optimizer.iterations=5", "hydra.run.dir=r"]
+    code, _, err = kfx("run", *words, "regularization.value=1e-8", "sampler.batch_size=40", "follow.every=2")
+    assert code == 0, err
+    np.testing.assert_allclose(load_run("r").trace["parameter.cosine.0"], [-1, -0.5, 0, 0.5, 1], atol=1e-12)
+
+
+def test_more_coefficients_than_columns_have_pictures_too(kfx):
+    words = ["kernel.modes=200", "optimizer.iterations=3", "evaluation.repeats=2", "hydra.run.dir=r"]
+    code, _, err = kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words)
+    assert (code, "incomplete" in err) == (0, False), err
+    assert load_run("r").trace.filter(like="parameter.").columns.tolist() == [
+        *("parameter.cosine.norm", "parameter.sine.norm"),
+    ]
+    assert load_run("r").kernel.parameters["cosine"].shape == (200,)

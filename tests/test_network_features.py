@@ -204,6 +204,7 @@ def test_networks_without_weights_of_their_own_are_refused():
         (nn.Flatten(), "no parameters"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8)), "BatchNorm1d couples"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(8)), "ready to use"),
+        (nn.Sequential(OrderedDict(flat=nn.Flatten(), head=nn.Linear(64, 8))), "head.weight, a name of kfx's own"),
     ):
         with pytest.raises(ValueError, match=match):
             NetworkFeatures(module)
@@ -212,6 +213,43 @@ def test_networks_without_weights_of_their_own_are_refused():
     with pytest.raises(ValueError, match="cannot draw its weights anew"):
         NetworkFeatures(loose).drawn(np.random.default_rng(0))
     assert NetworkFeatures(loose, remake=lambda: loose).drawn(np.random.default_rng(0))
+
+
+def test_what_a_module_holds_fixed_stays_fixed():
+    module = network()
+    module.layer1.requires_grad_(False)
+    kernel = NetworkFeatures(module)
+    assert not any(name.startswith("layer1") for name in kernel.trainable)
+    assert kernel.flat.shape == (10000 - 80,)
+    drawn = kernel.drawn(np.random.default_rng(0))
+    assert not torch.equal(drawn.parameters["layer1.conv.bias"], kernel.parameters["layer1.conv.bias"]), (
+        "drawn by seed too"
+    )
+
+
+def test_points_that_changed_are_seen_again():
+    kernel, points = NetworkFeatures(network()), images().numpy().copy()
+    before = kernel.gram(points)
+    points[0] *= 0.5
+    assert not np.array_equal(kernel.gram(points), before)
+
+
+def test_a_vector_that_changed_leaves_the_kernel_as_it_is():
+    kernel = NetworkFeatures(network())
+    vector = kernel.flat
+    moved = kernel.with_flat(vector)
+    vector += 1
+    assert torch.equal(moved.flat, kernel.flat)
+
+
+def test_features_that_are_all_the_same_fail_in_words():
+    kernel = NetworkFeatures(network())
+    flat = kernel.with_flat(kernel.flat * 0)
+    assert flat.settled(images()) is flat
+    assert not torch.isfinite(flat.gram(images())[0, 1])
+    map_of, compare = kernel.settled(images()).unfolded()
+    features = map_of(images())
+    torch.testing.assert_close(compare.gram(features), kernel.settled(images()).gram(images()), rtol=1e-8, atol=1e-10)
 
 
 def test_dropout_does_nothing_in_a_kernel():
@@ -288,7 +326,7 @@ def test_a_run_leaves_norms_blocks_errors_and_pictures(kfx, objective):
     words = [f"objective={objective}", "optimizer.iterations=30", "follow.every=10", "evaluation.draws=5"]
     code, out, err = kfx("run", *SMALL, *words, "evaluation.balanced=true")
     assert code == 0, err
-    assert "‖weights‖" in out
+    assert "‖parameters‖" in out
     run = load_run("r")
     assert "parameter.output.weight.norm" in run.trace
     assert run.trace.filter(like="parameter.").shape[1] < 20
@@ -301,7 +339,7 @@ def test_a_run_leaves_norms_blocks_errors_and_pictures(kfx, objective):
     assert {"error", "distance_ratio"} <= set(followed["metric"])
     assert ("head_error" in set(followed["metric"])) == (objective == "cross_entropy")
     assert len(pd.read_csv("r/draws.csv")) == 5
-    assert len(run.metrics["last_iterations"]) == 2
+    assert len(run.metrics["last_iterations"]) == (3 if objective == "cross_entropy" else 2)
     assert {"rho.png", "errors.png", "draws.png", "parameters.png"} <= {
         path.name for path in (run.directory / "figures").iterdir()
     }
@@ -318,6 +356,28 @@ def test_the_recorded_kernel_predicts_what_was_evaluated(kfx):
     data = check(run.config).dataset.build(Streams(0)["data"])
     predicted = run.kernel.predict(torch.as_tensor(data.x_test)).argmax(dim=1).numpy()
     assert float(rows["value"].iloc[0]) == pytest.approx(float(np.mean(predicted == data.labels_test)))
+
+
+def test_a_record_has_the_weights_to_the_last_bit(kfx):
+    words = ["objective=interpolation_error", "optimizer.iterations=3", "figures=false"]
+    assert kfx("run", *SMALL, *words)[0] == 0
+    with np.load("r/parameters-final.npz") as stored:
+        assert stored["output.weight"].dtype == np.float64
+        np.testing.assert_array_equal(load_run("r").kernel.parameters["output.weight"], stored["output.weight"])
+
+
+def test_a_network_in_a_sum_starts_from_weights_of_the_seed(kfx):
+    parts = "kernel.parts=[{name: network_features}, {name: rbf, sigma: 3.0}]"
+    words = [*SMALL[1:-1], "kernel=sum", parts, "optimizer.iterations=1", "figures=false"]
+    for seed in (0, 1):
+        code, _, err = kfx("run", *words, f"seed={seed}", f"hydra.run.dir=s{seed}")
+        assert code == 0, err
+    starts = [load_run(f"s{seed}").metrics["parameters"]["initial"] for seed in (0, 1)]
+    assert starts[0]["0.output.weight.norm"] != starts[1]["0.output.weight.norm"]
+    assert starts[0]["1.sigma"] == starts[1]["1.sigma"] == 3.0
+    greens = "kernel.parts=[{name: greens_function}, {name: rbf}]"
+    code, _, err = kfx("run", "dataset=three_bumps", "kernel=sum", greens)
+    assert (code, "use dataset=elliptic_1d" in err, err.count("\n")) == (2, True, 1), err
 
 
 def test_weights_are_of_the_seed(kfx):
@@ -366,6 +426,17 @@ def test_a_module_of_ones_own_comes_in_as_a_plugin(kfx, tmp_path):
     code, _, err = kfx("run", "--plugin", str(plugin), *words)
     assert code == 0, err
     assert load_run("r", plugins=[plugin]).kernel.flat.shape == (64 * 12 + 12 + 12 * 5 + 5,)
+    tiny = plugin.read_text().replace('"mine"', '"tiny"').replace("nn.Linear(64, self.width), nn.Tanh(), ", "")
+    (tmp_path / "tiny.py").write_text(tiny.replace("nn.Linear(self.width, 5)", "nn.Linear(64, 3)"))
+    few = ["kernel=tiny", *SMALL[1:-1], "optimizer.iterations=2", "figures=false", "hydra.run.dir=tiny"]
+    code, _, err = kfx("run", "--plugin", str(tmp_path / "tiny.py"), *few)
+    assert code == 0, err
+    held = load_run("tiny", plugins=[tmp_path / "tiny.py"])
+    assert np.shape(held.metrics["parameters"]["final"]["1.weight"]) == (3, 64), "few enough to be shown one by one"
+    assert held.kernel.flat.shape == (3 * 64 + 3,)
+    table = ["dataset=diabetes", "kernel=mine", "kernel.width=12", "optimizer.iterations=2", "hydra.run.dir=table"]
+    code, _, err = kfx("run", "--plugin", str(plugin), *table)
+    assert (code, "fails on points of shape (10,)" in err) == (2, True), err
     broken = plugin.read_text().replace("nn.Tanh()", "nn.BatchNorm1d(self.width)")
     (tmp_path / "broken.py").write_text(broken.replace('"mine"', '"broken"'))
     code, _, err = kfx("run", "--plugin", str(tmp_path / "broken.py"), "kernel=broken", *SMALL[1:])

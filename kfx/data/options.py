@@ -11,6 +11,7 @@ from kfx.config.choices import STEPS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     MOST_POINTS,
+    FieldError,
     Option,
     count,
     count_or_null,
@@ -168,7 +169,7 @@ class Line(_NoisyCurve):
 class Elliptic1D(DatasetOption):
     n_train: int = count(128, 2, "nodes that are training points", most=100_000)
     n_test: int | None = count_or_null(None, 1, "all nodes", "test points: every node, or the first so many at random")
-    intervals: int = count(256, 3, "elements of (0, 1): one more than there are inner nodes", most=100_000)
+    intervals: int = count(256, 3, "elements of (0, 1): one more than there are inner nodes", most=4096)
     points: str = one_of(
         "random",
         "random",
@@ -178,6 +179,11 @@ class Elliptic1D(DatasetOption):
     conductivity: str = one_of(
         "rough", "rough", "one", meaning="a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j to 4"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.points == "dyadic" and self.intervals & (self.intervals - 1):
+            raise FieldError("points", self.points, f"random with intervals={self.intervals}, which is no power of two")
 
     def available(self) -> int:
         return self.intervals - 1

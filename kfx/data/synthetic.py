@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kfx.data.dataset import Dataset
+from kfx.data.dataset import Dataset, take
 from kfx.numerics import elliptic
 from kfx.outcomes import DataError
 
@@ -125,14 +125,14 @@ def elliptic_1d(
     u = elliptic.solution(a, elliptic.smooth_source(x))
     order = rng.permutation(len(x)) if points == "random" else _coarse_to_fine(intervals)
     train = order[:n_train]
-    test = np.arange(len(x)) if n_test is None else rng.permutation(len(x))[:n_test]
+    test = take("n_test", len(x), n_test, rng)
     energy = elliptic.energy_matrix(a) if n_test is None else None
     return Dataset("elliptic_1d", x[train, None], u[train, None], x[test, None], u[test, None], energy=energy)
 
 
 def _coarse_to_fine(intervals: int) -> np.ndarray:
     """Numbers of the inner nodes: the middle, the middles of the halves, of the quarters, and so on."""
-    step = 2 ** (intervals - 1).bit_length()
+    step = intervals
     found: dict[int, None] = {}
     while step > 1:
         step //= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.scoring import metrics
+from kfx.evaluation.scoring import Scoring, metrics, predicted
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
-from kfx.numerics.regularization import Regularization
+from kfx.outcomes import NumericalError
 
 COLUMNS = ("draw", "n_interpolation", "metric", "value")
 _BLOCK = 2000
@@ -25,34 +26,40 @@ def errors_of_draws(
     order: np.ndarray,
     size: int,
     count: int,
-    regularization: Regularization,
+    scoring: Scoring,
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
     """Rows of `draws.csv` for the successive parts of `order`, `size` points each, and each part's indices.
 
-    The error of a part: misclassified test points, or the mean squared error. One Gram matrix serves all parts.
+    The error of a part: misclassified test points, or the mean squared error; NaN where its system cannot be solved.
     """
     x_train, y_train, x_test = tensors
     parts = order[: size * count].reshape(count, size)
-    points = x_train[torch.as_tensor(parts.ravel(), device=x_train.device)]
-    gram = kernel.gram(points)
-    cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_BLOCK)])
-    rows = []
+    mapped, compare = kernel.unfolded()
+    test = torch.cat([mapped(block) for block in x_test.split(_BLOCK)])
+    regularization = (kernel.own_regularization if scoring.own else None) or scoring.regularizations[0]
+    metric, rows = "mse" if data.labels_test is None else "error", []
     for draw, indices in enumerate(parts):
-        own = slice(draw * size, (draw + 1) * size)
-        used = gram[own, own]
-        targets = y_train[torch.as_tensor(indices, device=x_train.device)].to(torch.float64)
-        alpha = coefficients(used, targets, regularization.of(used))
-        found = metrics((cross[:, own].to(torch.float64) @ alpha).cpu().numpy(), data)
-        metric, value = ("error", 1 - found["accuracy"]) if "accuracy" in found else ("mse", found["mse"])
+        own = torch.as_tensor(indices, device=x_train.device)
+        try:
+            points = mapped(x_train[own])
+            gram = compare.gram(points)
+            targets = y_train[own].to(torch.float64)
+            alpha = coefficients(gram, targets, regularization.of(gram), scoring.solver, scoring.rcond)
+            found = metrics(predicted(compare.gram(test, points), alpha, scoring.clip), data)
+            value = 1 - found["accuracy"] if metric == "error" else found["mse"]
+        except NumericalError:
+            value = math.nan
         rows.append({"draw": draw, "n_interpolation": size, "metric": metric, "value": value})
     return rows, parts
 
 
 def extremes(rows: Sequence[dict[str, Any]], parts: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
-    """The points of the worst and of the best draw, their targets and errors: `draws.npz`."""
+    """The points of the worst and of the best draw, their targets and errors: `draws.npz`; empty where all failed."""
     errors = np.array([row["value"] for row in rows])
+    if np.isnan(errors).all():
+        return {}
     found: dict[str, np.ndarray] = {}
-    for name, draw in (("worst", int(errors.argmax())), ("best", int(errors.argmin()))):
+    for name, draw in (("worst", int(np.nanargmax(errors))), ("best", int(np.nanargmin(errors)))):
         indices = parts[draw]
         labels = data.y_train[:, 0] if data.labels_train is None else data.labels_train
         shown = indices[np.argsort(labels[indices], kind="stable")]

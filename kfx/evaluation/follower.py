@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _MOST_COORDINATES = 10
 _FAR = 1e150
 _MOST_SETTLING = 5000
-ERRORS = ("error", "mse", "energy_error")
+ERRORS = ("error", "head_error", "mse", "energy_error")
 OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
 
 
@@ -61,14 +62,15 @@ class Follower:
         self.columns = columns(counted)
         self.iterations = config.optimizer.iterations
         self.last = min(self.node.last, max(self.iterations // 10, 1)) if self.node.last else 0
-        self.scoring = config.evaluation.scoring(config)
+        self.scoring = replace(config.evaluation.scoring(config), train_error=False, variance=False, rho=False)
         self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
         self.orders = [self._orders(part, rng) for part in parts]
         self.seed = int(rng.integers(2**32))
         snapshots = self.flow.snapshots if self.moves_points else 0
         shown = np.linspace(0, self.iterations, snapshots + 1).round()
         self.shown = {int(layer) for layer in shown} if snapshots else set()
-        self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in tensors]
+        flows = tensors if self.moves_points else ()
+        self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in flows]
         self._rows: Rows | None = None
         self._measured: tuple[int, int] | None = None
 
@@ -127,7 +129,7 @@ class Follower:
     def _measure(self, part: int, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
         assert self._rows is not None
         data, y, labels = self.parts[part], self.tensors[part][1], self.parts[part].labels_train
-        if (first := self._first[part]) is not None:
+        if self.moves_points and (first := self._first[part]) is not None:
             x, along = torch.cat([x, along])[first].split([len(x), len(along)])
         kernel = kernel.settled(some_of(x))
         wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
@@ -143,7 +145,8 @@ class Follower:
                 if row["metric"] in wanted:
                     is_accuracy = row["metric"] == "accuracy"
                     error = ("error", 1 - row["value"]) if is_accuracy else (row["metric"], row["value"])
-                    rows.append((part, iteration, row["n_interpolation"], row["regularization"], repeat, *error))
+                    place = row["n_interpolation"], row["configured_regularization"], repeat
+                    rows.append((part, iteration, *place, *error))
         if not self.moves_points:  # then what the kernel makes of the points, if that changes
             some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
             x = kernel.features(some)
@@ -208,14 +211,14 @@ def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]
     layers = sorted(set(errors[counted]) - {0})[-count:] if count else []
     found = []
     chosen = errors[errors[counted].isin(layers)]
-    groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"])
+    groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"], dropna=False)
     for (metric, size, regularization), rows in groups:
         each: pd.Series = rows.groupby(counted)["value"].mean()
         found.append(
             {
                 "metric": metric,
-                "n_interpolation": int(size),
-                "regularization": float(regularization),
+                "n_interpolation": None if math.isnan(size) else int(size),
+                "regularization": None if math.isnan(regularization) else float(regularization),
                 f"{counted}s": len(each),
                 "mean": float(each.mean()),
                 "min": float(each.min()),

@@ -169,6 +169,8 @@ class TestPoints(EvaluationOption):
         size = config.training_size()
         if self.draws * min(self.n_interpolation or [size]) > size:
             raise ConfigError(f"evaluation.draws={self.draws}: of the smallest N_I, {size} points do not hold so many")
+        if self.rho and len(self.n_interpolation or ()) < 2:
+            raise ConfigError("evaluation.rho=true: compares with the largest N_I; give two or more in n_interpolation")
         if self.order == "file" and self.repeats > 1:
             raise ConfigError(f"evaluation.repeats={self.repeats}: with evaluation.order=file all are the same; set 1")
         if config.dataset.n_test == 0:

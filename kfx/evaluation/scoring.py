@@ -86,8 +86,10 @@ def evaluate(
     arrays: dict[str, np.ndarray] = {}
     failures: list[str] = []
     try:
-        gram = kernel.gram(points)
-        cross = torch.cat([kernel.gram(block, points) for block in x_test.split(_TEST_BLOCK)])
+        mapped, compare = kernel.unfolded()
+        points = mapped(points)
+        gram = compare.gram(points)
+        cross = torch.cat([compare.gram(mapped(block), points) for block in x_test.split(_TEST_BLOCK)])
     except NumericalError as error:
         failures.append(f"{name} {kernel!r}: {error}")
         gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
@@ -107,7 +109,7 @@ def evaluate(
                     alpha = coefficients(
                         used, targets[:size].to(torch.float64), effective, scoring.solver, scoring.rcond
                     )
-                    prediction = _predicted(cross[:, :size], alpha, scoring.clip)
+                    prediction = predicted(cross[:, :size], alpha, scoring.clip)
                     if not np.isfinite(prediction).all():
                         raise NumericalError(Event.DIVERGED, "a prediction is not finite")
                     arrays[f"{key}/mean"] = prediction
@@ -124,7 +126,7 @@ def evaluate(
                         measured["rho"] = float(energy[size:].sum() / energy.sum())
                     if scoring.train_error:
                         fitted = [
-                            _predicted(kernel.gram(block, points[:size]), alpha, scoring.clip)
+                            predicted(compare.gram(mapped(block), points[:size]), alpha, scoring.clip)
                             for block in x_train.split(_TEST_BLOCK)
                         ]
                         measured |= _errors(np.concatenate(fitted), data.y_train, "train_")
@@ -152,7 +154,7 @@ def evaluate(
     return rows, arrays, failures
 
 
-def _predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
+def predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
     blocks = [block.to(torch.float64) @ alpha for block in cross.split(_TEST_BLOCK)]
     prediction = torch.cat(blocks).cpu().numpy()
     return prediction if clip is None else prediction.clip(*clip)

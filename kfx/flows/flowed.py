@@ -47,7 +47,7 @@ class FlowedKernel(Kernel):
     @property
     def kernel(self) -> Kernel:
         """The kernel itself, with its present parameters."""
-        return self._kernel.with_parameters(**self._values)
+        return self._kernel._replaced(self._values)
 
     @property
     def own_regularization(self) -> Regularization | None:
@@ -89,7 +89,9 @@ class FlowedKernel(Kernel):
         return torch.cat(blocks)
 
     def settled(self, x: torch.Tensor) -> Self:
-        return self.with_parameters(**self.kernel.settled(self._transform(x)).parameters)
+        kernel = self.kernel
+        settled = kernel.settled(self._transform(x))
+        return self if settled is kernel else self._replaced(settled.parameters)
 
     def backend_on(self, device: torch.device) -> str:
         return self._kernel.backend_on(device)

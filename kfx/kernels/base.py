@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
@@ -47,6 +48,14 @@ class Kernel(Parameters, abc.ABC):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """What the kernel compares in place of the points, (n, …): those of a network. For most the points."""
         return x
+
+    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        """A map f and a kernel k with K(x, x') = k(f(x), f(x')), so that who needs many Gram matrices of the same
+        points maps them once. For most the points as they are, and the kernel itself."""
+        return _as_they_are, self
+
+    def require_good_on(self, x: torch.Tensor) -> None:
+        """ValueError for what is no kernel on points like these few, as far as it shows. For most nothing does."""
 
     def predict(self, x: torch.Tensor) -> torch.Tensor | None:
         """The outputs of a head of the kernel's own, (n, outputs); None where it has none, as most."""
@@ -157,6 +166,10 @@ class Kernel(Parameters, abc.ABC):
         """
 
 
+def _as_they_are(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 def _points(x: Array) -> torch.Tensor:
     points = as_tensor(x)
     if points.ndim < 2:
@@ -198,7 +211,7 @@ class Combination(Kernel):
     def parts(self) -> list[Kernel]:
         """The kernels that it is made of, with its present parameters."""
         return [
-            part.with_parameters(**{name: self._values[f"{i}.{name}"] for name in part.parameters})
+            part._replaced({name: self._values[f"{i}.{name}"] for name in part.parameters})
             for i, part in enumerate(self._made_of)
         ]
 
@@ -217,8 +230,15 @@ class Combination(Kernel):
         return moved._replaced(blocks)
 
     def settled(self, x: torch.Tensor) -> Self:
-        values = [part.settled(x).parameters for part in self.parts]
-        return self.with_parameters(**{f"{i}.{k}": v for i, part in enumerate(values) for k, v in part.items()})
+        parts = self.parts
+        settled = [part.settled(x) for part in parts]
+        if all(map(operator.is_, settled, parts)):
+            return self
+        return self._replaced({f"{i}.{k}": v for i, part in enumerate(settled) for k, v in part.parameters.items()})
+
+    def require_good_on(self, x: torch.Tensor) -> None:
+        for part in self.parts:
+            part.require_good_on(x)
 
     def backend_on(self, device: torch.device) -> str:
         return "+".join(sorted({part.backend_on(device) for part in self._made_of}))

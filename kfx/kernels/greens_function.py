@@ -76,7 +76,8 @@ class GreensFunction(Kernel):
     def _rows(self, x: torch.Tensor) -> np.ndarray:
         scaled = in_numpy(x).reshape(len(x), -1).astype(np.float64) * self.intervals
         rows = np.rint(scaled[:, :1]).astype(np.int64)
-        if scaled.shape[1] != 1 or np.abs(scaled - rows).max(initial=0.0) > 1e-3 or not self._are_inner(rows):
+        tolerance = max(1e-3, 4 * torch.finfo(x.dtype).eps * self.intervals)
+        if scaled.shape[1] != 1 or np.abs(scaled - rows).max(initial=0.0) > tolerance or not self._are_inner(rows):
             n = self.intervals
             raise ValueError(f"GreensFunction: points are nodes i/{n}, 0 < i < {n}, (n, 1); got {tuple(x.shape)}")
         return rows[:, 0] - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +13,6 @@ from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.network_features import NetworkFeatures
 from kfx.kernels.parameters import ANYWHERE, Bounds
 from kfx.numerics.arrays import as_kind
-from kfx.numerics.regularization import Regularization
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 _BLOCK = 2000
@@ -59,12 +58,13 @@ class Headed(Kernel):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         return self.kernel.features(x)
 
-    @property
-    def own_regularization(self) -> Regularization | None:
-        return None
-
     def settled(self, x: torch.Tensor) -> Self:
-        return self._replaced(self.kernel.settled(x).parameters)
+        kernel = self.kernel
+        settled = kernel.settled(x)
+        return self if settled is kernel else self._replaced(settled.parameters)
+
+    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        return self.kernel.unfolded()
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
         weight = self.head[WEIGHT]

@@ -101,6 +101,10 @@ class KernelOption(Option, abc.ABC):
         """Whether it is to have all threads, however small a batch is."""
         return False
 
+    def draws_blocks(self) -> bool:
+        """Whether a network's weights in it are drawn by seed, whatever becomes of its other parameters."""
+        return False
+
     def check(self, config: Config) -> None:
         if self.start_from == "worst" and self.starts == 1:
             raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
@@ -161,14 +165,13 @@ class NetworkOption(KernelOption, abc.ABC):
         import torch
 
         from kfx.kernels import NetworkFeatures
+        from kfx.numerics.streams import seeded
 
         def made() -> torch.nn.Module:
             return self.module(image)
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = made()
-            kernel = NetworkFeatures(module, self.gamma, self.length_gradient, remake=made, **common)
+        with seeded(0):
+            kernel = NetworkFeatures(made(), self.gamma, self.length_gradient, remake=made, **common)
             if image is not None:
                 height, width, channels = (*image, 1)[:3]
                 kernel.require_good_on(torch.rand(3, channels, height, width))
@@ -176,6 +179,9 @@ class NetworkOption(KernelOption, abc.ABC):
 
     def own_threads(self) -> bool:
         return True
+
+    def draws_blocks(self) -> bool:
+        return self.initial == "random"
 
 
 @dataclass

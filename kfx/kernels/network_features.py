@@ -15,12 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import ANYWHERE, Bounds
-from kfx.kernels.stationary import squared_distances
+from kfx.kernels.parameters import ANYWHERE, NORM, Bounds
+from kfx.kernels.stationary import RBF, squared_distances
 from kfx.numerics.arrays import as_kind
-from kfx.outcomes import Event, NumericalError
+from kfx.numerics.streams import seeded
 
 _BLOCK = 2000
+_RESERVED = ("gamma", "regularization", "head.weight", "head.bias")
 
 
 class NetworkFeatures(Kernel):
@@ -54,7 +55,8 @@ class NetworkFeatures(Kernel):
         blocks = {name: weights.detach() for name, weights in module.named_parameters()}
         if length_gradient not in ("differentiated", "held"):
             raise ValueError(f"length_gradient takes differentiated or held, got {length_gradient!r}")
-        names = list(blocks) if trainable is None else list(trainable)
+        moved = [name for name, weights in module.named_parameters() if weights.requires_grad]
+        names = moved if trainable is None else list(trainable)
         if "gamma" in names and gamma == 0:
             raise ValueError("gamma=0 is taken from the batch; to train it, start from a number > 0")
         self.signed = frozenset(blocks)
@@ -62,7 +64,6 @@ class NetworkFeatures(Kernel):
         super().__init__({"gamma": gamma, **blocks}, names, limits)
         self.length_gradient, self._remake = length_gradient, remake
         self._module = copy.deepcopy(module).eval().requires_grad_(False)
-        self._held: tuple[Any, torch.Tensor, torch.Tensor] | None = None
 
     # ---- features
 
@@ -105,6 +106,8 @@ class NetworkFeatures(Kernel):
             shape = tuple(x.shape[1:])
             said = " ".join(str(error).split())
             raise ValueError(f"NetworkFeatures: its network fails on points of shape {shape}: {said}") from error
+        if not bool(torch.isfinite(together).all()):
+            raise ValueError("NetworkFeatures: its network gives features that are no finite numbers")
         if not torch.equal(together, again):
             raise ValueError("NetworkFeatures: its network gives other features for the same points each time")
         scale = float(together.abs().max())
@@ -118,19 +121,19 @@ class NetworkFeatures(Kernel):
         return self._scalar("gamma") or 4 / mean
 
     def settled(self, x: torch.Tensor) -> Self:
+        """With γ of these points, if it had none; itself where their features are all the same: evaluation then says
+        what is wrong."""
         if self._scalar("gamma"):
             return self
-        gamma = 4 / float(_mean_squared_distance(self.features(x)))
-        if not 0 < gamma < math.inf:
-            raise NumericalError(Event.COLLAPSED, "the features of all points are the same, or no numbers")
-        return self._replaced({"gamma": gamma})
+        mean = float(_mean_squared_distance(self.features(x)))
+        return self._replaced({"gamma": 4 / mean}) if 0 < mean < math.inf else self
 
     # ---- the kernel
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         if y is None:
-            return gaussian(self._remembered(x), self._scalar("gamma") or None, False)[0]
-        others = self._remembered(y)
+            return gaussian(self.features(x), self._scalar("gamma") or None, False)[0]
+        others = self.features(y)
         gamma = self._gamma(_mean_squared_distance(others))
         return squared_distances(self.features(x), others).mul_(-gamma).exp_()
 
@@ -170,34 +173,26 @@ class NetworkFeatures(Kernel):
         """Whether the network is a chain of layers, whose outputs are known."""
         return isinstance(self._module, nn.Sequential) and len(self._module) > 1
 
-    def _remembered(self, y: torch.Tensor) -> torch.Tensor:
-        """The features of y, kept for the next call with the same points: K(y, y), then blocks of x against y."""
-        key = y.data_ptr(), y.shape, y.stride(), y.dtype, y._version
-        if self._held is None or self._held[0] != key:
-            self._held = key, y, self.features(y)  # y with them, so that its memory is not another's
-        return self._held[2]
+    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        gamma = self._scalar("gamma")
+        return (self.features, RBF(1 / math.sqrt(2 * gamma))) if gamma else super().unfolded()
 
     # ---- other weights, another place
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Weights as the network's layers draw them."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(rng.integers(2**63)))
+        """Weights as the network's layers draw them; γ as it is."""
+        with seeded(int(rng.integers(2**63))):
             if self._remake is not None:
                 module = self._remake()
             else:
                 module = copy.deepcopy(self._module).cpu()
                 _redraw(module)
-        return {name: as_kind(weights.detach(), self._blocks()[name]) for name, weights in module.named_parameters()}
+        drawn = {name: as_kind(weights.detach(), self._blocks()[name]) for name, weights in module.named_parameters()}
+        return {"gamma": self._scalar("gamma"), **drawn}
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
         other = self._replaced({name: value.to(device, dtype) for name, value in self._blocks().items()})
         other._module = copy.deepcopy(self._module).to(device, dtype)
-        return other
-
-    def _replaced(self, values: Mapping[str, Any]) -> Self:
-        other = super()._replaced(values)
-        other._held = None
         return other
 
     def __repr__(self) -> str:
@@ -260,8 +255,11 @@ def _require_usable(module: nn.Module) -> None:
     blocks = dict(module.named_parameters())
     if not blocks:
         raise ValueError("NetworkFeatures: its network has no parameters to train")
-    if "gamma" in blocks:
-        raise ValueError("NetworkFeatures: a parameter of its network is named gamma, as the kernel's; rename it")
+    for name in blocks:
+        if name in _RESERVED or name.endswith(NORM):
+            raise ValueError(
+                f"NetworkFeatures: a parameter of its network is named {name}, which has a meaning; rename it"
+            )
     for name, weights in blocks.items():
         if isinstance(weights, nn.UninitializedParameter) or not weights.is_floating_point():
             raise ValueError(f"NetworkFeatures: {name} holds no real numbers yet; give a module that is ready to use")

@@ -112,7 +112,7 @@ class GreensFunction(KernelOption):
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
     modes: int = count(64, 1, "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here", most=10_000)
-    intervals: int = count(256, 2, "elements of (0, 1); points are nodes i / intervals", most=100_000)
+    intervals: int = count(256, 2, "elements of (0, 1); points are nodes i / intervals", most=4096)
     conductivity: str = one_of(
         "one", "one", "rough", meaning="what multiplies it at the start: 1, or the conductivity of dataset=elliptic_1d"
     )
@@ -175,6 +175,17 @@ class CombinationOption(KernelOption):
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
         return [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+
+    def own_threads(self) -> bool:
+        return any(part.own_threads() for _, part in self.parts)
+
+    def draws_blocks(self) -> bool:
+        return any(part.draws_blocks() for _, part in self.parts)
+
+    def check(self, config: Config) -> None:
+        for _, part in self.parts:
+            part.check(config)
+        super().check(config)
 
     @property
     def images_only(self) -> bool:  # type: ignore[override]

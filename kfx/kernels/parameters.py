@@ -107,7 +107,7 @@ class Parameters:
 
     def with_flat(self, vector: Any) -> Self:
         """The same kernel with `flat` replaced."""
-        vector = vector if isinstance(vector, torch.Tensor) else np.asarray(vector, dtype=np.float64)
+        vector = vector.clone() if isinstance(vector, torch.Tensor) else np.asarray(vector, dtype=np.float64)
         if vector.ndim != 1:
             raise ValueError(f"expected a vector of parameters, got {tuple(vector.shape)}")
         return self._replaced(self.split(vector))
@@ -124,12 +124,17 @@ class Parameters:
     def drawn(
         self, rng: np.random.Generator, ranges: Mapping[str, Bounds] | None = None, distribution: str = "log_uniform"
     ) -> Self:
-        """The same kernel with its trainable parameters drawn at random.
+        """The same kernel with its trainable parameters, and every block, drawn at random.
 
         ranges: of a parameter, or an entry of one, where it is not drawn as `fresh` does, or else within its bounds.
         """
         ranges = ranges or {}
-        own = {key: value for key, value in self.fresh(rng).items() if key in self.trainable and key not in ranges}
+        ranged = {key for key in self._values for name in ranges if name == key or name.startswith(f"{key}.")}
+        own = {
+            key: value
+            for key, value in self.fresh(rng).items()
+            if key not in ranged and (key in self.trainable or isinstance(value, torch.Tensor))
+        }
         rest = [key for key in self.trainable if key not in own]
         box = [
             ranges.get(name, ranges.get(key, self._bounds[key]))
@@ -144,6 +149,10 @@ class Parameters:
             entry, start = entries[start : start + _size(held)], start + _size(held)
             values[key] = float(entry[0]) if isinstance(held, float) else as_kind(entry, held).reshape(held.shape)
         return self._replaced(values)
+
+    def with_fresh_blocks(self, rng: np.random.Generator) -> Self:
+        """The same kernel with its blocks drawn at random, its other parameters as they are."""
+        return self._replaced({key: value for key, value in self.fresh(rng).items() if isinstance(value, torch.Tensor)})
 
     def _replaced(self, values: Mapping[str, Value]) -> Self:
         other = object.__new__(type(self))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -35,7 +35,7 @@ class Regularized(Kernel):
     @property
     def kernel(self) -> Kernel:
         """The kernel itself, with its present parameters."""
-        return self._kernel.with_parameters(**{name: self._values[name] for name in self._kernel.parameters})
+        return self._kernel._replaced({name: self._values[name] for name in self._kernel.parameters})
 
     @property
     def own_regularization(self) -> Regularization:
@@ -52,7 +52,12 @@ class Regularized(Kernel):
         return self.kernel.predict(x)
 
     def settled(self, x: torch.Tensor) -> Self:
-        return self.with_parameters(**self.kernel.settled(x).parameters)
+        kernel = self.kernel
+        settled = kernel.settled(x)
+        return self if settled is kernel else self._replaced(settled.parameters)
+
+    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        return self.kernel.unfolded()
 
     def backend_on(self, device: torch.device) -> str:
         return self._kernel.backend_on(device)

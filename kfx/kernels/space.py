@@ -19,6 +19,7 @@ class Space:
 
     def __init__(self, name: str, bounds: np.ndarray) -> None:
         logged = (bounds[:, 0] >= 0) if name == "log" else np.zeros(len(bounds), dtype=bool)
+        self.is_logged = logged
         self.logged = logged if logged.any() else None
         self.is_log = bool(logged.all()) and len(logged) > 0
         self.bounds = np.where(logged[:, None], np.maximum(bounds, _LOWEST), bounds)

@@ -32,6 +32,8 @@ def candidates(
     optimizer may start from.
     """
     first = random_kernel(built, rng, start) if start.initial == "random" else built
+    if start.initial != "random" and start.draws_blocks():
+        first = first.with_fresh_blocks(rng)
     lengths = [LENGTHS[start.initial](part.x_train) for part in parts] if start.initial in LENGTHS else []
     for length in lengths:
         low, high = built.limits["sigma"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 
 class Streams:
@@ -33,3 +36,15 @@ class Streams:
         """Set the generators to where `state` was taken; others stay as they are."""
         for name, of_generator in state.items():
             self[name].bit_generator.state = of_generator
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within the block torch draws on the CPU from this seed; afterwards as if nothing had been drawn. No GPU's
+    generator is touched."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)

@@ -150,9 +150,10 @@ def surrogate_search(box: np.ndarray, space: str, noise: float | str, initial_po
     from skopt.space import Real, Space
     from skopt.utils import cook_estimator, normalize_dimensions
 
-    prior = "log-uniform" if space == "log" else "uniform"
-    box = Box(space, box).bounds
-    dimensions = normalize_dimensions(Space([Real(low, high, prior=prior) for low, high in box]))
+    moved = Box(space, box)
+    priors = ["log-uniform" if logged else "uniform" for logged in moved.is_logged]
+    ends = zip(moved.bounds, priors, strict=True)
+    dimensions = normalize_dimensions(Space([Real(low, high, prior=prior) for (low, high), prior in ends]))
     estimator = cook_estimator("GP", space=dimensions, random_state=seed, noise=noise)
     return Optimizer(
         dimensions,

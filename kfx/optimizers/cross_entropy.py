@@ -39,6 +39,8 @@ class CrossEntropy(ObjectiveOption):
     def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         from kfx.kernels.headed import Headed
 
+        if y.shape[1] == 1:
+            raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
         return Headed.over(kernel, x[:1], y.shape[1], rng)
 
     def check(self, config: Config) -> None:

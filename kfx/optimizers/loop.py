@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -232,8 +233,9 @@ class Optimizer(abc.ABC):
 
     def _show(self, iteration: int, record: FitRecord, *, final: bool = False) -> None:
         if record.wants(iteration, final=final):
-            task = self.task
-            at = self.positions() if iteration else (task.kernel, task.x, task.along)
+            at = self.task.kernel, self.task.x, self.task.along
+            with contextlib.suppress(NumericalError):  # a search that has found nothing yet is where it started
+                at = self.positions() if iteration else at
             record.moved(iteration, *at, final=final)
 
     def _iterate(self, iteration: int, fit: _Fit, streams: Streams, record: FitRecord) -> bool:

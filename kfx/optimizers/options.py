@@ -104,8 +104,8 @@ def momentum() -> Any:
     return from_to(0.9, 0, 1, "how much of the step before is kept")
 
 
-def ends(default: list[float] | None, meaning: str) -> Any:
-    return rising(default, meaning, null="kernel.bounds", lowest=0)
+def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> Any:
+    return rising(default, meaning, null="kernel.bounds", lowest=lowest)
 
 
 _MOST_DIFFERENCES, _MOST_SEARCHED, _MOST_NAMED = 1000, 300, 40
@@ -137,7 +137,10 @@ class GradientOption(OptimizerOption):
 
     learning_rate: float = rate()
     step_rule: str = one_of(
-        "gradient", "gradient", "normalized", meaning="normalized: by the gradient's direction, learning_rate long"
+        "gradient",
+        "gradient",
+        "normalized",
+        meaning="normalized: its direction alone, so that sgd's steps are learning_rate long",
     )
     space: str = space("raw")
     final: str = one_of(
@@ -339,10 +342,15 @@ class Grid(OptimizerOption):
     parameter: str | None = ranged(
         None, "the name of a trainable parameter, or null for the first", lambda v: v != "", "what the grid is over"
     )
-    bounds: list[float] | None = ends(None, "of the grid")
+    bounds: list[float] | None = ends(None, "of the grid", -math.inf)
     points: int = count(100, 2, "of the grid")
     space: str = one_of("raw", "raw", "log", meaning="raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also the derivative, diagnostic.gradient")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
+            raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
     def build(self, config: Config) -> Optimizer:
         from kfx.optimizers.grid import GridSearch

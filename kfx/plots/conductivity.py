@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from kfx.numerics import elliptic
 from kfx.plots.style import COLOURS, DATA, INITIAL, figure, legend, set_title
+from kfx.record.fitted import recorded_parameters
 from kfx.record.reading import Run
 
 
@@ -18,7 +19,8 @@ def conductivities(run: Run) -> Figure | None:
     if config.get("kernel", {}).get("name") != "greens_function" or "final" not in run.metrics.get("parameters", {}):
         return None
     trained: Any = run.kernel
-    start = {name: np.asarray(run.metrics["parameters"]["initial"][name]) for name in ("cosine", "sine")}
+    initial = recorded_parameters(run.directory, {"initial": run.metrics["parameters"]["initial"]})
+    start = {name: np.asarray(initial[name]) for name in ("cosine", "sine")}
     inner = getattr(trained, "kernel", trained)
     middles, x = elliptic.midpoints(inner.intervals), elliptic.nodes(inner.intervals)
     a = elliptic.CONDUCTIVITIES[config.dataset.conductivity](middles)

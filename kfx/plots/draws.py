@@ -24,6 +24,8 @@ def best_and_worst(run: Run) -> Figure | None:
         held = {name: stored[name] for name in stored.files}
     values = table["value"].to_numpy(dtype=float)
     what = "test error" if table["metric"].iloc[0] == "error" else "test MSE"
+    if not held:
+        return None
     count = len(held["worst_points"])
     of_all = f"{len(values)} draws of {count}: {what} {number(values.mean())} ± {number(values.std(), values.mean())}"
     if held["worst_points"].ndim != 4 or count > _MOST_IMAGES:

@@ -14,7 +14,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.evaluation.follower import ERRORS, OF_FLOWS, OF_OTHERS, columns
+from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
 from kfx.record.reading import Run
@@ -143,7 +143,7 @@ def errors(run: Run) -> Figure | None:
         return None
     file, counted = of
     table = read_rows(run.directory / file, columns(counted))
-    found = [name for name in ERRORS if (table["metric"] == name).any()]
+    found = [name for name in _ERROR_NAMES if (table["metric"] == name).any()]
     if table[counted].nunique() < 2 or not found:
         return None
     distances = {"distance_all": "all", "distance_in_class": "in class", "distance_between": "between classes"}
@@ -151,7 +151,7 @@ def errors(run: Run) -> Figure | None:
     panels += ["distance_ratio"] if (table["metric"] == "distance_ratio").any() else []
     picture, axes = figure(columns=len(panels), width=4.8)
     for panel, what in zip(axes, panels, strict=True):
-        if what in ERRORS:
+        if what in _ERROR_NAMES:
             heads = table[table["metric"] == "head_error"] if what == "error" else table[:0]
             _draw_errors(panel, table[table["metric"] == what], heads, counted)
             panel.set(ylabel=_ERROR_NAMES[what])

@@ -34,7 +34,7 @@ def recorded_parameters(directory: Path, parameters: Mapping[str, Any]) -> dict[
     """The parameters of a record's kernel, the final ones if there are any. parameters: those in `metrics.json`."""
     name = "final" if "final" in parameters else "initial"
     path = parameter_path(directory, name)
-    if not any(key.endswith(NORM) for key in parameters[name]):
+    if not path.is_file() and not any(key.endswith(NORM) for key in parameters[name]):
         return dict(parameters[name])
     try:
         with np.load(path, allow_pickle=False) as stored:

@@ -70,8 +70,9 @@ class Run:
         parameters = self.metrics["parameters"]
         config = check(self.config)
         built = config.kernel.build(config.dataset.image)
+        built = built.to(getattr(torch, config.device.dtype), torch.device("cpu"))
         values = recorded_parameters(self.directory, parameters)
-        if WEIGHT in values:
+        if config.objective.has_head:
             assert isinstance(built, NetworkFeatures)
             built = Headed(built, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
         if config.regularization.selection != "fixed":

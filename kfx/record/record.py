@@ -19,7 +19,7 @@ from kfx.evaluation.follower import Follower
 from kfx.files import Rows, digest, sync, whole_file, write_json, write_whole
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
-from kfx.numerics.arrays import in_numpy
+from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
@@ -329,7 +329,7 @@ class Record:
     @staticmethod
     def _shown(kernel: Kernel) -> dict[str, Any]:
         values = kernel.parameters
-        return flat_parameters(values) if are_many(values) else values
+        return flat_parameters(values) if are_many(values) else {key: plain(value) for key, value in values.items()}
 
     def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
         """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.

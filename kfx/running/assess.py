@@ -38,18 +38,22 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
     config, record, parts = task.config, task.record, task.parts
     threads.use(task.threads_of_evaluation, task.machine.threads)
     scoring, jobs = config.evaluation.scoring(config), config.evaluation.jobs(parts, task.streams)
-    kernels = {name: settled(task, own) for name, own in _kernels(task, starts, fitted).items()}
+    started = settled(task, starts)
+    kernels = {
+        name: started if all(map(operator.is_, own, starts)) else settled(task, own)
+        for name, own in _kernels(task, starts, fitted).items()
+    }
     if config.evaluation.regularization.value == "validation":
         scale = _scale(task)
         kernels = {name: with_chosen_regularization(task, own, scale) for name, own in kernels.items()}
         for name in ("initial", "trained"):
             remark_on_edges(task, name, kernels[name])
         scoring = replace(scoring, own=True)
-    rows, failures = _evaluated(task, kernels, jobs, scoring, starts)
+    rows, failures = _evaluated(task, kernels, jobs, scoring)
     if isinstance(config.evaluation, TestPoints) and config.evaluation.draws:
         _draw_subsets(task, config.evaluation, kernels["trained"][-1], scoring)
     if config.kernel_check:
-        _check_products(task, fitted[-1], jobs[-1][2])
+        _check_products(task, kernels["trained"][-1], jobs[-1][2])
     of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"
@@ -69,10 +73,7 @@ def _draw_subsets(task: Task, node: TestPoints, kernel: Kernel, scoring: Scoring
     data = task.parts[-1]
     order = interpolation_order(data, node.balanced, task.streams["draws"])
     size = min(node.n_interpolation or [len(order)])
-    own = kernel.own_regularization if scoring.own else None
-    rows, parts = errors_of_draws(
-        kernel, data, task.tensors[-1], order, size, node.draws, own or scoring.regularizations[0]
-    )
+    rows, parts = errors_of_draws(kernel, data, task.tensors[-1], order, size, node.draws, scoring)
     task.record.table("draws.csv", COLUMNS, rows)
     with whole_file(task.record.directory / "draws.npz") as stream:
         np.savez(stream, **extremes(rows, parts, data))  # type: ignore[arg-type]
@@ -102,7 +103,6 @@ def _evaluated(
     kernels: Mapping[str, Sequence[Kernel]],
     jobs: Sequence[Job],
     scoring: Scoring,
-    starts: Sequence[Kernel],
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Every row of `evaluation.csv`, those of an earlier process too, and failures in words."""
     config, record, parts = task.config, task.record, task.parts
@@ -115,7 +115,9 @@ def _evaluated(
     with Steps("evaluation", len(kernels) * len(jobs)) as steps:
         for name, of_parts in kernels.items():
             done = {row["repeat"] for row in rows if row["kernel"] == name}
-            if name != "initial" and all(map(operator.is_, of_parts, starts)):  # nothing moved: the same rows
+            if name != "initial" and all(
+                map(operator.is_, of_parts, kernels["initial"])
+            ):  # nothing moved: the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 record.evaluation(same)

@@ -93,7 +93,7 @@ def _blocks(starts: Sequence[Mapping[str, Any]], finals: Sequence[Mapping[str, A
     if not names:
         return []
     before, after = (np.mean([math.hypot(*(each[name] for name in names)) for each in of]) for of in (starts, finals))
-    return [f"‖weights‖ {before:.4g} → {after:.4g} ({len(names)} blocks)"]
+    return [f"‖parameters‖ {before:.4g} → {after:.4g} ({len(names)} blocks)"]
 
 
 def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:

@@ -44,7 +44,7 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
 
     def at(rows: Sequence[Mapping[str, Any]], name: str, pick: Callable[..., Any]) -> Mapping[str, Any]:
         own = [row for row in rows if row["metric"] == name and size in (None, row["n_interpolation"])]
-        found: Mapping[str, Any] = pick(own, key=lambda row: row["n_interpolation"], default={})
+        found: Mapping[str, Any] = pick(own, key=lambda row: row["n_interpolation"] or 0, default={})
         return found
 
     rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == printed.kernel]
@@ -59,7 +59,7 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
     if metric == "error" and (found := at(rows, "accuracy", max)):
         value = _statistic(found, printed.statistic)
         return 1 - value if value is not None and printed.statistic == "mean" else value
-    if (found_last := _last_of(metric, directory)) is not None:
+    if printed.statistic == "mean" and size is None and (found_last := _last_of(metric, directory)) is not None:
         return found_last
     if metric == "seconds an iteration" and "timing" in metrics:
         iterations = len(read_rows(directory / "trace.csv"))
@@ -79,7 +79,7 @@ def _last_of(metric: str, directory: Path) -> float | None:
     for path in (directory / "flow.csv", directory / "follow.csv"):
         table = read_rows(path) if path.is_file() else None
         if table is not None and "metric" in table:
-            values = table.loc[table["metric"] == metric, "value"].to_list()
+            values = table.loc[(table["metric"] == metric) & table["n_interpolation"].isna(), "value"].to_list()
             if values:
                 return float(values[-1])
     return None

@@ -28,7 +28,7 @@ from kfx.kernels.parameters import flat_parameters
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, threads
 from kfx.numerics.streams import Streams
-from kfx.outcomes import Event
+from kfx.outcomes import ConfigError, Event
 from kfx.record import environment
 from kfx.record.identity import data_checksums
 from kfx.record.parts import Parts
@@ -170,6 +170,10 @@ def choose_starts(task: Task) -> list[Kernel]:
     """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
     config = task.config
     built = config.kernel.build(config.dataset.image).to(task.machine.dtype, task.machine.device)
+    try:
+        built.require_good_on(task.tensors[0][0][:3])
+    except ValueError as error:
+        raise ConfigError(f"kernel={config.kernel.name}: {error}") from error
     drawn = candidates(config.kernel, built, task.parts, task.streams["initial_parameters"])
     worst, selection = config.kernel.start_from == "worst", config.regularization.selection
     if worst and selection == "validation":  # as it will be evaluated
@@ -220,7 +224,16 @@ def _errors_of(task: Task, kernels: Sequence[Kernel], part: int) -> list[float]:
     errors = []
     with Steps("starts", len(kernels)) as steps:
         for kernel in kernels:
-            rows, _, _ = evaluate("start", kernel, data, task.tensors[part], 0, order, [size], scoring)
+            rows, _, _ = evaluate(
+                "start",
+                kernel.settled(some_of(task.tensors[part][0])),
+                data,
+                task.tensors[part],
+                0,
+                order,
+                [size],
+                scoring,
+            )
             value = next(row["value"] for row in rows if row["metric"] == metric)
             errors.append(-math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
             steps.advance()
