@@ -204,7 +204,10 @@ def test_networks_without_weights_of_their_own_are_refused():
         (nn.Flatten(), "no parameters"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8)), "BatchNorm1d couples"),
         (nn.Sequential(nn.Flatten(), nn.LazyLinear(8)), "ready to use"),
-        (nn.Sequential(OrderedDict(flat=nn.Flatten(), head=nn.Linear(64, 8))), "head.weight, a name of kfx's own"),
+        (
+            nn.Sequential(OrderedDict(flat=nn.Flatten(), head=nn.Linear(64, 8))),
+            "parameter head.weight, a name of kfx's own",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             NetworkFeatures(module)

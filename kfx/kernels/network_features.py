@@ -257,9 +257,7 @@ def _require_usable(module: nn.Module) -> None:
         raise ValueError("NetworkFeatures: its network has no parameters to train")
     for name in blocks:
         if name in _RESERVED or name.endswith(NORM):
-            raise ValueError(
-                f"NetworkFeatures: a parameter of its network is named {name}, which has a meaning; rename it"
-            )
+            raise ValueError(f"NetworkFeatures: its network has a parameter {name}, a name of kfx's own; rename it")
     for name, weights in blocks.items():
         if isinstance(weights, nn.UninitializedParameter) or not weights.is_floating_point():
             raise ValueError(f"NetworkFeatures: {name} holds no real numbers yet; give a module that is ready to use")
