@@ -22,6 +22,7 @@ import numpy as np
 
 from kfx import load_run
 from kfx.config.check import check
+from kfx.config.compose import composed, without_hydra
 from kfx.running.published import applicable, measured_as, typed_in
 
 ROOT = Path(__file__).parent.parent
@@ -40,8 +41,8 @@ PICTURES = {  # of experiments whose numbers a paper shows as a curve: what the 
 REMARKS = {
     "owhadi_yoo/greens_recovery": (
         "As in the paper's e(b), errors are those of interpolating from half of the nodes, over all of them; the other",
-        "half of the training nodes, whose u drove ρ, is among these. From all 128 nodes b = 1 predicts better: what was",
-        "learned is a conductivity that explains the training nodes.",
+        "half of the training nodes, whose u drove ρ, is among these. From all 128 nodes b = 1 predicts better: what",
+        "was learned is a conductivity that explains the training nodes.",
     ),
     "owhadi_yoo/greens_levels": (
         "With the true conductivity ρ falls as 2^{−2k}, and is the error in the energy norm.",
@@ -58,11 +59,12 @@ NOT_COVERED = (
 def rows_of(directory: Path) -> Iterator[dict[str, object]]:
     """The rows that a completed run adds."""
     run = load_run(directory)
-    config, typed = check(run.config), typed_in(directory)
+    typed = typed_in(directory)
     experiment = next(word.split("=", 1)[1] for word in typed if word.startswith("+experiment="))
     own = sorted(
         word for word in typed if not word.startswith(("+experiment=", "seed=", "hydra.", "device.threads", "figures="))
     )
+    config = check(without_hydra(composed([f"+experiment={experiment}", *own])))  # with the numbers as they are set now
     here = json.loads((directory / "environment.json").read_text())
     common = {
         "experiment": experiment,

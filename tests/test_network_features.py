@@ -218,6 +218,15 @@ def test_networks_without_weights_of_their_own_are_refused():
     assert NetworkFeatures(loose, remake=lambda: loose).drawn(np.random.default_rng(0))
 
 
+def test_mixed_precision_is_near_and_the_rest_stays_as_it_is():
+    x = images(dtype=torch.float32)
+    exact, mixed = (NetworkFeatures(network(double=False), mixed_precision=each) for each in (False, True))
+    gap = (mixed.features(x) - exact.features(x)).abs().max() / exact.features(x).abs().max()
+    assert 0 < float(gap) < 0.03
+    gram, pull = mixed.pullback(x)
+    assert gram.dtype == mixed.features(x).dtype == pull(torch.eye(40)).dtype == torch.float32
+
+
 def test_what_a_module_holds_fixed_stays_fixed():
     module = network()
     module.layer1.requires_grad_(False)
@@ -406,6 +415,7 @@ def test_weights_are_of_the_seed(kfx):
         (["evaluation.draws=50"], "do not hold so many"),
         (["+kernel.initial_range.nothing=[0,1]"], "no trainable parameter"),
         (["kernel.gamma=-1"], "kernel.gamma"),
+        (["kernel.mixed_precision=true"], "set float32"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(kfx, words, said):

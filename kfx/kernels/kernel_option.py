@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
-from kfx.config.registry import MOST_REPEATS, Config, Option, count, one_of, ranged, variance
+from kfx.config.registry import MOST_REPEATS, Config, Option, count, flag, one_of, ranged, variance
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -157,6 +157,13 @@ class NetworkOption(KernelOption, abc.ABC):
         meaning="with gamma=0: its dependence on the batch's features counts, or is held",
     )
 
+    mixed_precision: bool = flag(False, "the network in bfloat16, its weights and all else in float32")
+
+    def check(self, config: Config) -> None:
+        if self.mixed_precision and config.device.dtype != "float32":
+            raise ConfigError(f"kernel.mixed_precision=true: with device.dtype={config.device.dtype}; set float32")
+        super().check(config)
+
     @abc.abstractmethod
     def module(self, image: Image) -> torch.nn.Module:
         """The network: from points to features, (n, features). image: the size of the data set's images."""
@@ -171,7 +178,8 @@ class NetworkOption(KernelOption, abc.ABC):
             return self.module(image)
 
         with seeded(0):
-            kernel = NetworkFeatures(made(), self.gamma, self.length_gradient, remake=made, **common)
+            settings = {"mixed_precision": self.mixed_precision, "remake": made}
+            kernel = NetworkFeatures(made(), self.gamma, self.length_gradient, **settings, **common)
             if image is not None:
                 height, width, channels = (*image, 1)[:3]
                 kernel.require_good_on(torch.rand(3, channels, height, width))

@@ -33,6 +33,7 @@ class NetworkFeatures(Kernel):
         point with itself among them): those of the batch in a fit, of y in K(x, y), else of x. `settled` fixes it.
         Trained only if `trainable` names it.
     length_gradient: where γ is of the batch, `differentiated`, or `held`, as if it were a number.
+    mixed_precision: the network computes in bfloat16 on points in float32; weights, features and Gram matrices stay in float32.
     remake: makes another such module, for weights to be drawn anew; else its parts' `reset_parameters` are called.
 
     A module without parameters, or with batch normalization, which couples the points of a batch, is refused.
@@ -47,6 +48,7 @@ class NetworkFeatures(Kernel):
         gamma: float = 0.0,
         length_gradient: str = "differentiated",
         *,
+        mixed_precision: bool = False,
         remake: Callable[[], nn.Module] | None = None,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -62,7 +64,7 @@ class NetworkFeatures(Kernel):
         self.signed = frozenset(blocks)
         limits = {**dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
         super().__init__({"gamma": gamma, **blocks}, names, limits)
-        self.length_gradient, self._remake = length_gradient, remake
+        self.length_gradient, self.mixed_precision, self._remake = length_gradient, mixed_precision, remake
         self._module = copy.deepcopy(module).eval().requires_grad_(False)
 
     # ---- features
@@ -89,7 +91,10 @@ class NetworkFeatures(Kernel):
     def _forward(self, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         before = x._version
-        made = torch.func.functional_call(self._module, {**weights, **buffers}, (x,))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed_precision):
+            made = torch.func.functional_call(self._module, {**weights, **buffers}, (x,))
+        if self.mixed_precision and isinstance(made, torch.Tensor):
+            made = made.to(x.dtype)
         if x._version != before:
             raise ValueError("NetworkFeatures: its network changes the points in place; have it work on a copy")
         if not isinstance(made, torch.Tensor) or made.ndim != 2 or len(made) != len(x) or made.dtype != x.dtype:
