@@ -178,8 +178,14 @@ class NetworkOption(KernelOption, abc.ABC):
             return self.module(image)
 
         with seeded(0):
-            settings = {"mixed_precision": self.mixed_precision, "remake": made}
-            kernel = NetworkFeatures(made(), self.gamma, self.length_gradient, **settings, **common)
+            kernel = NetworkFeatures(
+                made(),
+                self.gamma,
+                self.length_gradient,
+                mixed_precision=self.mixed_precision,
+                remake=made,
+                **common,
+            )
             if image is not None:
                 height, width, channels = (*image, 1)[:3]
                 kernel.require_good_on(torch.rand(3, channels, height, width))

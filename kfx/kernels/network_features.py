@@ -33,7 +33,7 @@ class NetworkFeatures(Kernel):
         point with itself among them): those of the batch in a fit, of y in K(x, y), else of x. `settled` fixes it.
         Trained only if `trainable` names it.
     length_gradient: where γ is of the batch, `differentiated`, or `held`, as if it were a number.
-    mixed_precision: the network computes in bfloat16 on points in float32; weights, features and Gram matrices stay in float32.
+    mixed_precision: the network computes in bfloat16; points, weights, features and Gram matrices stay in float32.
     remake: makes another such module, for weights to be drawn anew; else its parts' `reset_parameters` are called.
 
     A module without parameters, or with batch normalization, which couples the points of a batch, is refused.
