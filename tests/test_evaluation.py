@@ -16,6 +16,7 @@ from kfx.data import Dataset
 from kfx.data.dataset import folds
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.kernels import RBF
+from kfx.numerics.incidents import collect
 from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
 
@@ -275,3 +276,19 @@ def test_an_evaluation_without_a_number_fails_the_run(kfx):
     assert code == 1
     assert "no evaluation of the trained kernel gave a number" in err
     assert load_run("r").metrics["status"] == "failed"
+
+
+def test_large_systems_are_solved_in_place_with_the_same_result(monkeypatch):
+    from kfx.numerics import regression
+
+    rng = np.random.default_rng(0)
+    a = torch.as_tensor(rng.normal(size=(60, 80)))
+    gram, y = a @ a.mT, torch.as_tensor(rng.normal(size=(60, 3)))
+    expected = regression.coefficients(gram, y, 1e-3)
+    monkeypatch.setattr(regression, "_LARGE", 10)
+    before = gram.clone()
+    torch.testing.assert_close(regression.coefficients(gram, y, 1e-3), expected, rtol=1e-10, atol=1e-12)
+    assert torch.equal(gram, before)
+    with collect() as incidents:  # where there is no factor the usual way goes on, with jitter
+        regression.coefficients(torch.ones(20, 20, dtype=torch.float64), y[:20], 0.0)
+    assert incidents.jitter > 0

@@ -64,6 +64,19 @@ class Factored:
         return cholesky(self.gram[:size, :size], regularization)
 
 
+def solved_in_place(gram: torch.Tensor, y: torch.Tensor, regularization: float) -> torch.Tensor | None:
+    """(Θ + λI)⁻¹ y on a CPU with one matrix in float64 beside Θ; None where that has no Cholesky factor."""
+    matrix = gram.to(torch.float64, copy=True)
+    matrix.diagonal().add_(regularization)
+    columns = matrix.numpy().T  # symmetric, and in the order that LAPACK works on without a copy
+    factor, info = scipy.linalg.lapack.dpotrf(columns, lower=1, clean=0, overwrite_a=1)
+    if info:
+        return None
+    solution, _ = scipy.linalg.lapack.dpotrs(factor, y.to(torch.float64).numpy(), lower=1)
+    result = torch.from_numpy(solution)
+    return result if bool(torch.isfinite(result).all()) else None
+
+
 def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """L, which may take the place of `matrix`, and whether there is one."""
     if by_one_thread(matrix):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from kfx.numerics.linear_algebra import Factored, cholesky, solve_lower, solve_upper
+from kfx.numerics.linear_algebra import Factored, cholesky, solve_lower, solve_upper, solved_in_place
 from kfx.outcomes import Event, NumericalError
+
+_LARGE = 8192  # points from which on a second matrix in float64 would hurt more than it helps
 
 
 def coefficients(
@@ -21,6 +23,10 @@ def coefficients(
     both only to repeat published runs.
     """
     factored = gram if isinstance(gram, Factored) else Factored(gram)
+    if solver == "cholesky" and len(factored.gram) >= _LARGE and factored.gram.is_cpu:
+        solution = solved_in_place(factored.gram, y, regularization)
+        if solution is not None:
+            return solution
     if solver == "cholesky":
         factor = factored.factor(regularization)
         return solve_upper(factor, solve_lower(factor, y))
