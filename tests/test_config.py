@@ -82,6 +82,8 @@ def test_every_experiment_composes_says_its_command_and_can_be_swept_over_optimi
     assert f"# kfx run +experiment={name}" in text
     own = set(yaml.safe_load(text).get("optimizer") or {}) - {"learning_rate"}
     for kernel, optimizer in pairs():
+        if config.objective.has_head and not OPTIONS["optimizer"][optimizer].can_train_heads:
+            continue
         if kernel == config.kernel.name and config.regularization.selection == "fixed":
             values = {key: raw.optimizer[key] for key in own if key in OPTIONS["optimizer"][optimizer].fields()}
             swept = with_option(raw, "optimizer", optimizer, **values)

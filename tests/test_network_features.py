@@ -422,35 +422,3 @@ def test_what_cannot_be_is_said_in_a_line(kfx, words, said):
     small = [word for word in SMALL if not word.startswith("optimizer.learning")]
     code, _, err = kfx("run", *small, *words)
     assert (code, err.count("\n"), said in err) == (2, 1, True), err
-
-
-def test_a_module_of_ones_own_comes_in_as_a_plugin(kfx, tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(
-        "from torch import nn\n"
-        "from kfx.options import NetworkOption, count, option\n\n"
-        '@option("kernel", "mine", "A dense network of my own")\n'
-        "class Mine(NetworkOption):\n"
-        '    width: int = count(20, 1, "of the hidden layer")\n\n'
-        "    def module(self, image):\n"
-        "        return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width), nn.Tanh(), nn.Linear(self.width, 5))\n"
-    )
-    words = ["kernel=mine", "kernel.width=12", *SMALL[1:], "optimizer.iterations=20", "figures=false"]
-    code, _, err = kfx("run", "--plugin", str(plugin), *words)
-    assert code == 0, err
-    assert load_run("r", plugins=[plugin]).kernel.flat.shape == (64 * 12 + 12 + 12 * 5 + 5,)
-    tiny = plugin.read_text().replace('"mine"', '"tiny"').replace("nn.Linear(64, self.width), nn.Tanh(), ", "")
-    (tmp_path / "tiny.py").write_text(tiny.replace("nn.Linear(self.width, 5)", "nn.Linear(64, 3)"))
-    few = ["kernel=tiny", *SMALL[1:-1], "optimizer.iterations=2", "figures=false", "hydra.run.dir=tiny"]
-    code, _, err = kfx("run", "--plugin", str(tmp_path / "tiny.py"), *few)
-    assert code == 0, err
-    held = load_run("tiny", plugins=[tmp_path / "tiny.py"])
-    assert np.shape(held.metrics["parameters"]["final"]["1.weight"]) == (3, 64), "few enough to be shown one by one"
-    assert held.kernel.flat.shape == (3 * 64 + 3,)
-    table = ["dataset=diabetes", "kernel=mine", "kernel.width=12", "optimizer.iterations=2", "hydra.run.dir=table"]
-    code, _, err = kfx("run", "--plugin", str(plugin), *table)
-    assert (code, "fails on points of shape (10,)" in err) == (2, True), err
-    broken = plugin.read_text().replace("nn.Tanh()", "nn.BatchNorm1d(self.width)")
-    (tmp_path / "broken.py").write_text(broken.replace('"mine"', '"broken"'))
-    code, _, err = kfx("run", "--plugin", str(tmp_path / "broken.py"), "kernel=broken", *SMALL[1:])
-    assert (code, "couples the points of a batch" in err, err.count("\n")) == (2, True, 1), err
