@@ -64,17 +64,24 @@ class Factored:
         return cholesky(self.gram[:size, :size], regularization)
 
 
-def solved_in_place(gram: torch.Tensor, y: torch.Tensor, regularization: float) -> torch.Tensor | None:
-    """(Θ + λI)⁻¹ y on a CPU with one matrix in float64 beside Θ; None where that has no Cholesky factor."""
-    matrix = gram.to(torch.float64, copy=True)
-    matrix.diagonal().add_(regularization)
+def solved_in_place(gram: torch.Tensor, y: torch.Tensor, regularization: float) -> torch.Tensor:
+    """(Θ + λI)⁻¹ y on a CPU with one matrix in float64 beside Θ; jitter and errors as for `cholesky`."""
+    matrix = torch.empty(gram.shape, dtype=torch.float64)
     columns = matrix.numpy().T  # symmetric, and in the order that LAPACK works on without a copy
-    factor, info = scipy.linalg.lapack.dpotrf(columns, lower=1, clean=0, overwrite_a=1)
-    if info:
-        return None
-    solution, _ = scipy.linalg.lapack.dpotrs(factor, y.to(torch.float64).numpy(), lower=1)
-    result = torch.from_numpy(solution)
-    return result if bool(torch.isfinite(result).all()) else None
+    total = float(gram.diagonal().abs().sum(dtype=torch.float64)) + len(gram) * regularization
+    step = torch.finfo(gram.dtype).eps * total
+    for jitter in (0.0, step, 10 * step, 100 * step):
+        matrix.copy_(gram).diagonal().add_(regularization + jitter)
+        factor, info = scipy.linalg.lapack.dpotrf(columns, lower=1, clean=0, overwrite_a=1)
+        if info == 0 and math.isfinite(float(matrix[-1, -1])):
+            if jitter:
+                report_jitter(jitter)
+            solution, _ = scipy.linalg.lapack.dpotrs(factor, y.to(torch.float64).numpy(), lower=1)
+            return torch.from_numpy(solution)
+    matrix.copy_(gram).diagonal().add_(regularization)
+    if not bool(torch.isfinite(matrix).all()):
+        raise NumericalError(Event.DIVERGED, "the Gram matrix has entries that are not finite")
+    raise NumericalError(Event.NOT_POSITIVE_DEFINITE, _describe(matrix, gram.dtype, regularization, 100 * step))
 
 
 def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:

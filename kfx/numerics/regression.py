@@ -24,9 +24,7 @@ def coefficients(
     """
     factored = gram if isinstance(gram, Factored) else Factored(gram)
     if solver == "cholesky" and len(factored.gram) >= _LARGE and factored.gram.is_cpu:
-        solution = solved_in_place(factored.gram, y, regularization)
-        if solution is not None:
-            return solution
+        return solved_in_place(factored.gram, y, regularization)
     if solver == "cholesky":
         factor = factored.factor(regularization)
         return solve_upper(factor, solve_lower(factor, y))
