@@ -51,8 +51,8 @@ REMARKS = {
     "owhadi_yoo/mnist_network": (
         "The rows of Tables 5 and 6 are over iterations 9901 to 10 000, those of Table 4 and Fig. 25 of the last one.",
         "From 600 points on the losses stand in the paper's order, e₂ before ρ before cross-entropy (its head is",
-        "beside it). The network is from a description, Adam's rate and λ are kfx's own: which of them accounts for what",
-        "differs is not known.",
+        "beside it). The network is from a description, Adam's rate and λ are kfx's own: which of them accounts for",
+        "what differs is not known.",
     ),
     "owhadi_yoo/greens_levels": (
         "With the true conductivity ρ falls as 2^{−2k}, and is the error in the energy norm.",
