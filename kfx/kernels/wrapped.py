@@ -1,0 +1,73 @@
+"""A kernel with further parameters that its Gram matrices do not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.parameters import Bounds
+
+K = TypeVar("K", bound=Kernel)
+
+
+class Wrapped(Kernel, Generic[K]):
+    """`kernel`, and parameters beside its own, whose `default_bounds` a subclass states. `_pull_own` gives theirs."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]]
+
+    def __init__(self, kernel: K, own: Mapping[str, Any], trainable: Iterable[str], signed: Iterable[str] = ()) -> None:
+        self._kernel, self.may_be_zero = kernel, kernel.may_be_zero
+        self.signed = kernel.signed | frozenset(signed)
+        limits = {**kernel.limits, **self.default_bounds}
+        super().__init__({**kernel.parameters, **own}, [*kernel.trainable, *trainable], limits)
+
+    @property
+    def kernel(self) -> K:
+        """The kernel itself, with its present parameters."""
+        return self._kernel._replaced({name: self._values[name] for name in self._kernel.parameters})
+
+    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
+        """The gradients to the further parameters, from the cotangent of the Gram matrix."""
+        raise NotImplementedError
+
+    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+        return self._kernel.fresh(rng)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel.features(x)
+
+    def predict(self, x: torch.Tensor) -> torch.Tensor | None:
+        return self.kernel.predict(x)
+
+    def settled(self, x: torch.Tensor) -> Self:
+        kernel = self.kernel
+        settled = kernel.settled(x)
+        return self if settled is kernel else self._replaced(settled.parameters)
+
+    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        return self.kernel.unfolded()
+
+    def backend_on(self, device: torch.device) -> str:
+        return self._kernel.backend_on(device)
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._kernel.prepare(dtype, device)
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self.kernel._gram(x, y)
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel._diagonal(x)
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        gram, pull = self.kernel._pullback(x)
+
+        def pull_all(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            by_name, to_inputs = pull(cotangent, inputs)
+            return {**by_name, **self._pull_own(cotangent, gram)}, to_inputs
+
+        return gram, pull_all
