@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
 
     data = commands.add_parser("data", help="data files: where they are, fetch them, verify them")
     data.add_argument("action", choices=("where", "fetch", "verify"))
-    data.add_argument("dataset", nargs="*", help="mnist, fashion_mnist, cifar10; all of them by default")
+    data.add_argument("dataset", nargs="*", help="mnist, fashion_mnist, cifar10, cifar100; all of them by default")
     data.set_defaults(call=_data)
 
     completion = commands.add_parser("completion", help='shell completion: eval "$(kfx completion bash)"')

@@ -4,14 +4,20 @@ SCALES = ("absolute", "mean_diagonal", "centered")
 """Of λ: `kfx.numerics.regularization`."""
 SOLVERS = ("cholesky", "lstsq", "inverse")
 """Of kernel ridge regression: `kfx.numerics.regression`."""
-STEPS = ("center", "unit_norm", "normalize")
+STEPS = ("center", "unit_norm", "normalize", "normalize_channels", "zca")
 """Of preprocessing: `kfx.data.dataset`."""
 POINTS = ("uniform", "stratified", "neighbourhood")
 """Which points make a batch: `kfx.sampling.samplers`."""
+VIEWS = ("crop", "flip")
+"""Of an image in a batch: `kfx.sampling.samplers`."""
 ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet")
 """Of convolutional networks: `kfx.kernels.cnngp.architectures`."""
 NETWORKS = ("small", "mnist", "fashion")
 """Of networks as feature maps: `kfx.kernels.networks`."""
+DEEP_KERNELS = ("resnet20", "small")
+"""Of deep kernel machines: `kfx.kernels.conv_dkm.architectures`."""
+LIKELIHOODS = ("categorical", "gaussian")
+"""Of their outputs: `kfx.kernels.conv_dkm.likelihoods`."""
 ENGINES = ("auto", "fused", "torch")
 """Of a CNNGP: `kfx.kernels.cnngp.choice`."""
 LENGTHS = ("natural", "mean_squared_distance")

@@ -25,10 +25,13 @@ GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation"
 _FAMILIES = (
     "kfx.data.options",
     "kfx.kernels.options",
+    "kfx.kernels.conv_dkm.option",
     "kfx.objectives.options",
     "kfx.sampling.options",
     "kfx.optimizers.options",
+    "kfx.optimizers.search_options",
     "kfx.optimizers.cross_entropy",
+    "kfx.optimizers.elbo",
     "kfx.flows.options",
     "kfx.evaluation.options",
     "kfx.running.options",

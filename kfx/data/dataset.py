@@ -60,10 +60,12 @@ def of_classes(labels: np.ndarray, classes: Sequence[int] | None) -> np.ndarray:
     return np.arange(len(labels)) if classes is None else np.flatnonzero(np.isin(labels, classes))
 
 
-def classification(name: str, parts: Sequence[tuple[np.ndarray, np.ndarray]], classes: Sequence[int] | None) -> Dataset:
-    """Training and test part, each points and labels, with one-hot targets: of ten classes, or of the chosen ones,
+def classification(
+    name: str, parts: Sequence[tuple[np.ndarray, np.ndarray]], classes: Sequence[int] | None, count: int = 10
+) -> Dataset:
+    """Training and test part, each points and labels, with one-hot targets: of so many classes, or of the chosen ones,
     which then count from 0 in order."""
-    chosen = sorted(classes) if classes is not None else list(range(10))
+    chosen = sorted(classes) if classes is not None else list(range(count))
     (x_train, train), (x_test, test) = ((x, np.searchsorted(chosen, labels)) for x, labels in parts)
     return Dataset(name, x_train, one_hot(train, len(chosen)), x_test, one_hot(test, len(chosen)), train, test)
 
@@ -116,26 +118,51 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
     return [part(train, test) for train, test in parts]
 
 
-def preprocess(data: Dataset, steps: Sequence[str]) -> Dataset:
+def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zca_unit: str = "absolute") -> Dataset:
     """Apply the steps in order; every statistic comes from the training points alone.
 
     center: subtract the mean of each feature. normalize: that, and divide by its standard deviation (a constant
-    feature is left centred). unit_norm: divide each point by its Euclidean norm (a zero point stays).
+    feature is left centred); normalize_channels: by those of each channel of images. unit_norm: divide each point by
+    its Euclidean norm (a zero point stays). zca: subtract the mean and multiply by (C + ε)^(-1/2), C the covariance of
+    the features; ε is zca_epsilon, or with zca_unit `mean_eigenvalue` so many times C's mean eigenvalue.
     """
     for step in steps:
         train, test = data.x_train, data.x_test
         if step == "unit_norm":
             data = replace(data, x_train=train / _norms(train), x_test=test / _norms(test))
             continue
+        if step == "zca":
+            data = _whitened(data, zca_epsilon, zca_unit == "mean_eigenvalue")
+            continue
         if step not in STEPS:
             raise ValueError(f"preprocess takes {', '.join(STEPS)}; got {step!r}")
-        mean = train.mean(axis=0)
+        over: tuple[int, ...] = (0, 2, 3) if step == "normalize_channels" else (0,)
+        mean = train.mean(axis=over, keepdims=True)
         scale = np.ones_like(mean)
-        if step == "normalize":
-            deviation = train.std(axis=0)
+        if step != "center":
+            deviation = train.std(axis=over, keepdims=True)
             scale = np.where(deviation > 0, deviation, 1.0)
         data = replace(data, x_train=(train - mean) / scale, x_test=(test - mean) / scale)
     return data
+
+
+def _whitened(data: Dataset, epsilon: float, relative: bool) -> Dataset:
+    from scipy.linalg import eigh
+
+    train, test = (x.reshape(len(x), -1) for x in (data.x_train, data.x_test))
+    mean = train.mean(axis=0)
+    centred = train - mean
+    values, vectors = eigh(centred.T @ centred / len(centred), overwrite_a=True)
+    values = np.maximum(values, 0.0)
+    added = epsilon * values.mean() if relative else epsilon
+    whitening = (
+        vectors / np.sqrt(values + (added or 1.0))
+    ) @ vectors.T  # of points that are all the same nothing is left
+    return replace(
+        data,
+        x_train=(centred @ whitening).reshape(data.x_train.shape),
+        x_test=((test - mean) @ whitening).reshape(data.x_test.shape),
+    )
 
 
 def _norms(x: np.ndarray) -> np.ndarray:

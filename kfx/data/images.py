@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 from their original files, each parsed as if it were hostile."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 from their original files, each parsed as if it were hostile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kfx.data.files import locate
 from kfx.outcomes import DataError
 
 _MOST_IMAGES = 100_000
-_MOST_BATCH_BYTES = 64 << 20
+_MOST_BATCH_BYTES = 256 << 20
 
 
 def idx_dataset(
@@ -53,18 +53,35 @@ def cifar10(
 
     batches: which of the five training files to read. classes: which of the ten; None for all.
     """
+    return _of_cifar("cifar10", [f"data_batch_{i}" for i in batches], "test_batch", 10, n_train, n_test, classes, rng)
+
+
+def cifar100(
+    n_train: int | None, n_test: int | None, classes: Sequence[int] | None, rng: np.random.Generator
+) -> Dataset:
+    """CIFAR-100 by its hundred fine labels: (n, 3, 32, 32), scaled as `cifar10`. classes: which; None for all."""
+    return _of_cifar("cifar100", ["train"], "test", 100, n_train, n_test, classes, rng)
+
+
+def _of_cifar(
+    name: str,
+    train: Sequence[str],
+    test: str,
+    count: int,
+    n_train: int | None,
+    n_test: int | None,
+    classes: Sequence[int] | None,
+    rng: np.random.Generator,
+) -> Dataset:
     parts: list[tuple[np.ndarray, np.ndarray]] = []
-    for names, wanted, key in (
-        ([f"data_batch_{i}" for i in batches], n_train, "n_train"),
-        (["test_batch"], n_test, "n_test"),
-    ):
-        paths = [locate("cifar10", name) for name in names]
-        read = [_cifar(path, path.stat().st_mtime_ns) for path in paths]
+    for files, wanted, key in ((train, n_train, "n_train"), ([test], n_test, "n_test")):
+        paths = [locate(name, file) for file in files]
+        read = [_cifar(path, path.stat().st_mtime_ns, count) for path in paths]
         images, labels = np.concatenate([r[0] for r in read]), np.concatenate([r[1] for r in read])
         pool = of_classes(labels, classes)
         chosen = pool[take(key, len(pool), wanted, rng)]
         parts.append(((images[chosen] / 255.0 - 0.5) / 0.5, labels[chosen]))
-    return classification("cifar10", parts, classes)
+    return classification(name, parts, classes, count)
 
 
 @lru_cache(maxsize=8)
@@ -73,8 +90,8 @@ def _images(path: Path, modified: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _cifar(path: Path, modified: int) -> tuple[np.ndarray, np.ndarray]:
-    return read_cifar_batch(path)
+def _cifar(path: Path, modified: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    return read_cifar_batch(path, classes)
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -136,22 +153,23 @@ def _plain_dtype(name: str | bytes, *arguments: Any) -> np.dtype:
     return kind
 
 
-def read_cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 3, 32, 32) of unsigned bytes and labels (n,) of one file in the python version's layout."""
+def read_cifar_batch(path: Path, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 3, 32, 32) of unsigned bytes and labels (n,) of one file in the python version's layout: of CIFAR-10,
+    or of CIFAR-100 with its fine labels."""
     if path.stat().st_size > _MOST_BATCH_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a CIFAR batch")
     try:
         raw = path.read_bytes()
         _refuse_large_memo(raw)
         content = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
-        images, listed = content["data"], content["labels"]
+        images, listed = content["data"], content["labels" if classes == 10 else "fine_labels"]
         if type(listed) is not list or len(listed) > _MOST_IMAGES or any(type(label) is not int for label in listed):
             raise DataError("its labels are no plain list of numbers")  # lists in lists can grow without end
         labels = np.asarray(listed)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     except Exception as error:  # a broken pickle can raise anything
-        raise DataError(f"{path}: not a CIFAR-10 python batch ({type(error).__name__}: {error})") from error
+        raise DataError(f"{path}: not a CIFAR-{classes} python batch ({type(error).__name__}: {error})") from error
     if (
         not isinstance(images, np.ndarray)
         or images.dtype != np.uint8
@@ -159,7 +177,7 @@ def read_cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
         or images.shape[1] != 3072
         or labels.shape != images.shape[:1]
         or labels.dtype.kind not in "iu"
-        or not 0 <= labels.min(initial=0) <= labels.max(initial=0) <= 9
+        or not 0 <= labels.min(initial=0) <= labels.max(initial=0) < classes
     ):
-        raise DataError(f"{path}: expected n × 3072 bytes and n labels from 0 to 9")
+        raise DataError(f"{path}: expected n × 3072 bytes and n labels from 0 to {classes - 1}")
     return images.reshape(-1, 3, 32, 32), labels.astype(int)

@@ -39,6 +39,8 @@ class DatasetOption(Option, abc.ABC):
     n_train: Any = ranged(None, "a number", lambda v: True, "training points")
     n_test: Any = ranged(None, "a number", lambda v: True, "test points")
     preprocess: list[str] = some_of([], *STEPS, meaning="steps applied in this order, by statistics of training points")
+    zca_epsilon: float = positive(0.1, "of preprocess zca: added to the eigenvalues of the features' covariance")
+    zca_unit: str = one_of("absolute", "absolute", "mean_eigenvalue", meaning="of zca_epsilon")
 
     has_classes: ClassVar[bool] = False
     """Whether it is a classification."""
@@ -49,9 +51,20 @@ class DatasetOption(Option, abc.ABC):
     pool: ClassVar[int | None] = None
     """How many points it has to take training points from; None for as many as are asked for."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "normalize_channels" in self.preprocess and self.image is None:
+            raise FieldError("preprocess", self.preprocess, "no normalize_channels: it has no images; use normalize")
+
     @abc.abstractmethod
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or make it. rng: picks subsets and random points."""
+
+    def preprocessed(self, data: Dataset) -> Dataset:
+        """The data, or a fold of them, after the steps of `preprocess`."""
+        from kfx.data.dataset import preprocess
+
+        return preprocess(data, self.preprocess, self.zca_epsilon, self.zca_unit)
 
     def available(self) -> int | None:
         """How many training points it can have, or a bound of them; None for any number."""
@@ -253,11 +266,11 @@ class WineWhite(Table):
 # ---- images
 
 
-def _classes() -> Any:
+def _classes(last: int = 9) -> Any:
     return ranged(
         None,
-        "two or more different numbers from 0 to 9, or null for all",
-        lambda v: v is None or (all(isinstance(i, int) and 0 <= i <= 9 for i in v) and len(set(v)) == len(v) > 1),
+        f"two or more different numbers from 0 to {last}, or null for all",
+        lambda v: v is None or (all(isinstance(i, int) and 0 <= i <= last for i in v) and len(set(v)) == len(v) > 1),
         "only these classes, which then count from 0 in order",
     )
 
@@ -344,3 +357,17 @@ class Cifar10(Images):
         from kfx.data.images import cifar10
 
         return cifar10(self.n_train, self.n_test, self.batches, self.classes, rng)
+
+
+@option("dataset", "cifar100", "CIFAR-100: colour images of 32 x 32 pixels in [-1, 1] in 100 classes, channels first")
+class Cifar100(Images):
+    image = (32, 32, 3)
+    pool = 50_000
+    most_of_a_class = 500
+
+    classes: list[int] | None = _classes(99)
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.images import cifar100
+
+        return cifar100(self.n_train, self.n_test, self.classes, rng)

@@ -46,8 +46,8 @@ class Scoring:
 
     regularizations: each is evaluated. own: a kernel that brings its λ is evaluated with that, under the name of the
     first of them. clip: lowest and highest that a prediction may be. train_error: also on the training points.
-    rho: also the interpolant's relative distance, in the RKHS norm, to that of the largest N_I. head: also what the
-    kernel's own head predicts, the same at each N_I.
+    rho: also the interpolant's relative distance, in the RKHS norm, to that of the largest N_I. head: also accuracy,
+    log-likelihood and calibration of what the kernel's own head predicts, the same at each N_I.
     """
 
     regularizations: Sequence[Regularization]
@@ -94,8 +94,7 @@ def evaluate(
         failures.append(f"{name} {kernel!r}: {error}")
         gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
         cross = gram.new_full((len(x_test), largest), math.nan)
-    outputs = kernel.predict(x_test) if scoring.head else None
-    of_head = math.nan if outputs is None else metrics(in_numpy(outputs), data).get("accuracy", math.nan)
+    of_head = _of_head(kernel, data, tensors, scoring) if scoring.head else {}
     largest_norms: dict[float, torch.Tensor] = {}
     for size in sizes:
         for regularization in scoring.regularizations:
@@ -136,8 +135,7 @@ def evaluate(
                         measured["mean_posterior_variance"] = float(spread.mean())
                 except NumericalError as error:  # one bad kernel must not cost the others their evaluation
                     failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
-            if scoring.head:
-                measured["head_accuracy"] = of_head
+            measured |= of_head
             measured |= {"effective_regularization": effective, "jitter": incidents.jitter}
             rows += [
                 {
@@ -152,6 +150,27 @@ def evaluate(
                 for metric, value in measured.items()
             ]
     return rows, arrays, failures
+
+
+_HEAD = ("accuracy", "log_likelihood", "calibration_error")
+
+
+def _of_head(
+    kernel: Kernel, data: Dataset, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], scoring: Scoring
+) -> dict[str, float]:
+    """What the kernel's own head is worth on the test points and, if asked, on the training points."""
+    x_train, _, x_test = tensors
+    asked = {"head": (x_test, data.y_test)} | ({"head_train": (x_train, data.y_train)} if scoring.train_error else {})
+    found: dict[str, float] = {}
+    for name, (x, y) in asked.items():
+        prediction, targets = kernel.predict(x), torch.as_tensor(y)
+        values = [math.nan] * len(_HEAD)
+        if prediction is not None:
+            likelihood = float(prediction.log_likelihood(targets).mean(dtype=torch.float64))
+            right = predicted_labels(in_numpy(prediction.outputs)) == predicted_labels(y)
+            values = [float(np.mean(right)), likelihood, prediction.calibration_error(targets)]
+        found |= {f"{name}_{what}": value for what, value in zip(_HEAD, values, strict=True)}
+    return found
 
 
 def predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
@@ -182,7 +201,8 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     """What `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
     energy = ["energy_error"] if data.energy is not None else []
-    kept = [*(["rho"] if scoring.rho else []), *(["head_accuracy"] if scoring.head else [])]
+    heads = [*(["head"] if scoring.head else []), *(["head_train"] if scoring.head and scoring.train_error else [])]
+    kept = [*(["rho"] if scoring.rho else []), *(f"{name}_{what}" for name in heads for what in _HEAD)]
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
     return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, "effective_regularization", "jitter"]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.parameters import Bounds, Parameters
+from kfx.kernels.prediction import Prediction
 from kfx.numerics.arrays import Array, Vector, as_kind, as_tensor, in_kind
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
@@ -57,8 +58,12 @@ class Kernel(Parameters, abc.ABC):
     def require_good_on(self, x: torch.Tensor) -> None:
         """ValueError for what is no kernel on points like these few, as far as it shows. For most nothing does."""
 
-    def predict(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The outputs of a head of the kernel's own, (n, outputs); None where it has none, as most."""
+    def inner_grams(self, x: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
+        """Names and Gram matrices K(x, x) of the layers that it is made of. Most have none."""
+        return ()
+
+    def predict(self, x: torch.Tensor) -> Prediction | None:
+        """What a head of the kernel's own predicts; None where it has none, as most."""
         return None
 
     def settled(self, x: torch.Tensor) -> Self:

@@ -11,6 +11,7 @@ import torch
 
 from kfx.kernels.network_features import NetworkFeatures
 from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.kernels.prediction import Prediction
 from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.arrays import as_kind
 
@@ -41,10 +42,10 @@ class Headed(Wrapped[NetworkFeatures]):
         """Weight and bias, by name."""
         return {name: value for name in (WEIGHT, BIAS) if isinstance(value := self._values[name], torch.Tensor)}
 
-    def predict(self, x: torch.Tensor) -> torch.Tensor:
+    def predict(self, x: torch.Tensor) -> Prediction:
         head = {name: value.to(x) for name, value in self.head.items()}
         blocks = [torch.nn.functional.linear(self.features(b), head[WEIGHT], head[BIAS]) for b in x.split(_BLOCK)]
-        return torch.cat(blocks)
+        return Prediction.of_logits(torch.cat(blocks))
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
         weight = self.head[WEIGHT]

@@ -69,6 +69,8 @@ class KernelOption(Option, abc.ABC):
     """Whether its pullback reaches the points, as flows need it."""
     has_network: ClassVar[bool] = False
     """Whether it is of a network's features."""
+    is_deep: ClassVar[bool] = False
+    """Whether it is a deep kernel machine, which has an objective of its own."""
     uses_jax: ClassVar[bool] = False
     """Whether JAX computes it."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, NORM, Bounds
 from kfx.kernels.stationary import RBF, squared_distances
 from kfx.numerics.arrays import as_kind
@@ -24,7 +24,7 @@ _BLOCK = 2000
 _RESERVED = ("gamma", "regularization", "head.weight", "head.bias")
 
 
-class NetworkFeatures(Kernel):
+class NetworkFeatures(ModuleKernel):
     """exp(−γ ‖F(x) − F(x')‖²), F a network: its weights are blocks, under the names that the module has for them.
 
     module: from points, (n, …), to features, (n, features); in evaluation mode, so that dropout does nothing. It must
@@ -65,7 +65,7 @@ class NetworkFeatures(Kernel):
         limits = {**dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
         super().__init__({"gamma": gamma, **blocks}, names, limits)
         self.length_gradient, self.mixed_precision, self._remake = length_gradient, mixed_precision, remake
-        self._module = copy.deepcopy(module).eval().requires_grad_(False)
+        self._hold(module)
 
     # ---- features
 
@@ -74,19 +74,6 @@ class NetworkFeatures(Kernel):
         with torch.no_grad():
             weights = self._weights(x)
             return torch.cat([self._forward(weights, block) for block in x.split(_BLOCK)])
-
-    @property
-    def module(self) -> nn.Module:
-        """A copy of the network with the present weights."""
-        made = copy.deepcopy(self._module).requires_grad_(True)
-        made.load_state_dict({**made.state_dict(), **self._blocks()})
-        return made
-
-    def _blocks(self) -> dict[str, Any]:
-        return {name: value for name, value in self._values.items() if isinstance(value, torch.Tensor)}
-
-    def _weights(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {name: value.to(x) for name, value in self._blocks().items()}
 
     def _forward(self, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
@@ -149,19 +136,19 @@ class NetworkFeatures(Kernel):
         tape = self.taped(x)
         of_batch = self._scalar("gamma") == 0
         differentiated = of_batch and self.length_gradient == "differentiated"
-        gram, pull_features = gaussian(tape.features.detach(), self._scalar("gamma") or None, differentiated)
+        gram, pull_features = gaussian(tape.made.detach(), self._scalar("gamma") or None, differentiated)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
             to_features, to_gamma = pull_features(cotangent)
-            by_name, to_points = tape.pull([(tape.features, to_features)], inputs)
+            by_name, to_points = tape.pull([(tape.made, to_features)], inputs)
             return {**by_name, "gamma": 0.0 if of_batch else float(to_gamma)}, to_points
 
         return gram, pull
 
-    def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape:
+    def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape[torch.Tensor]:
         """One forward pass that gradients can be pulled back through. head: further leaves, beside the weights."""
         with torch.enable_grad():
-            leaves = {k: v.to(x).detach().requires_grad_() for k, v in {**self._blocks(), **(head or {})}.items()}
+            leaves = self._leaves(x, head or {})
             points = x.detach().requires_grad_()
             inner: list[torch.Tensor] = []
             layers = self._module.children() if isinstance(self._module, nn.Sequential) else ()
@@ -195,34 +182,9 @@ class NetworkFeatures(Kernel):
         drawn = {name: as_kind(weights.detach(), self._blocks()[name]) for name, weights in module.named_parameters()}
         return {"gamma": self._scalar("gamma"), **drawn}
 
-    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
-        other = self._replaced({name: value.to(device, dtype) for name, value in self._blocks().items()})
-        other._module = copy.deepcopy(self._module).to(device, dtype)
-        return other
-
     def __repr__(self) -> str:
         count, gamma = sum(block.numel() for block in self._blocks().values()), self._scalar("gamma")
         return f"NetworkFeatures({count} weights, gamma={gamma or 'of the batch'})"
-
-
-@dataclass(frozen=True)
-class Tape:
-    """A forward pass: its points, the weights that it was made with, the outputs of inner layers and the features."""
-
-    points: torch.Tensor
-    leaves: Mapping[str, torch.Tensor]
-    inner: Sequence[torch.Tensor]
-    features: torch.Tensor
-
-    def pull(
-        self, outputs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], inputs: bool = False
-    ) -> tuple[dict[str, Any], torch.Tensor | None]:
-        """From the cotangents of outputs, None for a single number's 1, to the weights by name and to the points."""
-        made, cotangents = zip(*outputs, strict=True)
-        wanted = [*self.leaves.values(), *([self.points] if inputs else [])]
-        slopes = torch.autograd.grad(made, wanted, cotangents, retain_graph=True, allow_unused=True)
-        found = [torch.zeros_like(at) if slope is None else slope for at, slope in zip(wanted, slopes, strict=True)]
-        return dict(zip(self.leaves, found, strict=False)), found[-1] if inputs else None
 
 
 def gaussian(

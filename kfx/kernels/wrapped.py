@@ -10,6 +10,7 @@ import torch
 
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds
+from kfx.kernels.prediction import Prediction
 
 K = TypeVar("K", bound=Kernel)
 
@@ -40,7 +41,10 @@ class Wrapped(Kernel, Generic[K]):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         return self.kernel.features(x)
 
-    def predict(self, x: torch.Tensor) -> torch.Tensor | None:
+    def inner_grams(self, x: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
+        return self.kernel.inner_grams(x)
+
+    def predict(self, x: torch.Tensor) -> Prediction | None:
         return self.kernel.predict(x)
 
     def settled(self, x: torch.Tensor) -> Self:

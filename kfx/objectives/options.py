@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,7 +42,18 @@ class ObjectiveOption(Option, abc.ABC):
     """Whether λ may be trained on it: most objectives reward a larger λ as such."""
 
     has_head: ClassVar[bool] = False
-    """Whether it trains a linear head on a network's features, which then predicts beside the kernel."""
+    """Whether it trains a head, on a network's features say, which then predicts beside the kernel."""
+
+    is_of_deep_kernels: ClassVar[bool] = False
+    """Whether it trains deep kernel machines, which take no other."""
+
+    def columns(self, kernel: Kernel) -> tuple[str, ...]:
+        """Columns of the trace that it has of its own. Most have none."""
+        return ()
+
+    def recorded(self, kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
+        """What `start` made of the kernel, with room for these parameters of a record. Most make nothing of it."""
+        return kernel
 
     def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         """What is fitted in place of the kernel: with parameters that the objective has of its own. Most have none."""

@@ -48,11 +48,10 @@ class ClassificationLoss(Loss):
         if not gradient:
             return self._measured_without_step(vector, batch)
         kernel = self._headed(vector)
-        index = torch.as_tensor(batch.indices, device=self.x.device)
-        x, y, classes = (each.index_select(0, index) for each in (self.x, self.y, self.classes))
+        x, y, classes = batch.of(self.x, self.y, self.classes)
         tape = kernel.kernel.taped(x, kernel.head)
         with torch.enable_grad(), collect() as incidents:
-            features = tape.features * self._mask(tape.features, batch) if self.dropout else tape.features
+            features = tape.made * self._mask(tape.made, batch) if self.dropout else tape.made
             loss = cross_entropy(linear(features, tape.leaves[WEIGHT], tape.leaves[BIAS]), classes)
             outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss, None)]
             value, failed = loss.detach(), None
@@ -82,9 +81,8 @@ class ClassificationLoss(Loss):
     def _measured_without_step(self, vector: Vector, batch: Batch) -> Evaluation:
         """ρ of the features' kernel, and the cross-entropy without dropout."""
         of_kernel = super().__call__(vector, batch, gradient=False)
-        index = torch.as_tensor(batch.indices, device=self.x.device)
-        logits = self._headed(vector).predict(self.x[index])
-        value = float(cross_entropy(logits, self.classes[index]))
+        x, classes = batch.of(self.x, self.classes)
+        value = float(cross_entropy(self._headed(vector).predict(x).outputs, classes))
         return Evaluation(
             vector,
             value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,13 @@ class CrossEntropy(ObjectiveOption):
         if y.shape[1] == 1:
             raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
         return Headed.over(kernel, x[:1], y.shape[1], rng)
+
+    def recorded(self, kernel: Any, values: Mapping[str, Any]) -> Kernel:
+        import torch
+
+        from kfx.kernels.headed import BIAS, WEIGHT, Headed
+
+        return Headed(kernel, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
 
     def check(self, config: Config) -> None:
         if not config.kernel.has_network:

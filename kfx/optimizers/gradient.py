@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector, as_kind
 from kfx.optimizers.loop import Optimizer, Question, Restarts, Row, Task
 from kfx.optimizers.loss import Evaluation, Loss
+from kfx.optimizers.schedules import Constant
 from kfx.sampling.samplers import Batch, FixedSampler
 
 
@@ -22,6 +24,7 @@ class Rule(abc.ABC):
     """How a gradient becomes a step. `memory` names the attributes that it keeps from step to step."""
 
     memory: ClassVar[tuple[str, ...]] = ()
+    learning_rate: float
 
     def state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.memory}
@@ -113,6 +116,7 @@ class GradientDescent(Optimizer):
     Where the objective cannot be evaluated the parameters are drawn anew, by `redraw`, or within their bounds, at most
     `max_reinitializations` times; then `NumericalError`.
     step_rule: `gradient`; `normalized`, its direction alone, so that the learning rate is the length of a step.
+    schedule: how the learning rate falls.
     final: `last`, where the last step led; `best`, the evaluated point at the end of the `final_window` rows
     with the smallest mean objective.
     """
@@ -130,8 +134,11 @@ class GradientDescent(Optimizer):
         final_window: int,
         max_reinitializations: int,
         redraw: Callable[[Kernel, np.random.Generator], Kernel] | None = None,
+        schedule: Constant | None = None,
     ) -> None:
         super().__init__(loss, sampler, iterations)
+        self.schedule, self.learning_rate = schedule or Constant(), rule.learning_rate
+        self.diagnostics = () if self.schedule.is_constant else ("learning_rate",)
         self.rule, self.space_name, self.final, self.final_window = rule, space, final, final_window
         self.is_normalized = step_rule == "normalized"
         anywhere = redraw or (lambda kernel, rng: kernel.drawn(rng))
@@ -143,11 +150,13 @@ class GradientDescent(Optimizer):
         self.window: deque[float] = deque(maxlen=self.final_window)
         self.best_mean, self.best = float("inf"), task.kernel.flat
         self.rule.reset()
+        self.schedule.start(self.iterations, math.ceil(len(task.x) / (self.sampler.batch_size or len(task.x))))
 
     def state(self) -> dict[str, Any]:
         return {
             "position": self.position,
             "rule": self.rule.state(),
+            "schedule": self.schedule.state(),
             "window": list(self.window),
             "best_mean": self.best_mean,
             "best": self.best,
@@ -159,6 +168,7 @@ class GradientDescent(Optimizer):
         self.best_mean = state["best_mean"]
         self.window.extend(state["window"])
         self.rule.restore(state["rule"], like)
+        self.schedule.restore(state.get("schedule", {}))
 
     def _go_on_from(self, vector: Vector) -> None:
         self.position = self.space.to_coordinates(vector)
@@ -169,6 +179,7 @@ class GradientDescent(Optimizer):
         return self.kernel.with_flat(self.space.to_parameters(self.position)), self.task.x, self.task.along
 
     def ask(self, iteration: int, batch: Batch) -> Question:
+        self.rule.learning_rate = self.learning_rate * self.schedule.factor(iteration)
         return Question(self.space.to_parameters(self.space.project(self.rule.point(self.position))))
 
     def tell(self, evaluation: Evaluation) -> Row:
@@ -182,7 +193,8 @@ class GradientDescent(Optimizer):
         if self.is_normalized and (length := float((slope * slope).sum() ** 0.5)) > 0:
             slope = slope / length
         self.position = self.space.project(self.rule.step(self.position, slope))
-        return Row()
+        self.schedule.hear(evaluation.objective)
+        return Row(diagnostics=dict.fromkeys(self.diagnostics, self.rule.learning_rate))
 
     def result(self) -> Kernel:
         is_best = self.final == "best" and np.isfinite(self.best_mean)

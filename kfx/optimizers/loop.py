@@ -265,7 +265,7 @@ class Optimizer(abc.ABC):
         answer = self.tell(evaluation)
         while isinstance(answer, Question):
             answer = self.tell(_evaluated(loss, answer, self.sampler.draw(batches, iteration)))
-        shown = {**answer.diagnostics, **self.sampler.shown(batch)}
+        shown = {**evaluation.measured, **answer.diagnostics, **self.sampler.shown(batch)}
         record.row(
             iteration, evaluation, loss.kernel_evaluations, told=answer.told, events=answer.events, diagnostics=shown
         )
@@ -306,10 +306,12 @@ def _as_state(batch: Batch | None) -> dict[str, Any] | None:
     if batch is None:
         return None
     sizes = {"sample_size": batch.sample_size, "half_size": batch.half_size}
-    return {"indices": batch.indices, **sizes, "orders": list(batch.orders)}
+    views = {} if batch.views is None else {"views": batch.views}
+    return {"indices": batch.indices, **sizes, "orders": list(batch.orders), **views}
 
 
 def _as_batch(state: dict[str, Any] | None) -> Batch | None:
     if state is None:
         return None
-    return Batch(state["indices"], state["sample_size"], state["half_size"], tuple(state["orders"]))
+    sizes = state["sample_size"], state["half_size"]
+    return Batch(state["indices"], *sizes, tuple(state["orders"]), state.get("views"))

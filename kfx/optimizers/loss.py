@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,7 +28,8 @@ class Evaluation:
     regularization: the effective λ; jitter: what the factorisation added to the diagonal;
     events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well;
     rho_half: ρ with the batch's second sample, NaN without one; to_points: the gradient to the batch's points, in
-    their shape, where it was asked for; factored: the Gram matrix then.
+    their shape, where it was asked for; factored: the Gram matrix then. measured: further columns of the trace, of
+    an objective that has some.
     """
 
     vector: Vector
@@ -42,6 +43,7 @@ class Evaluation:
     rho_half: float = math.nan
     to_points: torch.Tensor | None = None
     factored: Factored | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -77,8 +79,7 @@ class Loss:
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
-        indices = torch.as_tensor(batch.indices, device=self.x.device)
-        x, y = self.x.index_select(0, indices), self.y.index_select(0, indices)
+        x, y = batch.of(self.x, self.y)
         return self._evaluated(self.kernel.with_flat(vector), vector, x, y, batch, gradient, False)
 
     def at(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-import math
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +13,10 @@ from kfx.config.registry import (
     Config,
     FieldError,
     Option,
+    between,
     count,
-    flag,
+    count_or_null,
     from_to,
-    not_negative,
     one_of,
     option,
     positive,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kfx.optimizers.gradient import Rule
     from kfx.optimizers.loop import Optimizer
     from kfx.optimizers.loss import Loss
+    from kfx.optimizers.schedules import Constant
 
 
 @dataclass
@@ -108,8 +109,8 @@ def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> Any:
     return rising(default, meaning, null="kernel.bounds", lowest=lowest)
 
 
-_MOST_DIFFERENCES, _MOST_SEARCHED, _MOST_NAMED = 1000, 300, 40
-_LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space=log"
+_MOST_DIFFERENCES = 1000
+LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space=log"
 
 
 @option("optimizer", "none", "Measures rho on the same batches as every other optimizer, and moves nothing")
@@ -147,6 +148,22 @@ class GradientOption(OptimizerOption):
         "last", "last", "best", meaning="best: the end of the final_window rows with the smallest mean objective"
     )
     final_window: int = count(10, 1, "rows of the mean of final=best")
+    schedule: str = one_of(
+        "constant",
+        "constant",
+        "milestones",
+        "plateau",
+        meaning="of the learning rate; plateau: it falls where the mean objective of a period does not",
+    )
+    decay: float = between(0.1, 0, 1, "of a schedule: what the rate falls to, as a share of itself")
+    milestones: list[float] = ranged(
+        [0.4, 0.8],
+        "a list of rising numbers > 0 and < 1",
+        lambda v: len(v) > 0 and all(a < b for a, b in itertools.pairwise([0.0, *v, 1.0])),
+        "shares of the iterations after which the rate falls",
+    )
+    period: int | None = count_or_null(None, 1, "an epoch", "of plateau: iterations of a mean")
+    patience: int = whole(10, "of plateau: periods without improvement that are waited for")
     max_reinitializations: int = whole(3, "draws of new parameters after a failed factorisation, before the run fails")
 
     def __post_init__(self) -> None:
@@ -174,10 +191,21 @@ class GradientOption(OptimizerOption):
             final_window=self.final_window,
             max_reinitializations=self.max_reinitializations,
             redraw=partial(random_kernel, start=config.kernel),
+            schedule=self._schedule(),
         )
 
+    def _schedule(self) -> Constant:
+        from kfx.optimizers.schedules import Constant, Milestones, Plateau
+
+        match self.schedule:
+            case "milestones":
+                return Milestones(self.milestones, self.decay)
+            case "plateau":
+                return Plateau(self.period, self.patience, self.decay)
+        return Constant()
+
     def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else _LOG_ALONE
+        return None if self.space == "log" else LOG_ALONE
 
 
 @option("optimizer", "sgd", "Gradient descent on a fresh batch at each iteration")
@@ -243,173 +271,3 @@ class FiniteDifference(GradientOption):
         return (
             "regularization.selection=trained: finite differences have one step for λ and lengths; use optimizer=adam"
         )
-
-
-# ---- by values
-
-
-@option(
-    "optimizer",
-    "bayesian",
-    "Bayesian optimisation: expected improvement on a Gaussian-process surrogate (scikit-optimize)",
-)
-class Bayesian(OptimizerOption):
-    keeps_within_bounds = False
-    quick = ("optimizer.initial_points=3",)
-
-    iterations: int = count(50, 1, "points evaluated in all")
-    initial_points: int = count(15, 1, "the first of them, at random")
-    bounds: list[float] | None = ends([0.25, 200.0], "of every parameter")
-    space: str = space("raw")
-    noise: Any = ranged(
-        1e-10,
-        "a number > 0, or gaussian to have it estimated",
-        lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
-        "variance that the surrogate assumes; gaussian suits small batches",
-    )
-    recheck: str = one_of(
-        "two_sided",
-        "two_sided",
-        "one_sided",
-        meaning="two_sided: a new minimum may change by the threshold on another batch; one_sided: may rise by it",
-    )
-    recheck_threshold: float = not_negative(0.1, "a minimum that changes by more is told as 1")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
-            raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
-
-    def build(self, config: Config) -> Optimizer:
-        from kfx.optimizers.bayesian import BayesianOptimization
-
-        loss, sampler, iterations = self.arguments(config)
-        return BayesianOptimization(
-            loss,
-            sampler,
-            iterations=iterations,
-            initial_points=self.initial_points,
-            bounds=_pair(self.bounds),
-            space=self.space,
-            noise=self.noise,
-            recheck_threshold=self.recheck_threshold,
-            recheck=self.recheck,
-        )
-
-    def refuses_trained_regularization(self) -> str | None:
-        if self.space != "log":
-            return _LOG_ALONE
-        if self.bounds is not None:
-            return (
-                f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained; set "
-                "optimizer.bounds=null and kernel.bounds"
-            )
-        return None
-
-    def check_start(self, config: Config, kernel: Kernel) -> None:
-        from kfx.optimizers.bayesian import search_box
-
-        box = search_box(kernel.bounds, _pair(self.bounds))
-        if len(box) > _MOST_SEARCHED:
-            raise ConfigError(
-                f"optimizer=bayesian: takes at most {_MOST_SEARCHED} parameters, and kernel={config.kernel.name} has "
-                f"{len(box)}; name some in kernel.trainable, or use adam, sgd or nesterov"
-            )
-        if self.bounds is not None and kernel.signed.intersection(kernel.trainable):
-            raise ConfigError(
-                f"optimizer.bounds={self.bounds}: parameters of kernel={config.kernel.name} may be negative; set null, "
-                "and kernel.bounds"
-            )
-        for key, (low, high) in zip(kernel.keys, box, strict=True):
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise ConfigError(f"kernel.bounds.{key}: optimizer=bayesian searches within bounds; set [low,high]")
-            if low >= high:
-                raise ConfigError(
-                    f"optimizer.bounds={self.bounds}: none of it lies within kernel.bounds.{key}; widen one"
-                )
-
-
-def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
-    return None if bounds is None else (bounds[0], bounds[1])
-
-
-@option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
-class Grid(OptimizerOption):
-    keeps_within_bounds = False
-    quick = ("optimizer.points=3", "optimizer.space=log")
-
-    iterations: int = count(100, 1, "evaluations: the whole grid on one batch, then on the next")
-    parameter: str | None = ranged(
-        None, "the name of a trainable parameter, or null for the first", lambda v: v != "", "what the grid is over"
-    )
-    bounds: list[float] | None = ends(None, "of the grid", -math.inf)
-    points: int = count(100, 2, "of the grid")
-    space: str = one_of("raw", "raw", "log", meaning="raw: equal steps; log: equal ratios")
-    gradient: bool = flag(True, "also the derivative, diagnostic.gradient")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
-            raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
-
-    def build(self, config: Config) -> Optimizer:
-        from kfx.optimizers.grid import GridSearch
-
-        loss, sampler, iterations = self.arguments(config)
-        return GridSearch(
-            loss,
-            sampler,
-            iterations=iterations,
-            parameter=self.parameter,
-            bounds=_pair(self.bounds),
-            points=self.points,
-            space=self.space,
-            gradient=self.gradient,
-        )
-
-    def refuses_trained_regularization(self) -> str:
-        return self.moves_no_regularization()
-
-    def check_start(self, config: Config, kernel: Kernel) -> None:
-        name = self.parameter or kernel.names[0]
-        if name not in kernel.names:
-            known = ", ".join(kernel.names[:_MOST_NAMED]) + (" …" if len(kernel.names) > _MOST_NAMED else "")
-            raise ConfigError(f"optimizer.parameter={name}: no trainable parameter; it takes {known}")
-        low, high = kernel.bounds[kernel.names.index(name)]
-        if self.bounds is None and not (math.isfinite(low) and math.isfinite(high)):
-            raise ConfigError(f"optimizer.bounds=null: {name} has no bounds; set [low,high]")
-        if self.bounds is not None and not low <= self.bounds[0] < self.bounds[1] <= high:
-            raise ConfigError(
-                f"optimizer.bounds={self.bounds}: expected within kernel.bounds of {name}, [{low:g}, {high:g}]"
-            )
-
-
-@option(
-    "optimizer",
-    "sklearn_gpr",
-    "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
-)
-class SklearnGPR(OptimizerOption):
-    iterations: int = count(100, 1, "evaluations of the marginal likelihood, at most")
-
-    def build(self, config: Config) -> Optimizer:
-        from kfx.optimizers.sklearn_gpr import SklearnGPR
-
-        return SklearnGPR(*self.arguments(config))
-
-    def check_start(self, config: Config, kernel: Kernel) -> None:
-        from kfx.optimizers.sklearn_gpr import has_counterpart
-
-        if not has_counterpart(kernel):
-            raise ConfigError(
-                f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
-                "rational_quadratic, matern and rbf_network"
-            )
-        if config.kernel.trainable is not None:
-            raise ConfigError("kernel.trainable: optimizer=sklearn_gpr fits every parameter; set null")
-        if config.regularization.selection != "fixed":
-            raise ConfigError(
-                f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise "
-                "itself; set fixed"
-            )
-        super().check_start(config, kernel)

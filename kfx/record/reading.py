@@ -61,8 +61,6 @@ class Run:
         """The fitted kernel; the initial one where the run ended before it was fitted."""
         import torch
 
-        from kfx.kernels.headed import BIAS, WEIGHT, Headed
-        from kfx.kernels.network_features import NetworkFeatures
         from kfx.kernels.regularized import Regularized, as_recorded
         from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
@@ -72,9 +70,7 @@ class Run:
         built = config.kernel.build(config.dataset.image)
         built = built.to(getattr(torch, config.device.dtype), torch.device("cpu"))
         values = recorded_parameters(self.directory, parameters)
-        if config.objective.has_head:
-            assert isinstance(built, NetworkFeatures)
-            built = Headed(built, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
+        built = config.objective.recorded(built, values)
         if config.regularization.selection != "fixed":
             chosen = config.regularization.build()
             built = Regularized(built, chosen, config.regularization.selection == "trained")

@@ -138,7 +138,10 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
         lines.append(_line(f"N_I {size}", f"{metric} {shown}; {own}"))
     if ("trained", "head_accuracy") in by:
         pair = [next(iter(by[kernel, "head_accuracy"].values())) for kernel in ("initial", "trained")]
-        lines.append(_line("head", f"accuracy {change(pair[0], pair[1], None)}"))
+        likely = [by[kernel, "head_log_likelihood"].values() for kernel in ("initial", "trained")]
+        means = [number(next(iter(values))["mean"]) for values in likely]
+        said = f"accuracy {change(pair[0], pair[1], None)}; log-likelihood a point {means[0]} → {means[1]}"
+        lines.append(_line("head", said))
     random = {kernel: found for (kernel, name), found in by.items() if kernel.startswith("random") and name == metric}
     if random and trained:  # where the trained kernel has the most points, with the first λ
         place = max(trained, key=lambda place: place[0])

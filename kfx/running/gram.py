@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from kfx.config.check import Config
-from kfx.data.dataset import preprocess
 from kfx.evaluation.follower import some_of
 from kfx.files import whole_path
 from kfx.kernels.base import Kernel
@@ -27,7 +26,7 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     set_switches(config.device.allow_tf32)
     streams = Streams(config.seed)
-    data = preprocess(config.dataset.build(streams["data"]), config.dataset.preprocess)
+    data = config.dataset.preprocessed(config.dataset.build(streams["data"]))
     built = config.kernel.build(config.dataset.image).to(dtype, device)
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))

@@ -101,7 +101,7 @@ class Published(Option):
     source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
     n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
-    statistic: str = one_of("mean", "mean", "sd", "min", "max", meaning="over folds, repeats or layers")
+    statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
     overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
 
 

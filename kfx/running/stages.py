@@ -16,7 +16,7 @@ import torch
 
 from kfx.config import registry
 from kfx.config.check import Config, sources
-from kfx.data.dataset import Dataset, checked, preprocess
+from kfx.data.dataset import Dataset, checked
 from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
 from kfx.evaluation.follower import Follower, some_of
@@ -127,7 +127,7 @@ def load_data(config: Config, machine: Machine, record: Record) -> Task:
     whole = config.dataset.build(streams["data"])
     if config.dataset.origin != "kfx":
         whole = checked(whole)
-    parts = [preprocess(part, config.dataset.preprocess) for part in config.evaluation.parts(whole, streams["data"])]
+    parts = [config.dataset.preprocessed(part) for part in config.evaluation.parts(whole, streams["data"])]
     tensors = [_tensors(part, machine) for part in parts]
     of_fit, of_evaluation = _threads(config, parts, machine)
     here = environment.describe(
@@ -290,7 +290,7 @@ def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
         record.follow.start(*fits.resumed_at)
     if config.optimizer.moves_points and config.flow.record_layers:
         say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
-    record.open_trace(starts[0], [*optimizer.columns, *fits.diagnostics])
+    record.open_trace(starts[0], [*config.objective.columns(starts[0]), *optimizer.columns, *fits.diagnostics])
     label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
     names = partial(readable, node=config.kernel)
     fitted = fits.ended(starts)

@@ -6,8 +6,19 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.choices import POINTS
-from kfx.config.registry import MOST_POINTS, MOST_REPEATS, Config, Option, between, count, count_or_null, one_of, option
+from kfx.config.choices import POINTS, VIEWS
+from kfx.config.registry import (
+    MOST_POINTS,
+    MOST_REPEATS,
+    Config,
+    Option,
+    between,
+    count,
+    count_or_null,
+    one_of,
+    option,
+    some_of,
+)
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -27,9 +38,14 @@ class SamplerOption(Option, abc.ABC):
     )
     rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
     samples: int = count(1, 1, "of each batch; the objective is the mean over them", most=MOST_REPEATS)
+    augment: list[str] = some_of(
+        [], *VIEWS, meaning="of each image of a batch; crop: moved at random; flip: half of them mirrored"
+    )
+    padding: int = count(4, 1, "with crop: pixels that an image is moved by at most, zeros moving in")
 
     def _common(self) -> dict[str, Any]:
-        return {"choice": self.choice, "samples": self.samples, "rounding": self.rounding}
+        augment = {"augment": self.augment, "padding": self.padding}
+        return {"choice": self.choice, "samples": self.samples, "rounding": self.rounding, **augment}
 
     @abc.abstractmethod
     def build(self, iterations: int) -> FixedSampler:
@@ -52,6 +68,12 @@ class SamplerOption(Option, abc.ABC):
                 f"sampler.batch_size={self.batch_size}: dataset {name} has {size} training points; take at most "
                 f"{size}, or raise dataset.n_train"
             )
+        if self.augment and config.dataset.image is None:
+            raise ConfigError(f"sampler.augment={self.augment}: dataset {name} has no images; leave it out")
+        if self.augment and config.optimizer.moves_points:
+            raise ConfigError(
+                f"sampler.augment={self.augment}: optimizer={config.optimizer.name} moves the images; leave it out"
+            )
         if self.choice == "stratified" and not config.dataset.has_classes:
             raise ConfigError(f"sampler.choice=stratified: dataset {name} has no classes; use uniform")
 
@@ -67,6 +89,21 @@ class Fixed(SamplerOption):
         from kfx.sampling.samplers import FixedSampler
 
         return FixedSampler(self.batch_size, self.sample_proportion, **self._common())
+
+
+@option("sampler", "epochs", "Every training point once an epoch, in random order: minibatches")
+class Epochs(Fixed):
+    def build(self, iterations: int) -> FixedSampler:
+        from kfx.sampling.samplers import EpochSampler
+
+        return EpochSampler(self.batch_size, self.sample_proportion, **self._common())
+
+    def check(self, config: Config) -> None:
+        if config.optimizer.moves_points:
+            raise ConfigError(
+                f"sampler=epochs: optimizer={config.optimizer.name} draws from points that move; use sampler=fixed"
+            )
+        super().check(config)
 
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,12 +20,35 @@ class Batch:
 
     half_size: a second sample, nested with the first, whose ρ is wanted as well; None where it is not.
     orders: permutations of the batch that put other samples in front; the objective is the mean over all of them.
+    views: of each point, an image, how far it is moved down and right, and whether it is mirrored, (n, 3); None: not.
     """
 
     indices: np.ndarray
     sample_size: int
     half_size: int | None = None
     orders: tuple[np.ndarray, ...] = ()
+    views: np.ndarray | None = None
+
+    def of(self, x: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The batch's points, as it views them, and what belongs to them."""
+        index = torch.as_tensor(self.indices, device=x.device)
+        points = x.index_select(0, index)
+        points = points if self.views is None else viewed(points, torch.as_tensor(self.views, device=x.device))
+        return points, *(each.index_select(0, index) for each in others)
+
+
+def viewed(images: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
+    """Images, (n, channels, height, width), each moved down and right by so many pixels, zeros moving in, and mirrored
+    where it is to be. views: (n, 3), whole numbers."""
+    n, _, height, width = images.shape
+    down, right, is_mirrored = views.T
+    rows = torch.arange(height, device=images.device) - down[:, None]
+    columns = torch.arange(width, device=images.device).expand(n, width)
+    columns = torch.where(is_mirrored[:, None] > 0, width - 1 - columns, columns) - right[:, None]
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    place = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+    taken = images.flatten(2).gather(2, place.flatten(1)[:, None].expand(-1, images.shape[1], -1))
+    return taken.view_as(images) * inside[:, None]
 
 
 def sample_size(batch_size: int, sample_proportion: float, rounding: str = "nearest") -> int:
@@ -99,6 +123,7 @@ class FixedSampler:
     """N_f points, N_c of them as the sample, the same sizes at each iteration.
 
     choice: which points, by a name in `CHOICES`. samples: how many samples of a batch the objective is a mean over.
+    augment: of each image in a batch, a random `crop` of it with so many zeros around, `padding`; a `flip` of half.
     `start` comes before the first draw. A subclass gives the proportion at each iteration; what it remembers of the
     run goes through `state` and `restore`.
     """
@@ -114,7 +139,10 @@ class FixedSampler:
         choice: str = "uniform",
         samples: int = 1,
         rounding: str = "nearest",
+        augment: Sequence[str] = (),
+        padding: int = 4,
     ) -> None:
+        self.augment, self.padding = tuple(augment), padding
         self.batch_size = batch_size
         self.sample_proportion = sample_proportion
         self.choice, self.samples, self.rounding = choice, samples, rounding
@@ -136,9 +164,23 @@ class FixedSampler:
         if not 2 <= size <= n:
             raise ValueError(f"a batch of {size} points cannot be drawn from {n}")
         half = sample_size(size, 0.5, self.rounding) if self._wants_half else None
-        indices = self._points.draw(size, rng)
+        indices = self._drawn(size, rng)
         orders = tuple(self._points.reorder(indices, rng) for _ in range(self.samples - 1))
-        return Batch(indices, sample_size(size, self.proportion(iteration), self.rounding), half, orders)
+        sample = sample_size(len(indices), self.proportion(iteration), self.rounding)
+        return Batch(indices, sample, half, orders, self._views(len(indices), rng))
+
+    def _drawn(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        return self._points.draw(size, rng)
+
+    def _views(self, count: int, rng: np.random.Generator) -> np.ndarray | None:
+        if not self.augment:
+            return None
+        views = np.zeros((count, 3), dtype=np.int64)
+        if "crop" in self.augment:
+            views[:, :2] = rng.integers(-self.padding, self.padding + 1, (count, 2))
+        if "flip" in self.augment:
+            views[:, 2] = rng.integers(0, 2, count)
+        return views
 
     def shown(self, batch: Batch) -> dict[str, float]:
         """What the diagnostics of this batch are."""
@@ -147,12 +189,37 @@ class FixedSampler:
     def observe(self, rho_half: float) -> None:
         """Hear ρ of the half sample of an evaluated batch; NaN where there is none."""
 
-    def state(self) -> list[float]:
+    def state(self) -> list[Any]:
         """What `restore` needs to go on."""
         return []
 
-    def restore(self, state: list[float]) -> None:
+    def restore(self, state: list[Any]) -> None:
         """Set what is remembered; an empty list at the start of a fit."""
+
+
+class EpochSampler(FixedSampler):
+    """Every point once an epoch, in a new random order; the last batch of an epoch has what is left, unless that is
+    one point, which is then left out."""
+
+    diagnostics = ("epoch",)
+
+    _epoch: int
+    _left: np.ndarray
+
+    def _drawn(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        if len(self._left) < 2:
+            self._left, self._epoch = self._points.draw(self._points.n, rng), self._epoch + 1
+        indices, self._left = self._left[:size], self._left[size:]
+        return indices
+
+    def shown(self, batch: Batch) -> dict[str, float]:
+        return {"epoch": self._epoch}
+
+    def state(self) -> list[Any]:
+        return [self._epoch, self._left]
+
+    def restore(self, state: list[Any]) -> None:
+        self._epoch, self._left = (int(state[0]), np.asarray(state[1])) if state else (0, np.zeros(0, dtype=np.int64))
 
 
 class LinearSampler(FixedSampler):

@@ -1,0 +1,34 @@
+"""The convolution of a Gram matrix, with learned weights that lead from inducing points to inducing points."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn.functional import avg_pool2d, conv2d
+
+from kfx.kernels.conv_dkm.gram import InducingGram
+
+
+class Convolution(nn.Module):
+    """K_ii = mean_d C_d Φ_ii C_dᵀ, K_ti = conv(Φ_ti, C) / D, K_tt = average pooling of Φ_tt, padding not counted (eq.
+    59).
+
+    C: (P_out, P_in, D), standard normal numbers over √P_in. size: of the window, D positions. padding: zeros on each
+    side.
+    """
+
+    def __init__(self, inducing: tuple[int, int], size: tuple[int, int], stride: int = 1, padding: int = 0) -> None:
+        super().__init__()
+        arriving, leaving = inducing
+        self.stride, self.padding, self.size = stride, padding, size
+        self.weight = nn.Parameter(torch.randn(leaving, arriving, *size))
+
+    def forward(self, g: InducingGram) -> InducingGram:
+        scaled = self.weight / math.sqrt(self.weight.shape[1])
+        c = scaled.double().permute(2, 3, 0, 1).flatten(0, 1)
+        ii = (c @ g.ii @ c.mT).mean(dim=0)
+        ti = conv2d(g.ti.permute(0, 3, 1, 2), scaled / len(c), stride=self.stride, padding=self.padding)
+        t = avg_pool2d(g.t[:, None], self.size, self.stride, self.padding, count_include_pad=False)[:, 0]
+        return g.having(ii, ti.permute(0, 2, 3, 1), t)

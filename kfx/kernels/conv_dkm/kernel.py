@@ -1,0 +1,215 @@
+"""The kernel of a convolutional deep kernel machine, and how it starts from training images."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.conv_dkm.architectures import Architecture
+from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
+from kfx.kernels.conv_dkm.gram_layer import GramLayer
+from kfx.kernels.conv_dkm.skip import Skip
+from kfx.kernels.conv_dkm.top import AveragePooling
+from kfx.kernels.module_kernel import ModuleKernel, Tape
+from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.numerics.arrays import as_kind
+from kfx.numerics.streams import seeded
+
+_BLOCK = 250
+PATCHES = "patches.patches"
+_MEAN = ".mean"
+
+
+class ConvDKM(ModuleKernel):
+    """K(x, x') = K_ti K_ii⁻¹ K_it of the top layer, on the diagonal k_tt: the Nyström kernel of a deep kernel machine.
+
+    architecture: what its layers are; their numbers are its parameters, drawn by torch, every G_ii at its K_ii.
+    likelihood: `categorical` or `gaussian`, of what a posterior over its inducing points predicts.
+
+    A normalization by the points at hand, `batch` or `location`, takes those of the batch in a fit, of y in K(x, y),
+    else of x, until `settled` fixes it.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        likelihood: str = "categorical",
+        *,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        module = architecture.build()
+        _put_at_kernels(module, architecture.image)
+        blocks = {name: weights.detach() for name, weights in module.named_parameters()}
+        moved = [name for name, weights in module.named_parameters() if weights.requires_grad]
+        self.signed = frozenset(blocks)
+        super().__init__(
+            blocks, moved if trainable is None else trainable, {**dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
+        )
+        self.architecture, self.likelihood = architecture, likelihood
+        self._hold(module)
+
+    # ---- where it starts
+
+    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Other weights C, every G_ii at its K_ii, scales and variances as at first; the same patches."""
+        with seeded(int(rng.integers(2**63))):
+            module = self.architecture.build()
+        return self._started(module, self._blocks()[PATCHES])
+
+    def with_patches(self, x: torch.Tensor, rng: np.random.Generator) -> Self:
+        """The same weights C, with inducing patches drawn from these images, and every G_ii at its new K_ii.
+
+        ValueError where there are not so many patches.
+        """
+        wanted, channels, size, _ = self._blocks()[PATCHES].shape
+        rows, columns = x.shape[2] - size + 1, x.shape[3] - size + 1
+        if wanted > len(x) * rows * columns:
+            raise ValueError(f"{wanted} inducing patches are more than the {len(x) * rows * columns} of the images")
+        chosen = torch.as_tensor(rng.choice(len(x) * rows * columns, wanted, replace=False), device=x.device)
+        windows = x.unfold(2, size, 1).unfold(3, size, 1)
+        image, place = chosen // (rows * columns), chosen % (rows * columns)
+        patches = windows[image, :, place // columns, place % columns].reshape(wanted, channels, size, size)
+        return self._replaced(self._started(self.module, patches))
+
+    def _started(self, module: nn.Module, patches: torch.Tensor) -> dict[str, Any]:
+        weights = dict(module.named_parameters())
+        weights[PATCHES].data = patches.detach().cpu().double()
+        _put_at_kernels(module.double().cpu(), self.architecture.image)
+        held = self._blocks()
+        return {name: as_kind(value.detach(), held[name]) for name, value in weights.items()}
+
+    # ---- the Gram matrix of the top layer
+
+    def top(self, x: torch.Tensor) -> InducingGram:
+        """Of inducing points and images, without gradients."""
+        kernel = self if self._is_settled else self.settled(x)
+        module = kernel._bound(kernel._weights(x))
+        with torch.no_grad():
+            parts = [module(block) for block in x.split(_BLOCK)]
+        return parts[0].having(parts[0].ii, torch.cat([g.ti for g in parts]), torch.cat([g.t for g in parts]))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """K_ti L⁻ᵀ, (n, P), with K_ii = L Lᵀ: their products are the kernel off its diagonal."""
+        return _features(self.top(x))
+
+    def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape[InducingGram]:
+        """One forward pass that gradients can be pulled back through. head: further leaves, beside the weights."""
+        with torch.enable_grad():
+            leaves = self._leaves(x, head or {})
+            points = x.detach().requires_grad_()
+            made = self._bound({name: leaves[name] for name in self._blocks()})(points)
+        return Tape(points, leaves, [], made)
+
+    def _bound(self, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+        """The module with these tensors in place of its parameters, for as long as a gradient may compute it again."""
+        return copy.deepcopy(self._module, {id(held): weights[name] for name, held in self._module.named_parameters()})
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        if y is None:
+            features = self.features(x)
+            return features @ features.mT
+        settled = self.settled(y)
+        return settled.features(x) @ settled.features(y).mT
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self.top(x).t
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        tape = self.taped(x)
+        with torch.enable_grad():
+            gram = nystrom(tape.made)
+
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            return tape.pull([(gram, cotangent.to(gram))], inputs)
+
+        return gram.detach().clone(), pull
+
+    def inner_grams(self, x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """The kernel of each block between images, (n, n): its Gram matrix pooled over positions, as by the top."""
+        kernel = self if self._is_settled else self.settled(x)
+        module, pool = kernel._bound(kernel._weights(x)), AveragePooling()
+        with torch.no_grad():
+            parts: list[Any] = list(x.split(_BLOCK))
+            for name, layer in module.named_children():
+                parts = [layer(part) for part in parts]
+                if isinstance(layer, Skip) or name == "top_normalization":
+                    pooled = parts if parts[0].t.ndim == 1 else [pool(part) for part in parts]
+                    whole = pooled[0].having(
+                        pooled[0].ii, torch.cat([g.ti for g in pooled]), torch.cat([g.t for g in pooled])
+                    )
+                    yield name.removesuffix("_normalization"), nystrom(whole)
+
+    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        def mapped(x: torch.Tensor) -> torch.Tensor:
+            top = self.top(x)
+            return torch.cat([_features(top), top.t[:, None]], dim=1)
+
+        return (mapped, _Nystrom({})) if self._is_settled else super().unfolded()
+
+    # ---- normalization by the points at hand
+
+    @property
+    def _is_settled(self) -> bool:
+        return all(bool((value > 0).all()) for name, value in self._blocks().items() if name.endswith(_MEAN))
+
+    def settled(self, x: torch.Tensor) -> Self:
+        """With the mean variances of these points, the mean over blocks of them."""
+        if self._is_settled:
+            return self
+        module = self._bound(self._weights(x))
+        found: dict[str, torch.Tensor] = {}
+        with torch.no_grad():
+            for block in x.split(_BLOCK):
+                for name, mean in module(block).means.items():
+                    found[name + _MEAN] = found.get(name + _MEAN, 0.0) + mean * (len(block) / len(x))
+        return self._replaced({name: as_kind(mean, self._blocks()[name]) for name, mean in found.items()})
+
+    def __repr__(self) -> str:
+        inducing = "/".join(map(str, self.architecture.inducing))
+        return f"ConvDKM({inducing} inducing points, strength {self.architecture.strength:g})"
+
+
+class _Nystrom(Kernel):
+    """Of rows (φ, k): φ·φ', on the diagonal k."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return x[:, :-1] @ (x if y is None else y)[:, :-1].mT
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, -1]
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        raise NotImplementedError("it has no parameters")
+
+
+def nystrom(k: InducingGram) -> torch.Tensor:
+    """K_ti K_ii⁻¹ K_it, on the diagonal k_tt."""
+    features = _features(k)
+    gram = features @ features.mT
+    return gram + torch.diag(k.t - gram.diagonal())
+
+
+def _features(k: InducingGram) -> torch.Tensor:
+    return k.ti @ inverse_factor(factor(k.ii)).to(k.ti)
+
+
+@torch.no_grad()
+def _put_at_kernels(module: nn.Module, image: tuple[int, int, int]) -> None:
+    """Set each G_ii to the K_ii that arrives, by propagating the patches of a module in float64."""
+    layers = [layer for layer in module.modules() if isinstance(layer, GramLayer)]
+    for layer in layers:
+        layer.starting = True
+    module(torch.zeros(1, *image, dtype=torch.float64))
+    for layer in layers:
+        layer.starting = False

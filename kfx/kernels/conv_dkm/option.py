@@ -1,0 +1,119 @@
+"""The deep kernel machine as an option: what its layers are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
+from kfx.config.registry import Config, FieldError, flag, one_of, option, ranged
+from kfx.kernels.kernel_option import Image, KernelOption
+from kfx.outcomes import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from kfx.kernels.base import Kernel
+
+_BY_BATCH = ("none", "batch", "local")
+
+
+@option(
+    "kernel", "conv_dkm", "Convolutional deep kernel machine: Gram matrices learned layer by layer (Milsom et al. 2023)"
+)
+class ConvDKM(KernelOption):
+    images_only = True
+    is_deep = True
+    quick = ("objective=elbo", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
+
+    initial: str = one_of("random", "random", meaning="weights by seed, patches of training images, every G at its K")
+    architecture: str = one_of("resnet20", *DEEP_KERNELS, meaning="residual blocks a stage: resnet20 three, small one")
+    inducing: list[int] = ranged(
+        [128, 256, 512],
+        "a list of whole numbers >= 2, one a stage",
+        lambda v: len(v) > 0 and all(2 <= n <= 100_000 for n in v),
+        "inducing points of each stage",
+    )
+    strides: list[int] = ranged(
+        [1, 2, 2],
+        "a list of whole numbers >= 1, as many as inducing has",
+        lambda v: len(v) > 0 and all(1 <= n <= 100 for n in v),
+        "of the first convolution of each stage; the public scripts have [2,2,2]",
+    )
+    patches: str = one_of("learned", "learned", "fixed", meaning="fixed: inducing patches stay as they were drawn")
+    regularization_strength: float = ranged(
+        0.001,
+        "a number >= 0, or inf",
+        lambda v: v >= 0,
+        "nu, of each Gram layer's regularizer; inf: G = K, an NNGP with inducing points",
+    )
+    inducing_normalization: str = one_of(
+        "local", *_BY_BATCH, meaning="by the mean of G_ii's diagonal, or each by its own"
+    )
+    point_normalization: str = one_of(
+        "local",
+        *("none", "batch", "image", "location", "local"),
+        meaning="by the mean variance of all, of an image, of a position, or each by its own",
+    )
+    inducing_scale: str = one_of("batch", *_BY_BATCH, meaning="learned, after normalization: one, or one each")
+    point_scale: str = one_of("batch", "none", "batch", "location", meaning="learned: one, or one for each position")
+    top: str = one_of("average", "average", "linear", meaning="average: pooling over positions; linear: over the map")
+    likelihood: str = one_of("categorical", *LIKELIHOODS, meaning="of the outputs; gaussian: of one-hot targets")
+    jitter: float = ranged(
+        1e-4,
+        "a number >= 0",
+        lambda v: math.isfinite(v) and v >= 0,
+        "added to the diagonal before each nonlinearity, relative and absolute",
+    )
+    recompute: bool = flag(True, "a block's matrices are computed again for the gradient, not kept: less memory")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.strides) != len(self.inducing):
+            raise FieldError("strides", self.strides, f"{len(self.inducing)} numbers, as inducing={self.inducing} has")
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels.conv_dkm.architectures import BLOCKS, Architecture
+        from kfx.kernels.conv_dkm.kernel import ConvDKM
+        from kfx.kernels.conv_dkm.normalization import Normalizing
+        from kfx.numerics.streams import seeded
+
+        assert image is not None
+        height, width, channels = (*image, 1)[:3]
+        scales = self.inducing_scale, self.point_scale
+        architecture = Architecture(
+            (channels, height, width),
+            self.inducing,
+            self.strides,
+            BLOCKS[self.architecture],
+            self.regularization_strength,
+            self.jitter,
+            self.top,
+            Normalizing(self.inducing_normalization, self.point_normalization, *scales),
+            self.patches == "learned",
+            self.recompute,
+        )
+        with seeded(0):
+            return ConvDKM(architecture, self.likelihood, **common)
+
+    def own_threads(self) -> bool:
+        return True
+
+    def check(self, config: Config) -> None:
+        super().check(config)
+        if not config.objective.is_of_deep_kernels:
+            raise ConfigError(f"kernel={self.name}: takes no objective but its own; set objective=elbo")
+        if config.dataset.image is not None:
+            self._check_patches(config)
+
+    def _check_patches(self, config: Config) -> None:
+        height, width = config.dataset.image[:2]
+        if min(height, width) < 3:
+            raise ConfigError(f"kernel={self.name}: takes images of 3 x 3 pixels at least")
+        try:
+            images = config.training_size()
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+        if self.inducing[0] > (there := images * (height - 2) * (width - 2)):
+            raise ConfigError(
+                f"kernel.inducing={self.inducing}: {self.inducing[0]} inducing patches, and the {images} training "
+                f"images have {there}; take fewer, or raise dataset.n_train"
+            )

@@ -1,0 +1,89 @@
+"""The output layer: a Gaussian posterior of functions of the inducing points, one a class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
+from kfx.kernels.conv_dkm.kernel import ConvDKM
+from kfx.kernels.conv_dkm.likelihoods import LIKELIHOODS, Likelihood
+from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.kernels.prediction import Prediction
+from kfx.kernels.wrapped import Wrapped
+from kfx.numerics.arrays import as_kind
+
+MEAN, ROOT = "output.mean", "output.root"
+_BLOCK = 250
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Of each point mean (n, outputs) and variance (n,) of its outputs, and KL(q ‖ p) of each output, (outputs,)."""
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    divergence: torch.Tensor
+
+
+class WithPosterior(Wrapped[ConvDKM]):
+    """`kernel`, and q(f_i) = N(μ, L Lᵀ/P) of each output at its inducing points: `output.mean`, (P, outputs), and
+    `output.root`, (P, P), shared by all. Gram matrices are the kernel's alone."""
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {MEAN: ANYWHERE, ROOT: ANYWHERE}
+
+    def __init__(self, kernel: ConvDKM, mean: torch.Tensor, root: torch.Tensor) -> None:
+        super().__init__(kernel, {MEAN: mean, ROOT: root}, (MEAN, ROOT), signed=(MEAN, ROOT))
+
+    @classmethod
+    def over(cls, kernel: ConvDKM, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
+        """With standard normal numbers for μ and L. x: a point, for its dtype and device."""
+        inducing = kernel.architecture.inducing[-1]
+        return cls(kernel, *(as_kind(drawn, x) for drawn in _drawn(inducing, outputs, rng)))
+
+    @property
+    def posterior(self) -> dict[str, torch.Tensor]:
+        """Mean and root, by name."""
+        return {name: value for name in (MEAN, ROOT) if isinstance(value := self._values[name], torch.Tensor)}
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return LIKELIHOODS[self._kernel.likelihood]
+
+    def predict(self, x: torch.Tensor) -> Prediction:
+        kernel, own = self.kernel.settled(x), {name: value.to(x) for name, value in self.posterior.items()}
+        parts = [outputs(kernel.top(block), own) for block in x.split(_BLOCK)]
+        mean, variance = torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
+        return self.likelihood.predicted(mean, variance)
+
+    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+        mean = self.posterior[MEAN]
+        drawn = zip((MEAN, ROOT), _drawn(mean.shape[0], mean.shape[1], rng), strict=True)
+        return {**self._kernel.fresh(rng), **{name: as_kind(value, mean) for name, value in drawn}}
+
+    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
+        return {name: torch.zeros_like(value) for name, value in self.posterior.items()}
+
+
+def outputs(k: InducingGram, own: Mapping[str, torch.Tensor]) -> Outputs:
+    """Mean K_ti K_ii⁻¹ μ, variance k − diag(K_ti K_ii⁻¹ K_it) + diag(K_ti K_ii⁻¹ A K_ii⁻¹ K_it), A = L Lᵀ/P (eq. 79
+    to 85), and KL(N(μ, A) ‖ N(0, K_ii)) of each output. own: `output.mean` and `output.root`."""
+    lower = factor(k.ii)
+    explaining = inverse_factor(lower)
+    mean, root = own[MEAN].double(), own[ROOT].double() / math.sqrt(len(lower))
+    whitened_mean, whitened_root = explaining.mT @ mean, explaining.mT @ root
+    features = k.ti @ explaining.to(k.ti)
+    rest = (k.t - features.square().sum(dim=-1)).clamp(min=0)
+    variance = rest + (features @ whitened_root.to(k.ti)).square().sum(dim=-1)
+    log_determinant = 2 * torch.linalg.slogdet(whitened_root).logabsdet
+    common = whitened_root.square().sum() - log_determinant - len(lower)
+    return Outputs(features @ whitened_mean.to(k.ti), variance, 0.5 * (common + whitened_mean.square().sum(dim=0)))
+
+
+def _drawn(inducing: int, outputs: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=(inducing, outputs)), rng.normal(size=(inducing, inducing))

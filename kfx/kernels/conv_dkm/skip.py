@@ -1,0 +1,33 @@
+"""A skip connection: halfway between what enters a block and what leaves it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from kfx.kernels.conv_dkm.gram import InducingGram
+
+
+class Skip(nn.Module):
+    """½ shortcut(G) + ½ block(G), a convex combination of Gram matrices.
+
+    shortcut: None for G itself. recomputed: the block's inner matrices are computed a second time for the gradient
+    rather than kept, so that memory does not grow with its depth.
+    """
+
+    def __init__(self, block: nn.Module, shortcut: nn.Module | None, recomputed: bool) -> None:
+        super().__init__()
+        self.block, self.shortcut, self.recomputed = block, shortcut, recomputed
+
+    def forward(self, g: InducingGram) -> InducingGram:
+        if self.recomputed and torch.is_grad_enabled():
+            made: InducingGram = checkpoint(self._combined, g, use_reentrant=False, preserve_rng_state=False)
+            return made
+        return self._combined(g)
+
+    def _combined(self, g: InducingGram) -> InducingGram:
+        one = g if self.shortcut is None else self.shortcut(g)
+        other = self.block(g)
+        ii, ti, t = ((a + b) / 2 for a, b in ((one.ii, other.ii), (one.ti, other.ti), (one.t, other.t)))
+        return InducingGram(ii, ti, t, {**one.penalties, **other.penalties}, {**one.means, **other.means})

@@ -1,0 +1,68 @@
+"""A kernel whose parameters are those of a torch module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import nn
+
+from kfx.kernels.base import Kernel
+
+T = TypeVar("T")
+
+
+class ModuleKernel(Kernel):
+    """A kernel with a torch module, `_module`, whose parameters are its blocks, under the names that it has for
+    them."""
+
+    _module: nn.Module
+
+    def _hold(self, module: nn.Module) -> None:
+        """Keep a copy of it, in evaluation mode, so that dropout does nothing."""
+        self._module = copy.deepcopy(module).eval().requires_grad_(False)
+
+    @property
+    def module(self) -> nn.Module:
+        """A copy of the module with the present weights."""
+        made = copy.deepcopy(self._module).requires_grad_(True)
+        made.load_state_dict({**made.state_dict(), **self._blocks()})
+        return made
+
+    def to(self, dtype: torch.dtype, device: torch.device) -> Self:
+        other = self._replaced({name: value.to(device, dtype) for name, value in self._blocks().items()})
+        other._module = copy.deepcopy(self._module).to(device, dtype)
+        return other
+
+    def _blocks(self) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in self._values.items() if isinstance(value, torch.Tensor)}
+
+    def _weights(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {name: value.to(x) for name, value in self._blocks().items()}
+
+    def _leaves(self, x: torch.Tensor, further: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The weights, and further ones, as tensors that gradients are wanted for."""
+        return {k: v.to(x).detach().requires_grad_() for k, v in {**self._blocks(), **further}.items()}
+
+
+@dataclass(frozen=True)
+class Tape(Generic[T]):
+    """A forward pass: its points, the weights that it was made with, the outputs of inner layers and what it made."""
+
+    points: torch.Tensor
+    leaves: Mapping[str, torch.Tensor]
+    inner: Sequence[torch.Tensor]
+    made: T
+
+    def pull(
+        self, outputs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], inputs: bool = False
+    ) -> tuple[dict[str, Any], torch.Tensor | None]:
+        """From the cotangents of outputs, None for a single number's 1, to the weights by name and to the points."""
+        made, cotangents = zip(*outputs, strict=True)
+        wanted = [*self.leaves.values(), *([self.points] if inputs else [])]
+        slopes = torch.autograd.grad(made, wanted, cotangents, retain_graph=True, allow_unused=True)
+        found = [torch.zeros_like(at) if slope is None else slope for at, slope in zip(wanted, slopes, strict=True)]
+        return dict(zip(self.leaves, found, strict=False)), found[-1] if inputs else None

@@ -1,0 +1,73 @@
+"""The objective of deep kernel machines: their evidence lower bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.registry import Config, count, one_of, option
+from kfx.objectives.options import ObjectiveOption
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from kfx.kernels.base import Kernel
+    from kfx.optimizers.loss import Loss
+
+
+@option("objective", "elbo", "Evidence lower bound a training point, negative: of kernel=conv_dkm (Milsom et al. 2023)")
+class Elbo(ObjectiveOption):
+    has_head = True
+    is_of_deep_kernels = True
+    quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
+
+    samples: int = count(100, 1, "of the outputs, for E log p of the categorical likelihood", most=100_000)
+    kl: str = one_of(
+        "sum", "sum", "mean", meaning="of the outputs' KL divergences; mean: over classes, as in the public scripts"
+    )
+
+    def build(self) -> Any:
+        raise TypeError("the evidence lower bound is no function of a Gram matrix: see own_loss")
+
+    def own_loss(self, config: Config) -> Callable[..., Loss]:
+        from kfx.optimizers.evidence import EvidenceLoss
+
+        return partial(EvidenceLoss, self.samples, self.kl == "mean", config.regularization.build())
+
+    def columns(self, kernel: Kernel) -> tuple[str, ...]:
+        of_layer = ".log_scale"
+        layers = [f"penalty.{name.removesuffix(of_layer)}" for name in kernel.parameters if name.endswith(of_layer)]
+        return "expected_log_likelihood", "kl", *layers, "train_accuracy"
+
+    def start(self, kernel: Any, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
+        from kfx.kernels.conv_dkm.posterior import WithPosterior
+
+        if y.shape[1] == 1:
+            raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
+        try:
+            started = kernel.with_patches(x, rng)
+        except ValueError as error:
+            raise ConfigError(f"kernel.inducing: {error}") from error
+        return WithPosterior.over(started, x, y.shape[1], rng)
+
+    def recorded(self, kernel: Any, values: Mapping[str, Any]) -> Kernel:
+        import torch
+
+        from kfx.kernels.conv_dkm.posterior import MEAN, ROOT, WithPosterior
+
+        return WithPosterior(kernel, *(torch.as_tensor(values[name]) for name in (MEAN, ROOT)))
+
+    def check(self, config: Config) -> None:
+        if not config.kernel.is_deep:
+            raise ConfigError(f"objective={self.name}: trains a deep kernel machine; use kernel=conv_dkm")
+        if not config.dataset.has_classes:
+            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
+        if config.sampler.follows_rho or config.sampler.samples > 1:
+            raise ConfigError(f"objective={self.name}: takes one sample a batch; use sampler=epochs or fixed")
+        if config.kernel.starts > 1 or config.kernel.trainable is not None:
+            raise ConfigError(
+                f"objective={self.name}: trains all parameters; leave kernel.starts and kernel.trainable out"
+            )

@@ -1,0 +1,85 @@
+"""The evidence lower bound of a deep kernel machine, on minibatches (Milsom et al. 2023, eq. 69)."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+
+from kfx.kernels.conv_dkm.kernel import nystrom
+from kfx.kernels.conv_dkm.posterior import WithPosterior, outputs
+from kfx.kernels.regularized import Regularized
+from kfx.numerics.arrays import Vector, is_finite
+from kfx.numerics.incidents import collect
+from kfx.numerics.linear_algebra import Factored
+from kfx.numerics.regularization import Regularization
+from kfx.objectives import rho
+from kfx.optimizers.loss import Evaluation, Loss
+from kfx.outcomes import Event, NumericalError
+from kfx.sampling.samplers import Batch
+
+
+class EvidenceLoss(Loss):
+    """−(E log p(y | f) over a batch − (Σ penalties of Gram layers + KL of the outputs) / N), of a `WithPosterior`.
+
+    samples: of the outputs, for a likelihood without a closed form; which ones, the batch alone decides.
+    per_class: the outputs' KL is divided by their number. ρ is that of the top layer's kernel on the batch.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        per_class: bool,
+        regularization: Regularization,
+        kernel: WithPosterior | Regularized,
+        x: torch.Tensor,
+        y: torch.Tensor,
+    ) -> None:
+        super().__init__(rho, regularization, kernel, x, y)
+        self.samples, self.per_class = samples, per_class
+        self.is_ratio = False
+
+    def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
+        kernel = self.kernel.with_flat(vector)
+        of_kernel = kernel.kernel if isinstance(kernel, Regularized) else kernel
+        assert isinstance(of_kernel, WithPosterior)
+        x, y = batch.of(self.x, self.y)
+        self.kernel_evaluations += 1
+        shown: dict[str, float] = {}
+        number = effective = relative_error = math.nan
+        slope, failed = None, None
+        with collect() as incidents:
+            try:
+                tape = of_kernel.kernel.taped(x, of_kernel.posterior)
+                with torch.enable_grad():
+                    made = outputs(tape.made, tape.leaves)
+                    mean, variance = made.mean, made.variance
+                    likelihood = of_kernel.likelihood
+                    expected = likelihood.expected(mean, variance, y, self.samples, self._generator(batch))
+                    divergence = made.divergence.mean() if self.per_class else made.divergence.sum()
+                    value = (divergence + sum(tape.made.penalties.values())) / len(self.x) - expected
+                number, *parts = torch.stack([value, expected, divergence, *tape.made.penalties.values()]).tolist()
+                names = ("expected_log_likelihood", "kl", *(f"penalty.{name}" for name in tape.made.penalties))
+                right = mean.argmax(dim=1) == y.argmax(dim=1)
+                shown = {**dict(zip(names, parts, strict=True)), "train_accuracy": float(right.double().mean())}
+                with torch.no_grad():
+                    factored = Factored(nystrom(tape.made))
+                    regularization = kernel.own_regularization or self.regularization
+                    effective = regularization.of(factored.gram)
+                    relative_error, _ = rho(factored, y, batch.sample_size, regularization, False)
+                if gradient:
+                    slope = self.kernel._flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
+                if not (math.isfinite(number) and (slope is None or is_finite(slope))):
+                    raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
+            except NumericalError as error:
+                failed = error
+        events = tuple(incidents.events) + ((failed.event,) if failed else ())
+        detail = f"{kernel!r}: {failed.detail}" if failed else ""
+        slope = None if failed else slope
+        return Evaluation(
+            vector, number, relative_error, slope, effective, incidents.jitter, events, detail, measured=shown
+        )
+
+    def _generator(self, batch: Batch) -> torch.Generator:
+        return torch.Generator(self.x.device).manual_seed(zlib.crc32(batch.indices.tobytes()))
