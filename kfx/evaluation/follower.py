@@ -17,7 +17,9 @@ from kfx.evaluation.scoring import evaluate, interpolation_order
 from kfx.files import Rows, read_rows, whole_file
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests
-from kfx.outcomes import CheckpointError
+from kfx.numerics.linear_algebra import Factored
+from kfx.objectives import rho
+from kfx.outcomes import CheckpointError, NumericalError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 _MOST_COORDINATES = 10
 _FAR = 1e150
 _MOST_SETTLING = 5000
+_MOST_OF_LAYERS = 500
 ERRORS = ("error", "head_error", "mse", "energy_error")
+OF_LAYERS = "rho."
+"""Begins the name of a layer's ρ."""
 OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
 
 
@@ -62,6 +67,7 @@ class Follower:
         self.columns = columns(counted)
         self.iterations = config.optimizer.iterations
         self.last = min(self.node.last, max(self.iterations // 10, 1)) if self.node.last else 0
+        self.regularization = config.regularization.build()
         self.scoring = replace(config.evaluation.scoring(config), train_error=False, variance=False, rho=False)
         self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
         self.orders = [self._orders(part, rng) for part in parts]
@@ -147,6 +153,7 @@ class Follower:
                     error = ("error", 1 - row["value"]) if is_accuracy else (row["metric"], row["value"])
                     place = row["n_interpolation"], row["configured_regularization"], repeat
                     rows.append((part, iteration, *place, *error))
+        rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in self._of_layers(kernel, x, y)]
         if not self.moves_points:  # then what the kernel makes of the points, if that changes
             some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
             x = kernel.features(some)
@@ -158,6 +165,18 @@ class Follower:
         self._rows.write(
             *rows, *((part, iteration, *[math.nan] * 2, 0, name, value) for name, value in of_points.items())
         )
+
+    def _of_layers(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, float]]:
+        """ρ of the kernel of each layer that it is made of, half of the points being the sample."""
+        points, targets = some_of(x, _MOST_OF_LAYERS), some_of(y, _MOST_OF_LAYERS)
+        found = []
+        for name, gram in kernel.inner_grams(points):
+            try:
+                value, _ = rho(Factored(gram), targets, len(points) // 2, self.regularization, False)
+            except NumericalError:
+                value = math.nan
+            found.append((OF_LAYERS + name, value))
+        return found
 
 
 def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:

@@ -28,42 +28,48 @@ class Arccos(nn.Module):
         variance = self._jittered(g.ii.diagonal())
         ii = g.ii + torch.diag(variance - g.ii.diagonal())
         t = self._jittered(g.t)
-        of_points = variance.to(g.ti)
         w, b = self.log_weight_variance.exp(), self.log_bias_variance.exp()
-        phi = _Phi.apply(ii, variance, variance)
-        phi = phi + torch.diag(variance - phi.diagonal())  # exactly, where the sine is a rounding error
-        return g.having(
-            phi * w.double() + b.double(), torch.addcmul(b.expand(1), _Phi.apply(g.ti, of_points, t), w), t * w + b
-        )
+        ii = _Phi.apply(ii, variance, variance, w.double(), b.double())
+        ii = ii + torch.diag(variance * w + b - ii.diagonal())  # exactly, where the sine is a rounding error
+        return g.having(ii, _Phi.apply(g.ti, variance.to(g.ti), t, w, b), t * w + b)
 
     def _jittered(self, variance: torch.Tensor) -> torch.Tensor:
         return variance * (1 + self.jitter) + self.jitter
 
 
 class _Phi(torch.autograd.Function):
-    """Φ of covariances (…, P), the variances of the P and of the others (…): sine and angle are not kept."""
+    """w Φ + b of covariances (…, P), from the variances of the P and of the others (…). Sine and angle are computed
+    again for the gradient, not kept: they would be most of a network's memory."""
 
     @staticmethod
-    def forward(ctx: Any, covariance: torch.Tensor, inducing: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(covariance, inducing, others)
-        sine, cosine = _sine_and_cosine(covariance, inducing, others)
-        return sine.addcmul_(cosine.acos_().neg_().add_(math.pi), covariance).div_(math.pi)
+    def forward(
+        ctx: Any,
+        covariance: torch.Tensor,
+        inducing: torch.Tensor,
+        others: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(covariance, inducing, others, weight)
+        sine, angle = _sine_and_angle(covariance, inducing, others)
+        return sine.addcmul_(angle, covariance).mul_(weight / math.pi).add_(bias)
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        covariance, inducing, others = ctx.saved_tensors
-        sine, cosine = _sine_and_cosine(covariance, inducing, others)
-        sine.mul_(slope)  # ∂Φ/∂(G_ii G_jj) = sine / (2π G_ii G_jj)
-        rows = sine.flatten(0, -2)
-        to_inducing = rows.sum(dim=0).div_(2 * math.pi * inducing)
-        to_others = sine.sum(dim=-1).div_(2 * math.pi * others)
-        return cosine.acos_().neg_().add_(math.pi).mul_(slope).div_(math.pi), to_inducing, to_others
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        covariance, inducing, others, weight = ctx.saved_tensors
+        sine, angle = _sine_and_angle(covariance, inducing, others)
+        phi = torch.addcmul(sine, angle, covariance).flatten()
+        to_weight = torch.dot(phi, slope.flatten()) / math.pi
+        along = sine.mul_(slope)  # ∂Φ/∂(G_ii G_jj) = sine / (2π G_ii G_jj)
+        factor = weight / (2 * math.pi)
+        to_inducing = along.flatten(0, -2).sum(dim=0) * factor / inducing
+        to_others = along.sum(dim=-1) * factor / others
+        return angle.mul_(slope).mul_(weight / math.pi), to_inducing, to_others, to_weight, slope.sum()
 
 
-def _sine_and_cosine(
+def _sine_and_angle(
     covariance: torch.Tensor, inducing: torch.Tensor, others: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """√(a − c²), a the product of the variances, and c/√a within ±1."""
-    root = others.sqrt()[..., None] * inducing.sqrt()
-    sine = (root - covariance).mul_(root + covariance).clamp_(min=0).sqrt_()
-    return sine, (covariance / root).clamp_(-1, 1)
+    """√(a − c²), a the product of the variances, and π − θ."""
+    sine = (others[..., None] * inducing).addcmul_(covariance, covariance, value=-1).clamp_(min=0).sqrt_()
+    return sine, torch.atan2(sine, -covariance)

@@ -62,8 +62,10 @@ class Normalization(nn.Module):
         if self.point_scale is not None:
             points = points * self.point_scale.exp()
         by_inducing = inducing.expand(len(g.ii))
-        by_points = points.expand(g.t.shape)
-        ti = g.ti * (by_points[..., None] * by_inducing.to(g.ti))
+        if points.ndim:
+            ti = g.ti * by_inducing.to(g.ti) * points.expand(g.t.shape)[..., None]
+        else:
+            ti = g.ti * (by_inducing.to(g.ti) * points)
         made = g.having(g.ii * by_inducing[:, None] * by_inducing, ti, g.t * points.square())
         return replace(made, means={**g.means, **means})
 

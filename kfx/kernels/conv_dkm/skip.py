@@ -29,5 +29,6 @@ class Skip(nn.Module):
     def _combined(self, g: InducingGram) -> InducingGram:
         one = g if self.shortcut is None else self.shortcut(g)
         other = self.block(g)
-        ii, ti, t = ((a + b) / 2 for a, b in ((one.ii, other.ii), (one.ti, other.ti), (one.t, other.t)))
+        blocks = ((one.ii, other.ii), (one.ti, other.ti), (one.t, other.t))
+        ii, ti, t = (torch.lerp(a, b, 0.5) for a, b in blocks)
         return InducingGram(ii, ti, t, {**one.penalties, **other.penalties}, {**one.means, **other.means})
