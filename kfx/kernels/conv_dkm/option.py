@@ -101,13 +101,9 @@ class ConvDKM(KernelOption):
         super().check(config)
         if not config.objective.is_of_deep_kernels:
             raise ConfigError(f"kernel={self.name}: takes no objective but its own; set objective=elbo")
-        if config.dataset.image is not None:
-            self._check_patches(config)
-
-    def _check_patches(self, config: Config) -> None:
+        if config.dataset.image is None or min(config.dataset.image[:2]) < 3:
+            raise ConfigError(f"kernel={self.name}: takes images, of 3 x 3 pixels at least; use dataset=digits, mnist")
         height, width = config.dataset.image[:2]
-        if min(height, width) < 3:
-            raise ConfigError(f"kernel={self.name}: takes images of 3 x 3 pixels at least")
         try:
             images = config.training_size()
         except DataError as error:
