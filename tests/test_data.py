@@ -7,9 +7,11 @@ import io
 import pickle
 import struct
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import linalg
 
 from kfx.config.compose import load
 from kfx.data import Dataset, files, images, preprocess, synthetic
@@ -191,6 +193,33 @@ def test_preprocess_uses_training_statistics_alone():
         preprocess(data, ["whiten"])
 
 
+def test_channels_are_normalized_as_wholes():
+    rng = np.random.default_rng(0)
+    x, other = rng.normal(3, 2, (50, 2, 4, 4)) * [[[1]], [[5]]], rng.normal(size=(5, 2, 4, 4))
+    made = preprocess(Dataset("i", x, np.zeros((50, 1)), other, np.zeros((5, 1))), ["normalize_channels"])
+    np.testing.assert_allclose(made.x_train.mean(axis=(0, 2, 3)), 0, atol=1e-12)
+    np.testing.assert_allclose(made.x_train.std(axis=(0, 2, 3)), 1)
+    np.testing.assert_allclose(made.x_test[:, 1], (other[:, 1] - x[:, 1].mean()) / x[:, 1].std())
+
+
+@pytest.mark.parametrize("unit", ["absolute", "mean_eigenvalue"])
+def test_zca_whitens_by_the_training_points_and_stays_near_them(unit):
+    rng = np.random.default_rng(0)
+    mixing = rng.normal(size=(12, 12))
+    x, other = rng.normal(1, 1, (400, 12)) @ mixing, rng.normal(size=(30, 12)) @ mixing
+    data = Dataset("i", x.reshape(-1, 3, 2, 2), np.zeros((400, 1)), other.reshape(-1, 3, 2, 2), np.zeros((30, 1)))
+    nearly = preprocess(data, ["zca"], 1e-10, unit).x_train.reshape(400, 12)
+    np.testing.assert_allclose(np.cov(nearly.T, bias=True), np.eye(12), atol=1e-6)
+    made, covariance = preprocess(data, ["zca"], 0.1, unit), np.cov(x.T, bias=True)
+    added = 0.1 * (np.trace(covariance) / 12 if unit == "mean_eigenvalue" else 1.0)
+    expected = np.linalg.inv(linalg.sqrtm(covariance + added * np.eye(12)))
+    np.testing.assert_allclose(made.x_test.reshape(30, 12), (other - x.mean(axis=0)) @ expected, atol=1e-9)
+    alone = preprocess(replace(data, x_test=data.x_test[:3]), ["zca"], 0.1, unit)
+    np.testing.assert_allclose(alone.x_train, made.x_train)
+    same = Dataset("i", np.ones((9, 4)), np.zeros((9, 1)), np.ones((2, 4)), np.zeros((2, 1)))
+    assert np.all(preprocess(same, ["zca"], 0.1, unit).x_train == 0)
+
+
 # ---- files
 
 
@@ -233,10 +262,30 @@ def test_broken_idx_files(tmp_path, damage, message):
         images.read_idx(path, (28, 28))
 
 
-def cifar_batch(n=4, **changes):
+def cifar_batch(n=4, key="labels", classes=10, **changes):
     rng = np.random.default_rng(0)
-    content = {"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8), "labels": [i % 10 for i in range(n)]}
+    content = {"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8), key: [i % classes for i in range(n)]}
     return pickle.dumps({**content, **changes}, protocol=4)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the published file")
+def test_cifar_100_is_read_by_its_fine_labels(in_folder):
+    folder = in_folder / "cache/cifar100/cifar-100-python"
+    folder.mkdir(parents=True)
+    coarse = {"coarse_labels": [0] * 300}
+    for name in ("train", "test"):
+        (folder / name).write_bytes(cifar_batch(300, "fine_labels", 100, **coarse))
+    data = built("dataset=cifar100", "dataset.n_train=250", "dataset.n_test=20", "evaluation.n_interpolation=[10]")
+    assert data.x_train.shape == (250, 3, 32, 32)
+    assert data.y_train.shape == (250, 100)
+    assert np.abs(data.x_train).max() <= 1
+    few = built("dataset=cifar100", "dataset.classes=[99,40]", "dataset.n_test=2", "evaluation.n_interpolation=[2]")
+    assert few.y_train.shape == (6, 2)
+    (folder / "train").write_bytes(cifar_batch(300))
+    with pytest.raises(DataError, match="not a CIFAR-100 python batch"):
+        built("dataset=cifar100", "dataset.n_train=251", "evaluation.n_interpolation=[10]")
+    with pytest.raises(ConfigError, match="from 0 to 99"):
+        built("dataset=cifar100", "dataset.classes=[1,100]")
 
 
 class Hostile:

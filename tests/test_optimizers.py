@@ -21,10 +21,12 @@ from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
 from kfx.optimizers.loop import Optimizer, Question, Row
 from kfx.optimizers.loss import Loss
+from kfx.optimizers.schedules import Milestones, Plateau
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import FixedSampler
 from tests.fits import Rows, bumps, points
+from tests.words import SMALL
 
 
 def descent(rule, objective=rho, **changes):
@@ -316,3 +318,41 @@ def test_a_parameter_at_its_bound_is_an_event_and_a_line(kfx, in_folder):
     assert np.flatnonzero(trace["event"].astype(str) == "at_bound").tolist() == [first + 99]
     assert "note        sigma stayed at its bound 5 for 100 iterations" in out
     assert ",at_bound," in (in_folder / "r/history.csv").read_text()
+
+
+# ---- schedules
+
+
+def test_the_rate_falls_at_milestones():
+    schedule = Milestones([0.4, 0.8], 0.1)
+    schedule.start(10, 3)
+    assert [schedule.factor(i) for i in range(10)] == pytest.approx([1] * 4 + [0.1] * 4 + [0.01] * 2)
+
+
+@pytest.mark.parametrize("period", [2, None])
+def test_the_rate_falls_on_a_plateau_as_torch_has_it(period):
+    rng = np.random.default_rng(0)
+    means = np.concatenate([np.linspace(3, 1, 6), 1 + 0.1 * rng.random(30)])
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=3, factor=0.1, eps=0)
+    ours = Plateau(period, 3, 0.1)
+    ours.start(100, 2)
+    for i, mean in enumerate(means):
+        for each in (mean - 0.05, mean + 0.05):
+            assert ours.factor(i) == pytest.approx(optimizer.param_groups[0]["lr"])
+            ours.hear(each)
+        theirs.step(mean)
+        resumed = Plateau(period, 3, 0.1)
+        resumed.start(100, 2)
+        resumed.restore(ours.state())
+        ours = resumed
+    assert ours.factor(0) < 0.01
+
+
+def test_the_rate_in_use_is_in_the_trace(kfx):
+    words = [*SMALL, "kernel=rbf", "optimizer=sgd", "optimizer.learning_rate=0.5", "optimizer.schedule=milestones"]
+    assert kfx("run", *words, "optimizer.milestones=[0.5]", "hydra.run.dir=r")[0] == 0
+    trace = load_run("r").trace
+    np.testing.assert_allclose(trace["diagnostic.learning_rate"], [0.5] * 3 + [0.05] * 3)
+    assert kfx("run", *[w for w in words if "schedule" not in w], "hydra.run.dir=s")[0] == 0
+    assert "diagnostic.learning_rate" not in load_run("s").trace

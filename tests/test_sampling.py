@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from kfx import load_run
 from kfx.kernels import RBF
@@ -11,7 +12,15 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import loo, rho
 from kfx.optimizers.loss import Loss
-from kfx.sampling.samplers import Batch, DynamicSampler, FixedSampler, LinearSampler, sample_size
+from kfx.sampling.samplers import (
+    Batch,
+    DynamicSampler,
+    EpochSampler,
+    FixedSampler,
+    LinearSampler,
+    sample_size,
+    viewed,
+)
 from tests.fits import bumps, points
 
 
@@ -24,6 +33,43 @@ def test_batches_lead_with_their_sample_and_follow_the_seed():
     assert not np.array_equal(batch.indices, sampler.draw(Streams(4)["batches"]).indices)
     assert FixedSampler(None, 0.5).start(*points(7)).draw(Streams(0)["batches"]).indices.shape == (7,)
     assert [sample_size(2, 0.01), sample_size(2, 0.99), sample_size(600, 0.5)] == [1, 1, 300]
+
+
+def test_an_epoch_has_every_point_once():
+    sampler, rng = EpochSampler(8, 0.5).start(*points(20)), np.random.default_rng(0)
+    batches = [sampler.draw(rng, i) for i in range(6)]
+    assert [len(batch.indices) for batch in batches] == [8, 8, 4, 8, 8, 4]
+    assert [batch.sample_size for batch in batches] == [4, 4, 2, 4, 4, 2]
+    for first in (0, 3):
+        assert sorted(np.concatenate([batch.indices for batch in batches[first : first + 3]])) == list(range(20))
+    assert not np.array_equal(batches[0].indices, batches[3].indices)
+    # one that goes on from a state draws what the first would have drawn
+    other, later = EpochSampler(8, 0.5).start(*points(20)), np.random.default_rng(0)
+    for _ in range(4):
+        other.draw(later)
+    kept = other.state()
+    resumed = EpochSampler(8, 0.5).start(*points(20))
+    resumed.restore(kept)
+    np.testing.assert_array_equal(resumed.draw(later).indices, batches[4].indices)
+    assert resumed.shown(batches[4]) == {"epoch": 2}
+    alone = EpochSampler(8, 0.5).start(*points(17))
+    assert [len(alone.draw(rng).indices) for _ in range(4)] == [8, 8, 8, 8], "a batch of one point is none"
+
+
+def test_views_move_and_mirror_images():
+    x = torch.arange(2 * 3 * 4 * 5, dtype=torch.float64).reshape(2, 3, 4, 5) + 1
+    made = viewed(x, torch.tensor([[1, -2, 0], [0, 0, 1]]))
+    expected = np.zeros((3, 4, 5))
+    expected[:, 1:, :3] = x[0, :, :3, 2:]
+    np.testing.assert_array_equal(made[0], expected)
+    np.testing.assert_array_equal(made[1], x[1].flip(2))
+    sampler = FixedSampler(30, augment=["crop", "flip"], padding=2)
+    batch = sampler.start(x.repeat(20, 1, 1, 1), torch.zeros(40, 1)).draw(np.random.default_rng(0))
+    assert set(batch.views[:, 0]) == set(batch.views[:, 1]) == {-2, -1, 0, 1, 2}
+    assert set(batch.views[:, 2]) == {0, 1}
+    plain = FixedSampler(30).start(x.repeat(20, 1, 1, 1), torch.zeros(40, 1)).draw(np.random.default_rng(0))
+    np.testing.assert_array_equal(plain.indices, batch.indices)
+    assert plain.views is None
 
 
 def test_streams_do_not_know_each_other():
