@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kfx import load_run
@@ -91,6 +92,38 @@ def test_compare_says_what_it_compares(kfx, in_folder):
     assert row["rho_final"] == pytest.approx(held_out["trained"]["mean"])
     kfx("compare", "s", "--by", "optimizer", "--latex", "t.tex")
     assert "data set digits" in (in_folder / "t.tex").read_text()
+
+
+def test_compare_tests_what_is_worse_than_the_best(kfx, in_folder):
+    from scipy.stats import ttest_ind
+
+    words = ["dataset=digits", "dataset.n_train=80", "dataset.n_test=60", "sampler.batch_size=30", "figures=false"]
+    words += ["optimizer.iterations=1", "evaluation.batches=0", "device.precision_check=off"]
+    assert kfx("run", "-m", *words, "kernel.sigma=0.02,0.5,3", "seed=range(4)", "hydra.sweep.dir=s")[0] == 0
+    code, out, _ = kfx("compare", "s", "--by", "kernel.sigma", "--csv", "t.csv", "--latex", "t.tex", "--se")
+    assert code == 0
+    import pandas as pd
+
+    table = pd.read_csv("t.csv")
+    values = {
+        sigma: [e["mean"] for e in map(_accuracy, range(12)) if e["sigma"] == sigma] for sigma in table["kernel.sigma"]
+    }
+    best = values[table["kernel.sigma"][0]]
+    for _, row in table.iterrows():
+        own = values[row["kernel.sigma"]]
+        assert row["accuracy_se"] == pytest.approx(np.std(own, ddof=1) / 2)
+        p = 1.0 if own is best else ttest_ind(own, best, equal_var=False, alternative="less").pvalue
+        assert row["accuracy_p"] == pytest.approx(p)
+    assert "mean ± se over seeds" in " ".join(out.split())
+    assert out.count(" *") == 1 + sum(table["accuracy_p"] >= 0.05)
+    assert (in_folder / "t.tex").read_text().count("textbf") == sum(table["accuracy_p"] >= 0.05)
+
+
+def _accuracy(job):
+    run = load_run(f"s/{job}")
+    rows = run.metrics["evaluation"]
+    found = next(row for row in rows if row["metric"] == "accuracy" and row["kernel"] == "trained")
+    return found | {"sigma": run.config.kernel.sigma}
 
 
 def test_gradients_are_not_lost_in_silence():

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kfx.outcomes import ConfigError
 
+_LEVEL = 0.05
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
@@ -25,6 +27,7 @@ def add(commands: Any) -> None:
     compare.add_argument("--kernel", default="trained", help="which kernel's evaluation (default: trained)")
     compare.add_argument("--n-interpolation", type=int, help="which N_I (default: the largest)")
     compare.add_argument("--mix", action="store_true", help="average runs that differ in more than their seed")
+    compare.add_argument("--se", action="store_true", help="standard errors of the means in place of deviations")
     compare.add_argument("--csv", type=Path, help="write the table here")
     compare.add_argument("--latex", type=Path, help="write it in LaTeX here")
     compare.add_argument("--figure", type=Path, help="draw it with error bars here")
@@ -48,6 +51,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)
     frame = table(runs, by, parsed.metric, parsed.mix)
+    frame.attrs["spread"] = "se" if parsed.se else "sd"
     Console(width=None if sys.stdout.isatty() else 180).print(screen(frame, by, parsed.metric))
     for path, write in (
         (parsed.csv, lambda path: frame.to_csv(path, index=False)),
@@ -65,23 +69,35 @@ def _compare(parsed: argparse.Namespace) -> int:
 def _curve_of(parsed: argparse.Namespace, by: Sequence[str]) -> Figure:
     from kfx.record.comparison import over_sizes
 
-    return curve(over_sizes(parsed.paths, by, parsed.metric, parsed.kernel, parsed.mix), by, parsed.metric)
+    frame = over_sizes(parsed.paths, by, parsed.metric, parsed.kernel, parsed.mix)
+    frame.attrs["spread"] = "se" if parsed.se else "sd"
+    return curve(frame, by, parsed.metric)
 
 
 def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
     """The table for the screen."""
     from rich.table import Table
 
-    shown = Table(title=f"{metric}: mean ± sd over seeds · {frame.attrs['title']}")
+    note = f"* not worse than the best by Welch's one-tailed test at {_LEVEL:.0%}"
+    is_tested = bool((frame[f"{metric}_p"] < 1).any())
+    title = f"{metric}: mean ± {_spread(frame)} over seeds · {frame.attrs['title']}"
+    shown = Table(title=title, caption=note if is_tested else None)
     for key in by:
         shown.add_column(key)
     columns = _columns(metric, frame)
     for name in ("n", *(head for _, head, _ in columns)):
         shown.add_column(name, justify="right", no_wrap=True)  # a number stays in one piece
     for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits) for name, _, digits in columns]
+        cells = [_with_spread(row, name, digits, _spread(frame)) for name, _, digits in columns]
+        if is_tested:
+            cells[0] += " *" if row[f"{metric}_p"] >= _LEVEL else "  "
         shown.add_row(*(str(row[key]) for key in by), str(row["n"]), *cells)
     return shown
+
+
+def _spread(frame: pd.DataFrame) -> str:
+    """What is shown beside means: `sd`, or `se`."""
+    return str(frame.attrs.get("spread", "sd"))
 
 
 def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str, int]]:
@@ -97,8 +113,8 @@ def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str, int]]:
     ]
 
 
-def _with_spread(row: dict[Any, Any], name: str, digits: int) -> str:
-    spread = row[f"{name}_sd"]
+def _with_spread(row: dict[Any, Any], name: str, digits: int, of: str) -> str:
+    spread = row[f"{name}_{of}"]
     return f"{row[name]:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
 
 
@@ -107,14 +123,17 @@ def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
     columns = _columns(metric, frame)
     heads = [*by, "n", *(head.replace("rho", r"$\rho$") for _, head, _ in columns)]
     lines = [
-        f"% {metric}: mean and standard deviation over seeds; {frame.attrs['title'].replace(' · ', ', ')}",
+        f"% {metric}: mean and {_spread(frame)} over seeds; {frame.attrs['title'].replace(' · ', ', ')}",
+        f"% bold: not worse than the best by Welch's one-tailed test at {_LEVEL:.0%}".replace("5%", r"5\%"),
         rf"\begin{{tabular}}{{{'l' * len(by)}{'r' * (len(heads) - len(by))}}}",
         r"\toprule",
         " & ".join(_escaped(head) for head in heads) + r" \\",
         r"\midrule",
     ]
     for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits).replace("±", r"$\pm$") for name, _, digits in columns]
+        cells = [_with_spread(row, name, digits, _spread(frame)).replace("±", r"$\pm$") for name, _, digits in columns]
+        if row[f"{metric}_p"] >= _LEVEL:
+            cells[0] = rf"\textbf{{{cells[0]}}}"
         lines.append(" & ".join([*(_escaped(str(row[key])) for key in by), str(row["n"]), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -140,7 +159,7 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
 
     drawn, (axes,) = figure(height=1.2 + 0.42 * len(frame))
     places = np.arange(len(frame))[::-1]
-    spread = frame[f"{metric}_sd"].fillna(0.0)
+    spread = frame[f"{metric}_{_spread(frame)}"].fillna(0.0)
     axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
     axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
     axes.set(xlabel=f"{metric} (mean ± sd over seeds)", ylim=(-0.6, len(frame) - 0.4))
@@ -161,14 +180,19 @@ def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
         axes.errorbar(
             rows["n_interpolation"],
             above_noise(values),
-            yerr=rows[f"{metric}_sd"].fillna(0.0),
+            yerr=rows[f"{metric}_{_spread(frame)}"].fillna(0.0),
             color=COLOURS[i % len(COLOURS)],
             marker=MARKERS[i % len(MARKERS)],
             capsize=3,
             label=" · ".join(map(str, names)),
         )
     what = f"1 − {metric}" if is_accuracy else metric
-    axes.set(xlabel="interpolation points $N_I$", ylabel=f"{what} (mean ± sd over seeds)", xscale="log", yscale="log")
+    axes.set(
+        xlabel="interpolation points $N_I$",
+        ylabel=f"{what} (mean ± {_spread(frame)} over seeds)",
+        xscale="log",
+        yscale="log",
+    )
     sizes = sorted(frame["n_interpolation"].unique())
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()

@@ -104,7 +104,8 @@ def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
-    """Mean and standard deviation over seeds for each value of the keys `by`, best first.
+    """Mean and standard deviation over seeds for each value of the keys `by`, best first, and how likely a row would be
+    so much worse than the best by chance (`<metric>_p`: Welch's one-tailed test).
 
     A group name stands for its option: `kernel` for `kernel.name`. ConfigError where runs of one row differ in more
     than their seed, unless `mix`.
@@ -119,21 +120,43 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
     if not mix:
         for places in groups.indices.values():
             _refuse_mixtures({str(k): v for k, v in settings.iloc[places[0]].items()}, keys, [runs[i] for i in places])
-    rows = []
+    rows, values = [], []
     for _, members in groups:
         own = measured.loc[members.index]
         row = settings.loc[members.index[0]].to_dict() | {"n": len(own)}
         for name in own:
-            row |= {name: own[name].mean(skipna=False), f"{name}_sd": own[name].std(skipna=False)}
+            sd = own[name].std(skipna=False)
+            row |= {name: own[name].mean(skipna=False), f"{name}_sd": sd, f"{name}_se": sd / math.sqrt(len(own))}
         rows.append(row)
-    frame = pd.DataFrame(rows)
-    frame = frame.sort_values(metric, ascending=not metric.endswith("accuracy"), ignore_index=True, kind="stable")
+        values.append(own[metric].to_numpy(dtype=float))
+    frame, more_is_better = pd.DataFrame(rows), metric.endswith(("accuracy", "log_likelihood"))
+    frame[f"{metric}_p"] = _p_of_being_worse(values, more_is_better)
+    frame = frame.sort_values(metric, ascending=not more_is_better, ignore_index=True, kind="stable")
     frame.attrs["other_objective"] = any(run.settings.get("objective.name") != "rho" for run in runs)
     frame.attrs["title"] = " · ".join(
         f"{name} {', '.join(sorted({str(run.settings.get(key)) for run in runs}))}"
         for name, key in (("data set", "dataset.name"), ("kernel", "kernel.name"), ("N_I", "n_interpolation"))
     )
     return frame
+
+
+def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> list[float]:
+    """Of each row the p-value of Welch's one-tailed test that it is worse than the best, 1 for the best itself; NaN
+    where one of the two has fewer than two values, or they do not vary."""
+    from scipy.stats import ttest_ind
+
+    means = np.array([each.mean() for each in values])
+    if not np.isfinite(means).any():
+        return [math.nan] * len(values)
+    best = values[int(np.nanargmax(means) if more_is_better else np.nanargmin(means))]
+    worse = "less" if more_is_better else "greater"
+
+    def p(each: np.ndarray) -> float:
+        if min(len(each), len(best)) < 2 or not np.isfinite(each).all() or each.var() + best.var() == 0:
+            return math.nan
+        return 1.0 if each is best else float(ttest_ind(each, best, equal_var=False, alternative=worse).pvalue)
+
+    return [p(each) for each in values]
 
 
 def over_sizes(paths: Sequence[Path], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
