@@ -431,8 +431,12 @@ def test_settled_kernels_treat_each_point_by_itself():
     torch.testing.assert_close(compare.gram(mapped(x)), settled.gram(x))
     torch.testing.assert_close(compare.gram(mapped(x[:4]), mapped(x)), settled.gram(x[:4], x))
     names, grams = zip(*settled.inner_grams(x), strict=True)
-    assert names == ("stage1_block1", "stage2_block1", "top")
-    torch.testing.assert_close(grams[-1], settled.gram(x))
+    layers = ("stage1_block1", "stage2_block1", "top")
+    assert names == tuple(itertools.chain.from_iterable((name, f"{name}.explained") for name in layers))
+    torch.testing.assert_close(grams[-2], settled.gram(x))
+    off = ~torch.eye(len(x), dtype=torch.bool)
+    torch.testing.assert_close(grams[-1][off], grams[-2][off])
+    assert bool((grams[-1].diagonal() <= grams[-2].diagonal() * (1 + 1e-12)).all())
     local = machine().kernel
     assert local.settled(x) is local
 

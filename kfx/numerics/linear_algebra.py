@@ -14,11 +14,17 @@ from kfx.outcomes import Event, NumericalError
 _MAX_EIGENVALUE_SIZE = 2000
 
 
+def jitters(dtype: torch.dtype, diagonal: torch.Tensor) -> tuple[float, float, float]:
+    """What is tried on the diagonal of a matrix that has no Cholesky factor: machine epsilon of its dtype times its
+    trace, then ten times as much, three times in all."""
+    step = torch.finfo(dtype).eps * float(diagonal.abs().sum(dtype=torch.float64))
+    return step, 10 * step, 100 * step
+
+
 def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     """Lower factor L of A = Θ + λI = LLᵀ in float64.
 
-    On failure a jitter goes onto the diagonal, first machine epsilon of Θ's dtype times its trace, then ten
-    times as much, three times in all; then `NumericalError` (not_positive_definite).
+    On failure a jitter goes onto the diagonal, see `jitters`; then `NumericalError` (not_positive_definite).
     """
     matrix = gram.to(torch.float64, copy=True)
     matrix.diagonal().add_(regularization)
@@ -31,9 +37,8 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     diagonal = matrix.diagonal()
     if not bool(torch.isfinite(matrix).all()):
         raise NumericalError(Event.DIVERGED, "the Gram matrix has entries that are not finite")
-    step = torch.finfo(gram.dtype).eps * float(diagonal.abs().sum())
     added = 0.0
-    for jitter in (step, 10 * step, 100 * step):
+    for jitter in jitters(gram.dtype, diagonal):
         diagonal += jitter - added
         added = jitter
         factor, info = torch.linalg.cholesky_ex(matrix)

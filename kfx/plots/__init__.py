@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from kfx.files import read_rows
-from kfx.plots import conductivity, curve, draws, evaluation, flow, landscape, precision, surrogate, trace
+from kfx.plots import conductivity, curve, draws, evaluation, flow, landscape, layers, precision, surrogate, trace
 from kfx.record.reading import load_run
 
 
@@ -28,6 +28,7 @@ def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
         "flow_errors" if (directory / "flow.csv").is_file() else "errors": flow.errors(run),
         "flow_field": flow.boundary_and_field(run),
         "conductivity": conductivity.conductivities(run),
+        "layers": layers.layers(run),
         "draws": draws.best_and_worst(run),
         "curve": curve.fitted_curve(run),
         "convergence": surrogate.convergence(run),

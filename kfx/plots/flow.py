@@ -180,7 +180,7 @@ def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted
         panel.plot(curve.index, curve, "-", **_look(i, len(curve)), label=label)
     if len(of_head):
         curve = of_head.groupby(counted)["value"].mean()
-        panel.plot(curve.index, curve, "--", color=DATA, linewidth=1.3, label="linear head")
+        panel.plot(curve.index, curve, "--", color=DATA, linewidth=1.3, label="its head")
     finite = rows["value"][rows["value"] > 0]
     if len(finite) and finite.max() > 20 * finite.min():
         panel.set_yscale("log")

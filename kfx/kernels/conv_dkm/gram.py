@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from kfx.numerics.incidents import report_jitter
+from kfx.numerics.linear_algebra import jitters
 from kfx.outcomes import Event, NumericalError
-
-_TIMES = (0.0, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,14 @@ def factor(matrix: torch.Tensor) -> torch.Tensor:
 
     NumericalError (not_positive_definite) where that does not help.
     """
-    step = torch.finfo(matrix.dtype).eps * float(matrix.detach().diagonal().abs().sum())
-    for times in _TIMES:
-        jittered = matrix + times * step * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        found, info = torch.linalg.cholesky_ex(jittered if times else matrix)
+    found, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0:
+        return found
+    for jitter in jitters(matrix.dtype, matrix.detach().diagonal()):
+        eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        found, info = torch.linalg.cholesky_ex(matrix + jitter * eye)
         if int(info) == 0:
-            if times:
-                report_jitter(times * step)
+            report_jitter(jitter)
             return found
     if not bool(torch.isfinite(matrix).all()):
         raise NumericalError(Event.DIVERGED, "a Gram matrix of inducing points has entries that are not finite")

@@ -134,7 +134,8 @@ class ConvDKM(ModuleKernel):
         return gram.detach().clone(), pull
 
     def inner_grams(self, x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """The kernel of each block between images, (n, n): its Gram matrix pooled over positions, as by the top."""
+        """The kernel of each block between images, (n, n): its Gram matrix pooled over positions, as by the top; and
+        by itself what inducing points explain of it, `….explained`, without the correction of the diagonal."""
         kernel = self if self._is_settled else self.settled(x)
         module, pool = kernel._bound(kernel._weights(x)), AveragePooling()
         with torch.no_grad():
@@ -146,7 +147,9 @@ class ConvDKM(ModuleKernel):
                     whole = pooled[0].having(
                         pooled[0].ii, torch.cat([g.ti for g in pooled]), torch.cat([g.t for g in pooled])
                     )
-                    yield name.removesuffix("_normalization"), nystrom(whole)
+                    name, features = name.removesuffix("_normalization"), _features(whole)
+                    yield name, nystrom(whole)
+                    yield f"{name}.explained", features @ features.mT
 
     def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
         def mapped(x: torch.Tensor) -> torch.Tensor:
