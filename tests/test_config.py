@@ -40,14 +40,16 @@ def with_option(raw, group, name, **values):
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name, usual):
-    small = {"n_train": 200} if name in ("mnist", "fashion_mnist", "cifar10") else {}
+    small = {"n_train": 200} if name in ("mnist", "fashion_mnist", "cifar10", "cifar100") else {}
     raw = with_option(usual, group, name, **small)
-    if name in ("cnngp", "network_features", "cross_entropy"):
+    if name in ("cnngp", "network_features", "cross_entropy", "conv_dkm", "elbo"):
         raw = with_option(raw, "dataset", "digits")
     if name == "greens_function":
         raw = with_option(raw, "dataset", "elliptic_1d")
     if name == "cross_entropy":
         raw = with_option(raw, "kernel", "network_features")
+    if name in ("conv_dkm", "elbo"):
+        raw = with_option(with_option(raw, "kernel", "conv_dkm"), "objective", "elbo")
     node = getattr(check(raw), group)
     assert node.name == name
     assert description(group, name)
@@ -67,6 +69,7 @@ def test_bounds_and_defaults_are_those_of_the_class(name):
     option = OPTIONS["kernel"][name]
     suits = "elliptic_1d" if name == "greens_function" else "digits"
     raw = with_option(with_option(without_hydra(composed([])), "kernel", name), "dataset", suits)
+    raw = with_option(raw, "objective", "elbo") if option.is_deep else raw
     kernel = check(raw).kernel.build((8, 8))
     assert isinstance(kernel, Kernel)
     assert option.default_bounds() == dict(type(kernel).default_bounds)
@@ -100,11 +103,12 @@ def test_every_experiment_has_a_list_of_overrides_that_ends_in_seconds(name):
 def test_legal_pairs_are_those_that_check():
     found = set(pairs())
     kernels, optimizers = OPTIONS["kernel"], OPTIONS["optimizer"]
-    of_few = set(itertools.product(set(kernels) - {"greens_function", "network_features"}, optimizers))
+    of_few = set(itertools.product(set(kernels) - {"greens_function", "network_features", "conv_dkm"}, optimizers))
     assert {(k, o) for k, o in of_few if o != "sklearn_gpr"} <= found
     assert {o for k, o in found if k == "greens_function"} == {
         *("none", "sgd", "nesterov", "adam", "finite_difference", "grid"),
     }
+    assert {o for k, o in found if k == "conv_dkm"} == {"none", "sgd", "nesterov", "adam"}
     assert {o for k, o in found if k == "network_features"} == {
         *("none", "sgd", "nesterov", "adam", "flow_euler", "flow_rk45", "hybrid"),
     }

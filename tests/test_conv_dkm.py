@@ -593,7 +593,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(kfx, tmp_path, monkeypatch):
         ([*SMALL, "kernel.regularization_strength=-1"], "kernel.regularization_strength=-1.0: expected a number >= 0"),
         ([*SMALL, "kernel.strides=[1,2]"], "kernel.strides=[1, 2]: expected 3 numbers, as inducing=[4, 5, 6] has"),
         ([*SMALL, "kernel.inducing=[4,1,6]"], "kernel.inducing=[4, 1, 6]: expected a list of whole numbers >= 2"),
-        ([*SMALL, "sampler=dynamic"], "objective=elbo: takes one sample a batch"),
+        ([*SMALL, "sampler=dynamic"], "objective=elbo: has one sample a batch"),
         ([*SMALL, "kernel.starts=2"], "objective=elbo: trains all parameters"),
         ([*SMALL, "optimizer=bayesian"], "objective=elbo: is minimised by gradients"),
         ([*SMALL, "optimizer.milestones=[0.5,0.4]"], "expected a list of rising numbers > 0 and < 1"),

@@ -72,6 +72,35 @@ class ObjectiveOption(Option, abc.ABC):
 
 
 @dataclass
+class HeadOption(ObjectiveOption):
+    """An objective that trains a head of the kernel's own on classes, and no function of Gram matrices: a subclass has
+    `own_loss`, `start` and `recorded`."""
+
+    has_head = True
+
+    def build(self) -> Objective:
+        raise TypeError(f"objective={self.name} is no function of a Gram matrix: see own_loss")
+
+    def check(self, config: Config) -> None:
+        if not config.dataset.has_classes:
+            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
+        if config.sampler.follows_rho or config.sampler.samples > 1:
+            raise ConfigError(
+                f"objective={self.name}: has one sample a batch, of the same size; use sampler=fixed or epochs, and "
+                "sampler.samples=1"
+            )
+        if config.kernel.starts > 1 or config.kernel.trainable is not None:
+            raise ConfigError(
+                f"objective={self.name}: trains all parameters; leave kernel.starts and kernel.trainable out"
+            )
+
+    def require_classes(self, y: torch.Tensor) -> None:
+        """ConfigError for targets of one output."""
+        if y.shape[1] == 1:
+            raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
+
+
+@dataclass
 class _Named(ObjectiveOption):
     """An objective that is a function of the option's name in `kfx.objectives`; fields are its keywords."""
 

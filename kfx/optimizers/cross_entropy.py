@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.registry import Config, from_to, not_negative, option
-from kfx.objectives.options import ObjectiveOption
+from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 
 
 @option("objective", "cross_entropy", "For comparison: a linear head on a network's features, trained without kernels")
-class CrossEntropy(ObjectiveOption):
-    has_head = True
+class CrossEntropy(HeadOption):
     quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
 
     dropout: float = from_to(0.25, 0, 1, "share of the features that are dropped in a step")
     inner_weight: float = not_negative(
         0.0, "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
     )
-
-    def build(self) -> Any:
-        raise TypeError("cross-entropy is no function of a Gram matrix: see own_loss")
 
     def own_loss(self, config: Config) -> Callable[..., Loss]:
         from kfx.optimizers.classification import ClassificationLoss
@@ -39,8 +35,7 @@ class CrossEntropy(ObjectiveOption):
     def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         from kfx.kernels.headed import Headed
 
-        if y.shape[1] == 1:
-            raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
+        self.require_classes(y)
         return Headed.over(kernel, x[:1], y.shape[1], rng)
 
     def recorded(self, kernel: Any, values: Mapping[str, Any]) -> Kernel:
@@ -55,14 +50,7 @@ class CrossEntropy(ObjectiveOption):
             raise ConfigError(
                 f"objective={self.name}: trains a network; kernel={config.kernel.name} has none, use network_features"
             )
-        if not config.dataset.has_classes:
-            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
-        if config.sampler.follows_rho or config.sampler.samples > 1:
-            raise ConfigError(f"objective={self.name}: has no rho; use sampler=fixed with sampler.samples=1")
-        if config.kernel.starts > 1 or config.kernel.trainable is not None:
-            raise ConfigError(
-                f"objective={self.name}: trains all weights; leave kernel.starts and kernel.trainable out"
-            )
+        super().check(config)
 
     def check_start(self, config: Config, kernel: Kernel) -> None:
         """ConfigError if the network has no layers to regularize."""

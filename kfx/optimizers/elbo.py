@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.registry import Config, count, one_of, option
-from kfx.objectives.options import ObjectiveOption
+from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 @option("objective", "elbo", "Evidence lower bound a training point, negative: of kernel=conv_dkm (Milsom et al. 2023)")
-class Elbo(ObjectiveOption):
-    has_head = True
+class Elbo(HeadOption):
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
 
@@ -28,9 +27,6 @@ class Elbo(ObjectiveOption):
     kl: str = one_of(
         "sum", "sum", "mean", meaning="of the outputs' KL divergences; mean: over classes, as in the public scripts"
     )
-
-    def build(self) -> Any:
-        raise TypeError("the evidence lower bound is no function of a Gram matrix: see own_loss")
 
     def own_loss(self, config: Config) -> Callable[..., Loss]:
         from kfx.optimizers.evidence import EvidenceLoss
@@ -45,8 +41,7 @@ class Elbo(ObjectiveOption):
     def start(self, kernel: Any, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
         from kfx.kernels.conv_dkm.posterior import WithPosterior
 
-        if y.shape[1] == 1:
-            raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
+        self.require_classes(y)
         try:
             started = kernel.with_patches(x, rng)
         except ValueError as error:
@@ -63,11 +58,4 @@ class Elbo(ObjectiveOption):
     def check(self, config: Config) -> None:
         if not config.kernel.is_deep:
             raise ConfigError(f"objective={self.name}: trains a deep kernel machine; use kernel=conv_dkm")
-        if not config.dataset.has_classes:
-            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
-        if config.sampler.follows_rho or config.sampler.samples > 1:
-            raise ConfigError(f"objective={self.name}: takes one sample a batch; use sampler=epochs or fixed")
-        if config.kernel.starts > 1 or config.kernel.trainable is not None:
-            raise ConfigError(
-                f"objective={self.name}: trains all parameters; leave kernel.starts and kernel.trainable out"
-            )
+        super().check(config)

@@ -44,11 +44,11 @@ def pairs() -> list[tuple[str, str]]:
 def _pairs(known: tuple[str, ...]) -> list[tuple[str, str]]:
     found = []
     for kernel, optimizer in itertools.product(OPTIONS["kernel"], OPTIONS["optimizer"]):
-        raw = copy.copy(_usual(OPTIONS["kernel"][kernel].quick))
-        raw["kernel"], raw["optimizer"] = (
-            OPTIONS["kernel"][kernel].defaults(),
-            OPTIONS["optimizer"][optimizer].defaults(),
-        )
+        quick = OPTIONS["kernel"][kernel].quick
+        raw = copy.copy(_usual((f"kernel={kernel}", *quick) if quick else ()))
+        raw["optimizer"] = OPTIONS["optimizer"][optimizer].defaults()
+        if not quick:
+            raw["kernel"] = OPTIONS["kernel"][kernel].defaults()
         try:
             check_start(check(raw))
         except ConfigError:

@@ -33,6 +33,7 @@ EVALUATIONS = {"test points": [], "folds": ["dataset.n_test=0", "evaluation=k_fo
 SOME = [
     *((kernel, "hybrid") for kernel in ("cnngp", "nngp", "rbf_network", "network_features")),
     ("network_features", "adam"),
+    ("conv_dkm", "adam"),
     ("greens_function", "sgd"),
 ]
 CASES = [

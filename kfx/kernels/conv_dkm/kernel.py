@@ -29,7 +29,8 @@ _MEAN = ".mean"
 class ConvDKM(ModuleKernel):
     """K(x, x') = K_ti K_ii⁻¹ K_it of the top layer, on the diagonal k_tt: the Nyström kernel of a deep kernel machine.
 
-    architecture: what its layers are; their numbers are its parameters, drawn by torch, every G_ii at its K_ii.
+    architecture: what its layers are; their numbers are its parameters, drawn by torch, patches too and every G_ii the
+    identity, until `with_patches` starts it from images.
     likelihood: `categorical` or `gaussian`, of what a posterior over its inducing points predicts.
 
     A normalization by the points at hand, `batch` or `location`, takes those of the batch in a fit, of y in K(x, y),
@@ -47,7 +48,6 @@ class ConvDKM(ModuleKernel):
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
         module = architecture.build()
-        _put_at_kernels(module, architecture.image)
         blocks = {name: weights.detach() for name, weights in module.named_parameters()}
         moved = [name for name, weights in module.named_parameters() if weights.requires_grad]
         self.signed = frozenset(blocks)
