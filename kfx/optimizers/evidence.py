@@ -7,6 +7,8 @@ import zlib
 
 import torch
 
+from kfx.kernels.base import Kernel
+from kfx.kernels.conv_dkm.gram import InducingGram
 from kfx.kernels.conv_dkm.kernel import nystrom
 from kfx.kernels.conv_dkm.posterior import WithPosterior, outputs
 from kfx.kernels.regularized import Regularized
@@ -63,11 +65,7 @@ class EvidenceLoss(Loss):
                 names = ("expected_log_likelihood", "kl", *(f"penalty.{name}" for name in tape.made.penalties))
                 right = mean.argmax(dim=1) == y.argmax(dim=1)
                 shown = {**dict(zip(names, parts, strict=True)), "train_accuracy": float(right.double().mean())}
-                with torch.no_grad():
-                    factored = Factored(nystrom(tape.made))
-                    regularization = kernel.own_regularization or self.regularization
-                    effective = regularization.of(factored.gram)
-                    relative_error, _ = rho(factored, y, batch.sample_size, regularization, False)
+                effective, relative_error = self._rho(kernel, tape.made, y, batch)
                 if gradient:
                     slope = self.kernel._flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
                 if not (math.isfinite(number) and (slope is None or is_finite(slope))):
@@ -80,6 +78,16 @@ class EvidenceLoss(Loss):
         return Evaluation(
             vector, number, relative_error, slope, effective, incidents.jitter, events, detail, measured=shown
         )
+
+    @torch.no_grad()
+    def _rho(self, kernel: Kernel, top: InducingGram, y: torch.Tensor, batch: Batch) -> tuple[float, float]:
+        """λ and ρ of the top layer's kernel; NaN where they cannot be had, which costs the fit nothing."""
+        try:
+            factored, regularization = Factored(nystrom(top)), kernel.own_regularization or self.regularization
+            value, _ = rho(factored, y, batch.sample_size, regularization, False)
+            return regularization.of(factored.gram), value
+        except NumericalError:
+            return math.nan, math.nan
 
     def _generator(self, batch: Batch) -> torch.Generator:
         return torch.Generator(self.x.device).manual_seed(zlib.crc32(batch.indices.tobytes()))
