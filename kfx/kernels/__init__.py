@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from kfx.kernels.base import Kernel, Product, Scaled, Sum
     from kfx.kernels.cnngp.kernel import CNNGP
     from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
+    from kfx.kernels.conv_dkm.kernel import ConvDKM
     from kfx.kernels.dot_product import Linear, Polynomial
     from kfx.kernels.formula import Formula
     from kfx.kernels.greens_function import GreensFunction
@@ -22,6 +23,7 @@ __all__ = [
     "NNGP",
     "RBF",
     "Conv2d",
+    "ConvDKM",
     "Erf",
     "Formula",
     "GreensFunction",
@@ -43,6 +45,7 @@ __all__ = [
 
 _HOMES = {
     "CNNGP": "cnngp.kernel",
+    "ConvDKM": "conv_dkm.kernel",
     "Formula": "formula",
     "GreensFunction": "greens_function",
     "NNGP": "nngp.kernel",
