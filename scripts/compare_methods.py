@@ -3,9 +3,10 @@
 python scripts/compare_methods.py mnist [--seconds 180] [--train 10000] [--test 2000] [--seed 0] [--folder runs/methods]
 
 How many iterations a method does in that time is measured first, on this machine, in a short run of each; data,
-evaluation and pictures are not counted. Each is then evaluated by kernel ridge regression on all training images; a
-method with a head of its own, as the deep kernel machine's posterior, has its accuracy beside it. Methods run one after
-another: whatever else the machine does, it does to all.
+evaluation and pictures are not counted. Each is then evaluated by kernel ridge regression on all training images; what
+a head of its own predicts, as the deep kernel machine's posterior, stands in a second table. Each has the preprocessing
+that papers use it with, the deep kernel machine alone random crops. Methods run one after another: whatever else the
+machine does, it does to all.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def main() -> None:
         common.append(f"dataset.batches={list(range(1, -(-arguments.train // 10_000) + 1))}".replace(" ", ""))
     chosen = {name: words for name, words in methods(arguments.dataset).items() if arguments.only in name}
     for name, words in chosen.items():
-        short = [*common[:3], *common[4:], *words, f"optimizer.iterations={_TRIAL}", "evaluation.n_interpolation=[100]"]
+        short = [word for word in common if not word.startswith("evaluation.")]
+        short += [*words, f"optimizer.iterations={_TRIAL}", "evaluation.n_interpolation=[100]"]
         trial = run([*short, "evaluation.batches=0", "figures=false"], folder / "trials" / name)
         each = (trial["seconds"].iloc[-1] - trial["seconds"].iloc[_FIRST]) / (_TRIAL - 1 - _FIRST)
         iterations = max(int(arguments.seconds / each), 10)

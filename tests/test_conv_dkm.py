@@ -583,6 +583,29 @@ def test_a_resumed_run_goes_on_bit_for_bit(kfx, tmp_path, monkeypatch):
     assert (tmp_path / "whole/follow.csv").read_text() == (tmp_path / "cut/follow.csv").read_text()
 
 
+def test_a_machine_that_diverged_costs_rows_and_not_the_run(kfx, tmp_path):
+    words = [*SMALL, "optimizer.iterations=4", "optimizer.learning_rate=300", "follow.every=1"]
+    code, out, _ = kfx(
+        "run", *words, "optimizer.max_reinitializations=9", "evaluation.train_error=true", "hydra.run.dir=r"
+    )
+    assert code == 0
+    assert "reinitialized" in (tmp_path / "r/trace.csv").read_text()
+    one = [*SMALL, "optimizer.iterations=1", "optimizer.learning_rate=300", "evaluation.batches=0", "hydra.run.dir=s"]
+    code, _, error = kfx("run", *one)
+    assert code == 1
+    assert "no evaluation of the trained kernel gave a number" in error
+    rows = load_run("s").evaluation
+    assert rows[(rows["kernel"] == "trained") & (rows["metric"] == "head_accuracy")]["value"].isna().all()
+
+
+def test_a_gram_matrix_on_disk_is_that_of_a_machine_with_patches_of_the_images(kfx, tmp_path):
+    assert kfx("gram", *SMALL[:8], "sampler.batch_size=50", "evaluation.n_interpolation=[50]")[0] == 0
+    (found,) = tmp_path.rglob("gram.npy")
+    gram = np.load(found)
+    assert gram.shape == (120, 120)
+    assert np.linalg.eigvalsh(gram)[0] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -600,9 +623,15 @@ def test_a_resumed_run_goes_on_bit_for_bit(kfx, tmp_path, monkeypatch):
         (["dataset=diabetes", "sampler.augment=[flip]"], "sampler.augment=['flip']: dataset diabetes has no images"),
         (
             ["dataset=digits", "optimizer=flow_euler", "kernel=rbf", "sampler.augment=[flip]"],
-            "sampler.augment=['flip']: optimizer=flow_euler moves the images",
+            "sampler.augment=['flip']: optimizer=flow_euler takes images as they are",
         ),
         (["dataset=digits", "optimizer=flow_euler", "kernel=rbf", "sampler=epochs"], "draws from points that move"),
+        (
+            ["dataset=digits", "optimizer=sklearn_gpr", "kernel=rbf", "sampler.augment=[flip]"],
+            "takes images as they are",
+        ),
+        (["dataset=digits", "sampler.augment=[crop]", "sampler.padding=8"], "images have 8 pixels a side"),
+        (["dataset=digits", "sampler=epochs", "sampler.choice=neighbourhood"], "an epoch has every point"),
         (["dataset=diabetes", "dataset.preprocess=[normalize_channels]"], "it has no images; use normalize"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kfx.outcomes import ConfigError
 
 _LEVEL = 0.05
+_NOT_WORSE = "not significantly worse than the best (Welch's one-tailed test, 5 %)"
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +79,7 @@ def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
     """The table for the screen."""
     from rich.table import Table
 
-    note = f"* not worse than the best by Welch's one-tailed test at {_LEVEL:.0%}"
+    note = f"* {_NOT_WORSE}"
     is_tested = bool((frame[f"{metric}_p"] < 1).any())
     title = f"{metric}: mean ± {_spread(frame)} over seeds · {frame.attrs['title']}"
     shown = Table(title=title, caption=note if is_tested else None)
@@ -124,7 +125,7 @@ def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
     heads = [*by, "n", *(head.replace("rho", r"$\rho$") for _, head, _ in columns)]
     lines = [
         f"% {metric}: mean and {_spread(frame)} over seeds; {frame.attrs['title'].replace(' · ', ', ')}",
-        f"% bold: not worse than the best by Welch's one-tailed test at {_LEVEL:.0%}".replace("5%", r"5\%"),
+        *([f"% bold: {_NOT_WORSE}"] if (frame[f"{metric}_p"] < 1).any() else []),
         rf"\begin{{tabular}}{{{'l' * len(by)}{'r' * (len(heads) - len(by))}}}",
         r"\toprule",
         " & ".join(_escaped(head) for head in heads) + r" \\",
@@ -132,7 +133,7 @@ def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
     ]
     for row in frame.to_dict("records"):
         cells = [_with_spread(row, name, digits, _spread(frame)).replace("±", r"$\pm$") for name, _, digits in columns]
-        if row[f"{metric}_p"] >= _LEVEL:
+        if row[f"{metric}_p"] >= _LEVEL and (frame[f"{metric}_p"] < 1).any():
             cells[0] = rf"\textbf{{{cells[0]}}}"
         lines.append(" & ".join([*(_escaped(str(row[key])) for key in by), str(row["n"]), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
@@ -152,7 +153,7 @@ def check_picture_name(option: str, path: Path) -> None:
 
 
 def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
-    """The metric of each row with its deviation over seeds."""
+    """The metric of each row with its deviation, or standard error, over seeds."""
     import numpy as np
 
     from kfx.plots.style import COLOURS, figure
@@ -162,7 +163,7 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     spread = frame[f"{metric}_{_spread(frame)}"].fillna(0.0)
     axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
     axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
-    axes.set(xlabel=f"{metric} (mean ± sd over seeds)", ylim=(-0.6, len(frame) - 0.4))
+    axes.set(xlabel=f"{metric} (mean ± {_spread(frame)} over seeds)", ylim=(-0.6, len(frame) - 0.4))
     axes.set_title(frame.attrs["title"].replace("N_I", "$N_I$"), fontsize=9)
     return drawn
 

@@ -155,9 +155,8 @@ def _whitened(data: Dataset, epsilon: float, relative: bool) -> Dataset:
     values, vectors = eigh(centred.T @ centred / len(centred), overwrite_a=True)
     values = np.maximum(values, 0.0)
     added = epsilon * values.mean() if relative else epsilon
-    whitening = (
-        vectors / np.sqrt(values + (added or 1.0))
-    ) @ vectors.T  # of points that are all the same nothing is left
+    added = added or 1.0  # a share of the mean eigenvalue is 0 where all points are the same
+    whitening = (vectors / np.sqrt(values + added)) @ vectors.T
     return replace(
         data,
         x_train=(centred @ whitening).reshape(data.x_train.shape),

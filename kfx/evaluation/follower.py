@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -156,7 +157,10 @@ class Follower:
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in self._of_layers(kernel, x, y)]
         if not self.moves_points:  # then what the kernel makes of the points, if that changes
             some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
-            x = kernel.features(some)
+            try:
+                x = kernel.features(some)
+            except NumericalError:
+                return self._rows.write(*rows)
             if x is some:
                 return self._rows.write(*rows)
         of_points = mean_squared_distances(x, labels)
@@ -170,12 +174,13 @@ class Follower:
         """ρ of the kernel of each layer that it is made of, half of the points being the sample."""
         points, targets = some_of(x, _MOST_OF_LAYERS), some_of(y, _MOST_OF_LAYERS)
         found = []
-        for name, gram in kernel.inner_grams(points):
-            try:
-                value, _ = rho(Factored(gram), targets, len(points) // 2, self.regularization, False)
-            except NumericalError:
-                value = math.nan
-            found.append((OF_LAYERS + name, value))
+        with contextlib.suppress(NumericalError):  # in a layer itself: then in all above
+            for name, gram in kernel.inner_grams(points):
+                try:
+                    value, _ = rho(Factored(gram), targets, len(points) // 2, self.regularization, False)
+                except NumericalError:
+                    value = math.nan
+                found.append((OF_LAYERS + name, value))
         return found
 
 

@@ -94,7 +94,13 @@ def evaluate(
         failures.append(f"{name} {kernel!r}: {error}")
         gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
         cross = gram.new_full((len(x_test), largest), math.nan)
-    of_head = _of_head(kernel, data, tensors, scoring) if scoring.head else {}
+    of_head: dict[str, float] = {}
+    if scoring.head:
+        try:
+            of_head = _of_head(kernel, data, tensors, scoring)
+        except NumericalError as error:
+            failures.append(f"the head of {name} {kernel!r}: {error}")
+            of_head = dict.fromkeys(_head_metrics(scoring), math.nan)
     largest_norms: dict[float, torch.Tensor] = {}
     for size in sizes:
         for regularization in scoring.regularizations:
@@ -173,6 +179,11 @@ def _of_head(
     return found
 
 
+def _head_metrics(scoring: Scoring) -> list[str]:
+    heads = ["head", "head_train"] if scoring.train_error else ["head"]
+    return [f"{name}_{what}" for name in heads for what in _HEAD] if scoring.head else []
+
+
 def predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
     blocks = [block.to(torch.float64) @ alpha for block in cross.split(_TEST_BLOCK)]
     prediction = torch.cat(blocks).cpu().numpy()
@@ -201,8 +212,7 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     """What `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
     energy = ["energy_error"] if data.energy is not None else []
-    heads = [*(["head"] if scoring.head else []), *(["head_train"] if scoring.head and scoring.train_error else [])]
-    kept = [*(["rho"] if scoring.rho else []), *(f"{name}_{what}" for name in heads for what in _HEAD)]
+    kept = [*(["rho"] if scoring.rho else []), *_head_metrics(scoring)]
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
     return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, "effective_regularization", "jitter"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -150,7 +149,7 @@ class GradientDescent(Optimizer):
         self.window: deque[float] = deque(maxlen=self.final_window)
         self.best_mean, self.best = float("inf"), task.kernel.flat
         self.rule.reset()
-        self.schedule.start(self.iterations, math.ceil(len(task.x) / (self.sampler.batch_size or len(task.x))))
+        self.schedule.start(self.iterations, self.sampler.epoch)
 
     def state(self) -> dict[str, Any]:
         return {

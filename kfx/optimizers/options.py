@@ -42,6 +42,8 @@ class OptimizerOption(Option, abc.ABC):
 
     moves_points: ClassVar[bool] = False
     """Whether it is a flow: it moves points, and parameters perhaps."""
+    views_batches: ClassVar[bool] = True
+    """Whether the images of its batches may be augmented."""
     can_train_heads: ClassVar[bool] = False
     """Whether it takes an objective with a head of its own, a `Loss` that no Gram matrix leads to."""
     keeps_within_bounds: ClassVar[bool] = True

@@ -167,6 +167,8 @@ class Grid(OptimizerOption):
     "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
 )
 class SklearnGPR(OptimizerOption):
+    views_batches = False
+
     iterations: int = count(100, 1, "evaluations of the marginal likelihood, at most")
 
     def build(self, config: Config) -> Optimizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,7 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
 
 def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> list[float]:
     """Of each row the p-value of Welch's one-tailed test that it is worse than the best, 1 for the best itself; NaN
-    where one of the two has fewer than two values, or they do not vary."""
+    where one of the two has fewer than two values, or neither varies."""
     from scipy.stats import ttest_ind
 
     means = np.array([each.mean() for each in values])
@@ -152,9 +153,13 @@ def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> lis
     worse = "less" if more_is_better else "greater"
 
     def p(each: np.ndarray) -> float:
-        if min(len(each), len(best)) < 2 or not np.isfinite(each).all() or each.var() + best.var() == 0:
+        if min(len(each), len(best)) < 2 or not np.isfinite(each).all():
             return math.nan
-        return 1.0 if each is best else float(ttest_ind(each, best, equal_var=False, alternative=worse).pvalue)
+        if each is best:
+            return 1.0
+        with warnings.catch_warnings():  # of values that hardly vary
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return float(ttest_ind(each, best, equal_var=False, alternative=worse).pvalue)
 
     return [p(each) for each in values]
 

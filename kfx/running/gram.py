@@ -30,6 +30,7 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     built = config.kernel.build(config.dataset.image).to(dtype, device)
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
+    kernel = config.objective.start(kernel, x_train, torch.as_tensor(data.y_train, device=device), streams["head"])
     kernel = kernel.settled(some_of(x_train))
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"gram.npy": x_train} | ({"gram_test.npy": x_test} if test else {})

@@ -70,10 +70,13 @@ class SamplerOption(Option, abc.ABC):
             )
         if self.augment and config.dataset.image is None:
             raise ConfigError(f"sampler.augment={self.augment}: dataset {name} has no images; leave it out")
-        if self.augment and config.optimizer.moves_points:
+        if self.augment and (config.optimizer.moves_points or not config.optimizer.views_batches):
             raise ConfigError(
-                f"sampler.augment={self.augment}: optimizer={config.optimizer.name} moves the images; leave it out"
+                f"sampler.augment={self.augment}: optimizer={config.optimizer.name} takes images as they are; leave it "
+                "out"
             )
+        if "crop" in self.augment and self.padding >= (side := min(config.dataset.image[:2])):
+            raise ConfigError(f"sampler.padding={self.padding}: images have {side} pixels a side; take fewer than that")
         if self.choice == "stratified" and not config.dataset.has_classes:
             raise ConfigError(f"sampler.choice=stratified: dataset {name} has no classes; use uniform")
 
@@ -103,6 +106,8 @@ class Epochs(Fixed):
             raise ConfigError(
                 f"sampler=epochs: optimizer={config.optimizer.name} draws from points that move; use sampler=fixed"
             )
+        if self.choice == "neighbourhood":
+            raise ConfigError("sampler.choice=neighbourhood: an epoch has every point; use uniform, or sampler=fixed")
         super().check(config)
 
 

@@ -182,6 +182,11 @@ class FixedSampler:
             views[:, 2] = rng.integers(0, 2, count)
         return views
 
+    @property
+    def epoch(self) -> int:
+        """How many batches it takes to draw as many points as there are."""
+        return math.ceil(self._points.n / (self.batch_size or self._points.n))
+
     def shown(self, batch: Batch) -> dict[str, float]:
         """What the diagnostics of this batch are."""
         return dict.fromkeys(self.diagnostics, batch.sample_size)
@@ -205,6 +210,11 @@ class EpochSampler(FixedSampler):
 
     _epoch: int
     _left: np.ndarray
+
+    @property
+    def epoch(self) -> int:
+        whole, left = divmod(self._points.n, self.batch_size or self._points.n)
+        return whole + (left > 1)
 
     def _drawn(self, size: int, rng: np.random.Generator) -> np.ndarray:
         if len(self._left) < 2:

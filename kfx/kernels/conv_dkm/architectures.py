@@ -25,7 +25,8 @@ _PATCH = 3
 
 @dataclass(frozen=True)
 class Architecture:
-    """A ResNet of Gram matrices: patches, a convolution, stages of residual blocks of two convolutions, a top.
+    """A ResNet of Gram matrices: patches, a convolution, stages of residual blocks of two convolutions, a top, which is
+    normalized too, as in the public scripts.
 
     image: channels, height and width. inducing: P of each stage; the first is also that of the patches.
     strides: of the first convolution of each stage. blocks: residual blocks a stage.

@@ -34,6 +34,7 @@ class GramLayer(nn.Module):
         lower = factor(k.ii)
         if self.starting:
             self.root.data.copy_(lower * math.sqrt(len(lower)))
+            self.log_scale.data.zero_()
         root = self.root.double() * (0.5 * self.log_scale.double()).exp() / math.sqrt(len(lower))
         whitened = torch.linalg.solve_triangular(lower, root, upper=False)  # L⁻¹ V: G_ii in K_ii's own coordinates
         explaining = inverse_factor(lower)
@@ -49,24 +50,24 @@ class GramLayer(nn.Module):
 
 
 class _Conditioned(torch.autograd.Function):
-    """(K_ti R) Vᵀ, and k − |K_ti E|² + |K_ti R|² along the inducing points: of E, R and the products only what is
-    needed twice is kept."""
+    """(K_ti R) Vᵀ, and k − |K_ti E|² + |K_ti R|² along the inducing points. The products with K_ti are computed again
+    for the gradient, not kept."""
 
     @staticmethod
     def forward(
         ctx: Any, ti: torch.Tensor, t: torch.Tensor, e: torch.Tensor, r: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.save_for_backward(ti, e, r, v)
         learned = ti @ r
         rest = t - (ti @ e).square_().sum(dim=-1)
-        ctx.is_rest = rest > 0  # below it is rounding
+        ctx.save_for_backward(ti, e, r, v, rest > 0)  # below it is rounding
         return learned @ v.mT, rest.clamp_(min=0) + learned.square().sum(dim=-1)
 
     @staticmethod
     def backward(ctx: Any, to_ti: torch.Tensor, to_t: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ti, e, r, v = (x.flatten(0, -2) if x.ndim > 2 else x for x in ctx.saved_tensors)
+        ti, e, r, v, is_rest = ctx.saved_tensors
+        ti = ti.flatten(0, -2)
         g, w = to_ti.flatten(0, -2), 2 * to_t.reshape(-1, 1)
-        of_rest = torch.where(ctx.is_rest, to_t, 0.0)
+        of_rest = torch.where(is_rest, to_t, 0.0)
         learned = ti @ r
         to_learned = (g @ v).addcmul_(learned, w)
         to_explained = (ti @ e).mul_(of_rest.reshape(-1, 1) * -2)

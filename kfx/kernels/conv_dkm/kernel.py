@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
@@ -20,6 +21,7 @@ from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, Bounds
 from kfx.numerics.arrays import as_kind
 from kfx.numerics.streams import seeded
+from kfx.outcomes import NumericalError
 
 _BLOCK = 250
 PATCHES = "patches.patches"
@@ -31,7 +33,11 @@ class ConvDKM(ModuleKernel):
 
     architecture: what its layers are; their numbers are its parameters, drawn by torch, patches too and every G_ii the
     identity, until `with_patches` starts it from images.
-    likelihood: `categorical` or `gaussian`, of what a posterior over its inducing points predicts.
+    likelihood: `categorical` or `gaussian`, of what a posterior over its inducing points predicts. noise_variance: of
+    the Gaussian one.
+
+    The diagonal of K(X, X) has what inducing points do not explain; K(x, x') of two points that happen to be equal has
+    not. In ridge regression, and in ρ, that part acts as a λ of its own.
 
     A normalization by the points at hand, `batch` or `location`, takes those of the batch in a fit, of y in K(x, y),
     else of x, until `settled` fixes it.
@@ -43,6 +49,7 @@ class ConvDKM(ModuleKernel):
         self,
         architecture: Architecture,
         likelihood: str = "categorical",
+        noise_variance: float = 1.0,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -54,7 +61,7 @@ class ConvDKM(ModuleKernel):
         super().__init__(
             blocks, moved if trainable is None else trainable, {**dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
         )
-        self.architecture, self.likelihood = architecture, likelihood
+        self.architecture, self.likelihood, self.noise_variance = architecture, likelihood, noise_variance
         self._hold(module)
 
     # ---- where it starts
@@ -165,12 +172,13 @@ class ConvDKM(ModuleKernel):
         return all(bool((value > 0).all()) for name, value in self._blocks().items() if name.endswith(_MEAN))
 
     def settled(self, x: torch.Tensor) -> Self:
-        """With the mean variances of these points, the mean over blocks of them."""
+        """With mean variances of these points: of blocks of them, each normalized by its own, the mean, as batch
+        normalization of networks has it. Itself where they cannot be had: evaluation then says what is wrong."""
         if self._is_settled:
             return self
         module = self._bound(self._weights(x))
         found: dict[str, torch.Tensor] = {}
-        with torch.no_grad():
+        with torch.no_grad(), contextlib.suppress(NumericalError):
             for block in x.split(_BLOCK):
                 for name, mean in module(block).means.items():
                     found[name + _MEAN] = found.get(name + _MEAN, 0.0) + mean * (len(block) / len(x))

@@ -29,7 +29,7 @@ class Likelihood(abc.ABC):
 class Gaussian(Likelihood):
     """N(y; f, noise): E log p = log N(y; mean, noise) − variance / (2 noise) of each output (eq. 77)."""
 
-    def __init__(self, noise: float = 1.0) -> None:
+    def __init__(self, noise: float) -> None:
         self.noise = noise
 
     def expected(
@@ -65,5 +65,6 @@ class Categorical(Likelihood):
         return Prediction(log_probabilities, log_probabilities)
 
 
-LIKELIHOODS: dict[str, Likelihood] = {"categorical": Categorical(), "gaussian": Gaussian()}
-"""By name; the names are in `kfx.config.choices` too."""
+def likelihood(name: str, noise_variance: float) -> Likelihood:
+    """By its name in `kfx.config.choices`."""
+    return Gaussian(noise_variance) if name == "gaussian" else Categorical()

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
-from kfx.config.registry import Config, FieldError, flag, one_of, option, ranged
+from kfx.config.registry import Config, FieldError, flag, one_of, option, positive, ranged
 from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.outcomes import ConfigError, DataError
 
@@ -57,6 +57,7 @@ class ConvDKM(KernelOption):
     point_scale: str = one_of("batch", "none", "batch", "location", meaning="learned: one, or one for each position")
     top: str = one_of("average", "average", "linear", meaning="average: pooling over positions; linear: over the map")
     likelihood: str = one_of("categorical", *LIKELIHOODS, meaning="of the outputs; gaussian: of one-hot targets")
+    noise_variance: float = positive(1.0, "of likelihood=gaussian")
     jitter: float = ranged(
         1e-4,
         "a number >= 0",
@@ -92,7 +93,7 @@ class ConvDKM(KernelOption):
             self.recompute,
         )
         with seeded(0):
-            return ConvDKM(architecture, self.likelihood, **common)
+            return ConvDKM(architecture, self.likelihood, self.noise_variance, **common)
 
     def own_threads(self) -> bool:
         return True

@@ -12,7 +12,7 @@ import torch
 
 from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
 from kfx.kernels.conv_dkm.kernel import ConvDKM
-from kfx.kernels.conv_dkm.likelihoods import LIKELIHOODS, Likelihood
+from kfx.kernels.conv_dkm.likelihoods import Likelihood, likelihood
 from kfx.kernels.parameters import ANYWHERE, Bounds
 from kfx.kernels.prediction import Prediction
 from kfx.kernels.wrapped import Wrapped
@@ -53,7 +53,7 @@ class WithPosterior(Wrapped[ConvDKM]):
 
     @property
     def likelihood(self) -> Likelihood:
-        return LIKELIHOODS[self._kernel.likelihood]
+        return likelihood(self._kernel.likelihood, self._kernel.noise_variance)
 
     def predict(self, x: torch.Tensor) -> Prediction:
         kernel, own = self.kernel.settled(x), {name: value.to(x) for name, value in self.posterior.items()}
