@@ -585,7 +585,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(kfx, tmp_path, monkeypatch):
 
 def test_a_machine_that_diverged_costs_rows_and_not_the_run(kfx, tmp_path):
     words = [*SMALL, "optimizer.iterations=4", "optimizer.learning_rate=300", "follow.every=1"]
-    code, out, _ = kfx(
+    code, _, _ = kfx(
         "run", *words, "optimizer.max_reinitializations=9", "evaluation.train_error=true", "hydra.run.dir=r"
     )
     assert code == 0
