@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=10_000)
     parser.add_argument("--test", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="methods whose name holds this")
+    parser.add_argument("--without", nargs="*", default=[], help="methods to leave out")
     parser.add_argument("--folder", type=Path, default=Path("runs/methods"))
     arguments = parser.parse_args()
     folder = arguments.folder / arguments.dataset
@@ -64,7 +64,7 @@ def main() -> None:
     common += [f"evaluation.n_interpolation=[1000,{arguments.train}]", f"seed={arguments.seed}", "device.dtype=float32"]
     if arguments.dataset == "cifar10":
         common.append(f"dataset.batches={list(range(1, -(-arguments.train // 10_000) + 1))}".replace(" ", ""))
-    chosen = {name: words for name, words in methods(arguments.dataset).items() if arguments.only in name}
+    chosen = {name: words for name, words in methods(arguments.dataset).items() if name not in arguments.without}
     for name, words in chosen.items():
         short = [word for word in common if not word.startswith("evaluation.")]
         short += [*words, f"optimizer.iterations={_TRIAL}", "evaluation.n_interpolation=[100]"]
