@@ -314,7 +314,7 @@ def test_without_a_step_it_is_torchs_cross_entropy_and_the_kernels_rho():
     kernel = headed(x)
     loss = ClassificationLoss(0.3, 0.0, Regularization(1e-2, "absolute"), kernel, x, y)
     found = loss(kernel.flat, Batch(np.arange(40), 20), gradient=False)
-    expected = nn.functional.cross_entropy(kernel.predict(x), y.argmax(dim=1))
+    expected = nn.functional.cross_entropy(kernel.predict(x).outputs, y.argmax(dim=1))
     assert found.objective == pytest.approx(float(expected), rel=1e-12)
     assert found.rho == pytest.approx(rho(kernel.gram(x), y, 20, 1e-2)[0], rel=1e-10)
 
@@ -366,7 +366,7 @@ def test_the_recorded_kernel_predicts_what_was_evaluated(kfx):
     from kfx.numerics.streams import Streams
 
     data = check(run.config).dataset.build(Streams(0)["data"])
-    predicted = run.kernel.predict(torch.as_tensor(data.x_test)).argmax(dim=1).numpy()
+    predicted = run.kernel.predict(torch.as_tensor(data.x_test)).outputs.argmax(dim=1).numpy()
     assert float(rows["value"].iloc[0]) == pytest.approx(float(np.mean(predicted == data.labels_test)))
 
 
