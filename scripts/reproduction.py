@@ -57,8 +57,8 @@ REMARKS = {
     "milsom/mnist_16": (
         "The paper trains for 17 625 iterations; where fewer stand in the command, the numbers are of a machine on its",
         "way. Statistics of `batch` normalization are those of training images throughout: the public scripts take",
-        "those of the batch of test images. ρ of each layer's kernel stays near one half as long as the variance that",
-        "inducing points do not explain, which stands on the diagonal, acts as a large λ.",
+        "those of the batch of test images. ρ of each block's kernel stays near one half (0.477 at the top after 2000",
+        "iterations): the variance that inducing points do not explain stands on the diagonal, and acts as a large λ.",
     ),
     "owhadi_yoo/greens_recovery": (
         "As in the paper's e(b), errors are those of interpolating from half of the nodes, over all of them; the other",
