@@ -430,6 +430,11 @@ def test_settled_kernels_treat_each_point_by_itself():
     mapped, compare = settled.unfolded()
     torch.testing.assert_close(compare.gram(mapped(x)), settled.gram(x))
     torch.testing.assert_close(compare.gram(mapped(x[:4]), mapped(x)), settled.gram(x[:4], x))
+    rows, cotangent = mapped(x[:6]), torch.ones(6, 6, dtype=torch.float64) + torch.diag(torch.arange(6.0).double())
+    _, to_rows = compare.pullback(rows)[1](cotangent, inputs=True)
+    along = torch.as_tensor(np.random.default_rng(2).normal(size=rows.shape))
+    difference = ((compare.gram(rows + 1e-6 * along) - compare.gram(rows - 1e-6 * along)) * cotangent).sum() / 2e-6
+    assert float((to_rows * along).sum()) == pytest.approx(float(difference), rel=1e-6)
     names, grams = zip(*settled.inner_grams(x), strict=True)
     layers = ("stage1_block1", "stage2_block1", "top")
     assert names == tuple(itertools.chain.from_iterable((name, f"{name}.explained") for name in layers))

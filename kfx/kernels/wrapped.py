@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -31,9 +32,9 @@ class Wrapped(Kernel, Generic[K]):
         """The kernel itself, with its present parameters."""
         return self._kernel._replaced({name: self._values[name] for name in self._kernel.parameters})
 
+    @abc.abstractmethod
     def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
         """The gradients to the further parameters, from the cotangent of the Gram matrix."""
-        raise NotImplementedError
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
         return self._kernel.fresh(rng)

@@ -201,7 +201,12 @@ class _Nystrom(Kernel):
         return x[:, -1]
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        raise NotImplementedError("it has no parameters")
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+            diagonal = cotangent.diagonal()
+            to_features = 2 * (cotangent - torch.diag(diagonal)) @ x[:, :-1].to(cotangent)
+            return {}, torch.cat([to_features, diagonal[:, None]], dim=1) if inputs else None
+
+        return self._gram(x, None), pull
 
 
 def nystrom(k: InducingGram) -> torch.Tensor:
