@@ -14,7 +14,8 @@ from torch import nn
 
 from kfx import load_run
 from kfx.kernels import CNNGP, Conv2d, Regularized, ReLU, Sequential
-from kfx.kernels.conv_dkm.arccos import Arccos
+from kfx.kernels.conv_dkm import fused_arccos
+from kfx.kernels.conv_dkm.arccos import Arccos, _Phi
 from kfx.kernels.conv_dkm.architectures import Architecture
 from kfx.kernels.conv_dkm.convolution import Convolution
 from kfx.kernels.conv_dkm.gram import InducingGram, factor
@@ -123,6 +124,27 @@ def test_the_nonlinearity_of_points_that_are_inducing_points_is_their_own():
     same = g.having(g.ii, g.ii[None, None], g.ii.diagonal()[None, None])
     made = Arccos(0.0).double()(same)
     torch.testing.assert_close(made.ti[0, 0], made.ii, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+def test_the_compiled_nonlinearity_is_the_formula_in_torch_whatever_the_threads(dtype, tolerance, monkeypatch):
+    rng = np.random.default_rng(0)
+    f, h = (torch.as_tensor(rng.normal(size=size)) for size in ((6, 3), (40, 30, 20, 3)))  # two tasks of rows
+    c, vi, vt = h @ f.mT, f.square().sum(dim=-1) * 1.001, h.square().sum(dim=-1) * 1.001
+    slope = torch.as_tensor(rng.normal(size=c.shape), dtype=dtype)
+    arguments = [a.to(dtype).requires_grad_() for a in (c, vi, vt, torch.tensor(1.3), torch.tensor(0.2))]
+
+    def found():
+        value = _Phi.apply(*arguments)
+        return value.detach(), *torch.autograd.grad(value, arguments, slope)
+
+    monkeypatch.setattr(fused_arccos, "_ENTRIES", 1 << 12)
+    compiled = found()
+    monkeypatch.setattr("kfx.numerics.threads._engine", 3)
+    assert all(torch.equal(a, b) for a, b in zip(found(), compiled, strict=True))
+    monkeypatch.setattr(fused_arccos, "DTYPES", ())
+    for plain, ours in zip(found(), compiled, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=tolerance, atol=tolerance * float(plain.abs().max()))
 
 
 def test_a_learned_gram_matrix_moves_the_points_with_its_inducing_points():

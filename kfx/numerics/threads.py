@@ -8,11 +8,18 @@ nothing else runs. The command sets GOMP_SPINCOUNT=1000, about 20 µs, unless th
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
 from kfx.outcomes import ConfigError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def available() -> int:
@@ -51,6 +58,29 @@ def use(count: int, engine: int | None = None) -> None:
 def of_engine() -> int:
     """Threads of the compiled kernels."""
     return _engine or torch.get_num_threads()
+
+
+def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
+    """Each item and what `work`, which lets go of the interpreter, makes of it, on `of_engine()` threads, in the items'
+    order: sums of the results have the same bits however many there are."""
+    count = min(of_engine(), len(items))
+    if count <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > 2 * count:  # what is done and not yet taken stays bounded
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 _engine: int | None = None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +13,9 @@ from kfx.kernels.cnngp import maps as maps
 from kfx.kernels.cnngp.engine import Gradient
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU
 from kfx.kernels.cnngp.torch_engine import tiles
-from kfx.numerics import threads
+from kfx.numerics.threads import in_order
 
 _KINDS = {Conv2d: maps.CONV, ReLU: maps.RELU, Erf: maps.ERF, Add: maps.ADD}
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class FusedEngine:
@@ -57,7 +52,7 @@ class FusedEngine:
             if y is None and not same:
                 out[columns, rows] = block.T
 
-        for _ in _in_order(compute, _tiles(len(left), None if y is None else len(right))):
+        for _ in in_order(compute, _tiles(len(left), None if y is None else len(right))):
             pass
         return gram
 
@@ -91,7 +86,7 @@ class FusedEngine:
                 if not same:
                     matrix[columns, rows] = block.T
 
-        for _ in _in_order(compute, _tiles(len(points), None)):
+        for _ in in_order(compute, _tiles(len(points), None)):
             pass
         return gram, along
 
@@ -113,7 +108,7 @@ class FusedEngine:
             return gradient, to_rows, to_columns
 
         total, to_x = np.zeros((2, len(self.program))), np.zeros_like(points) if inputs else None
-        for (rows, columns), (gradient, to_rows, to_columns) in _in_order(compute, _tiles(len(points), None)):
+        for (rows, columns), (gradient, to_rows, to_columns) in in_order(compute, _tiles(len(points), None)):
             total[:, self.convolutions] += gradient
             if to_x is not None:
                 to_x[rows] += to_rows
@@ -141,29 +136,6 @@ def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:
     those on the diagonal, which are half the work, last, so that all cores end together."""
     side = min(max(16 * (max(n, m or 0) // 80), 32), 64)
     return sorted(tiles(n, m, side), key=lambda tile: tile[0] == tile[1])
-
-
-def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Each item and what `work` makes of it, on `threads.of_engine()` threads, in the items' order: sums of the results
-    have the same bits however many there are."""
-    count = threads.of_engine()
-    if count == 1:
-        for item in items:
-            yield item, work(item)
-        return
-    waiting: deque[tuple[T, Future[R]]] = deque()
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > 2 * count:  # what is done and not yet taken stays bounded
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 # ---- the program as tables of numbers

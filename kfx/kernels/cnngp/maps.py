@@ -4,7 +4,8 @@ Maps lie in cache as (height · width, 16): every vector register holds one posi
 running sum of such vectors, and no map is written to main memory. The same loops carry the variance maps of sixteen
 images. All compiled code is in this file, since a cached compilation looks at the date of its own file alone.
 
-A new activation is three functions of one unit, in the part so headed, and a branch in each of the walks below.
+A new activation is three functions of one unit, in the part so headed, and a branch in each of the walks below. The
+part on matrices applies one to covariances without maps, as those of deep kernel machines.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ OUTPUTS, INPUTS, FIRST_TAP, TAPS, STEP, SLIDES, HEAD = range(7)
 # Contraction to fused multiply-adds alone: sums keep their order, and what is not a number stays so.
 _compiled = njit(fastmath={"contract"}, error_model="numpy", nogil=True)
 _summing = njit(fastmath={"contract", "reassoc"}, error_model="numpy", nogil=True)
+_summing_entry = njit(fastmath={"contract", "reassoc"}, error_model="numpy", nogil=True, cache=True)
 _entry = njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
 
 
@@ -153,6 +155,37 @@ def erf_variance(v):
     double = v + v
     value = _like(v, 2.0 / math.pi) * math.asin(double / (one + double))
     return value, _like(v, 4.0 / math.pi) / ((one + double) * math.sqrt(one + (double + double)))
+
+
+# ---- matrices: the activation of a row's and a column's covariance, and the sums that its gradient takes
+
+
+@_entry
+def relu_of_matrix(c, ri, qi, rj, qj, weight_and_bias, out):
+    """2 w V(c) + b of covariances c, (rows, columns), into `out`; r, q: scales and inverse scales."""
+    weight, bias = _like(c[0, 0], 2.0) * weight_and_bias[0], weight_and_bias[1]
+    for i in range(len(c)):
+        for j in range(len(rj)):
+            value, _, _, _ = relu(c[i, j], ri[i], qi[i], rj[j], qj[j])
+            out[i, j] = weight * value + bias
+
+
+@_summing_entry
+def relu_of_matrix_back(g, c, ri, qi, rj, qj, weight_and_bias, to_c, to_vi, to_vj, to_weight, to_bias):
+    """From the cotangent g of `relu_of_matrix` those of c and of the rows' variances; those of the columns' variances,
+    of w and of b are added to what is there, the last two column by column."""
+    two, weight = _like(c[0, 0], 2.0), _like(c[0, 0], 2.0) * weight_and_bias[0]
+    for i in range(len(c)):
+        total = _like(two, 0.0)
+        for j in range(len(rj)):
+            value, slope_c, slope_i, slope_j = relu(c[i, j], ri[i], qi[i], rj[j], qj[j])
+            scaled = weight * g[i, j]
+            to_c[i, j] = scaled * slope_c
+            total += scaled * slope_i
+            to_vj[j] += scaled * slope_j
+            to_weight[j] += two * g[i, j] * value
+            to_bias[j] += g[i, j]
+        to_vi[i] = total
 
 
 # ---- whole maps, flat: position · LANES + lane

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kfx.kernels.conv_dkm import fused_arccos
 from kfx.kernels.conv_dkm.gram import InducingGram
 
 
@@ -39,7 +40,8 @@ class Arccos(nn.Module):
 
 class _Phi(torch.autograd.Function):
     """w Φ + b of covariances (…, P), from the variances of the P and of the others (…). Sine and angle are computed
-    again for the gradient, not kept: they would be most of a network's memory."""
+    again for the gradient, not kept: they would be most of a network's memory. On a CPU the compiled loops do it; the
+    formula in torch is for the other devices."""
 
     @staticmethod
     def forward(
@@ -51,12 +53,16 @@ class _Phi(torch.autograd.Function):
         bias: torch.Tensor,
     ) -> torch.Tensor:
         ctx.save_for_backward(covariance, inducing, others, weight)
+        if _is_fused(covariance):
+            return fused_arccos.value(covariance, inducing, others, weight, bias)
         sine, angle = _sine_and_angle(covariance, inducing, others)
         return sine.addcmul_(angle, covariance).mul_(weight / math.pi).add_(bias)
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, ...]:
         covariance, inducing, others, weight = ctx.saved_tensors
+        if _is_fused(covariance):
+            return fused_arccos.back(slope, covariance, inducing, others, weight)
         sine, angle = _sine_and_angle(covariance, inducing, others)
         phi = torch.addcmul(sine, angle, covariance).flatten()
         to_weight = torch.dot(phi, slope.flatten()) / math.pi
@@ -65,6 +71,10 @@ class _Phi(torch.autograd.Function):
         to_inducing = along.flatten(0, -2).sum(dim=0) * factor / inducing
         to_others = along.sum(dim=-1) * factor / others
         return angle.mul_(slope).mul_(weight / math.pi), to_inducing, to_others, to_weight, slope.sum()
+
+
+def _is_fused(covariance: torch.Tensor) -> bool:
+    return covariance.device.type == "cpu" and covariance.dtype in fused_arccos.DTYPES
 
 
 def _sine_and_angle(
