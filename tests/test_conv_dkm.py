@@ -138,7 +138,8 @@ def test_the_compiled_nonlinearity_is_the_formula_in_torch_whatever_the_threads(
         value = _Phi.apply(*arguments)
         return value.detach(), *torch.autograd.grad(value, arguments, slope)
 
-    monkeypatch.setattr(fused_arccos, "_ENTRIES", 1 << 12)
+    monkeypatch.setattr(fused_arccos, "_OF_A_TASK", 1 << 12)
+    monkeypatch.setattr(fused_arccos, "_OF_A_SUM", 1 << 10)
     compiled = found()
     monkeypatch.setattr("kfx.numerics.threads._engine", 3)
     assert all(torch.equal(a, b) for a, b in zip(found(), compiled, strict=True))

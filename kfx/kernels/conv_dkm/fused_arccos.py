@@ -9,7 +9,9 @@ from kfx.kernels.cnngp import maps
 from kfx.numerics.threads import in_order
 
 DTYPES = (torch.float32, torch.float64)
-_ENTRIES = 1 << 16  # of a task, whatever the number of threads: sums are made task by task
+# Entries of a task, for less than which a second thread is not worth its start; and of a sum in the points' own dtype.
+# The number of threads has no part in them, nor in the bits of a sum.
+_OF_A_TASK, _OF_A_SUM = 1 << 22, 1 << 18
 
 
 def value(
@@ -23,7 +25,7 @@ def value(
     def compute(at: slice) -> None:
         maps.relu_of_matrix(c[at], *(a[at] for a in rows), *columns, scalars, made[at])
 
-    for _ in in_order(compute, _at(c)):
+    for _ in in_order(compute, _slices(slice(0, len(c)), c.shape[1], _OF_A_TASK)):
         pass
     return out
 
@@ -43,13 +45,15 @@ def back(
     to_c, to_rows = to_covariance.numpy().reshape(c.shape), to_others.numpy().reshape(-1)
 
     def compute(at: slice) -> np.ndarray:
-        sums = np.zeros((3, c.shape[1]), c.dtype)
-        row = (a[at] for a in rows)
-        maps.relu_of_matrix_back(g[at], c[at], *row, *columns, scalars, to_c[at], to_rows[at], *sums)
-        return sums
+        total = np.zeros((3, c.shape[1]))
+        for part in _slices(at, c.shape[1], _OF_A_SUM):
+            sums, row = np.zeros((3, c.shape[1]), c.dtype), (a[part] for a in rows)
+            maps.relu_of_matrix_back(g[part], c[part], *row, *columns, scalars, to_c[part], to_rows[part], *sums)
+            total += sums
+        return total
 
     total = np.zeros((3, c.shape[1]))
-    for _, sums in in_order(compute, _at(c)):
+    for _, sums in in_order(compute, _slices(slice(0, len(c)), c.shape[1], _OF_A_TASK)):
         total += sums
     to_inducing, to_weight, to_bias = torch.from_numpy(total).to(covariance.dtype)
     return to_covariance, to_inducing, to_others, to_weight.sum(), to_bias.sum()
@@ -71,6 +75,7 @@ def _scales(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return roots, np.divide(1, roots, out=np.zeros_like(roots), where=roots != 0)
 
 
-def _at(c: np.ndarray) -> list[slice]:
-    rows = max(_ENTRIES // max(c.shape[1], 1), 1)
-    return [slice(start, start + rows) for start in range(0, len(c), rows)]
+def _slices(rows: slice, columns: int, entries: int) -> list[slice]:
+    """Slices of so many entries each."""
+    step = max(entries // max(columns, 1), 1)
+    return [slice(start, min(start + step, rows.stop)) for start in range(rows.start, rows.stop, step)]

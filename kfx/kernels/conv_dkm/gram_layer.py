@@ -57,8 +57,9 @@ class _Conditioned(torch.autograd.Function):
     def forward(
         ctx: Any, ti: torch.Tensor, t: torch.Tensor, e: torch.Tensor, r: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        learned = ti @ r
-        rest = t - (ti @ e).square_().sum(dim=-1)
+        both = torch.cat((r, e), dim=1)  # one product for two: K_ti is read once
+        learned, explained = (ti @ both).split(len(r), dim=-1)
+        rest = t - explained.square().sum(dim=-1)
         ctx.save_for_backward(ti, e, r, v, rest > 0)  # below it is rounding
         return learned @ v.mT, rest.clamp_(min=0) + learned.square().sum(dim=-1)
 
@@ -68,14 +69,12 @@ class _Conditioned(torch.autograd.Function):
         ti = ti.flatten(0, -2)
         g, w = to_ti.flatten(0, -2), 2 * to_t.reshape(-1, 1)
         of_rest = torch.where(is_rest, to_t, 0.0)
-        learned = ti @ r
-        to_learned = (g @ v).addcmul_(learned, w)
-        to_explained = (ti @ e).mul_(of_rest.reshape(-1, 1) * -2)
-        back = (to_learned @ r.mT).addmm_(to_explained, e.mT)
-        return (
-            back.view((*to_ti.shape[:-1], len(r))),
-            of_rest,
-            ti.mT @ to_explained,
-            ti.mT @ to_learned,
-            g.mT @ learned,
-        )
+        both = torch.cat((r, e), dim=1)
+        to_both = ti @ both
+        learned, explained = to_both.split(len(r), dim=-1)
+        to_v = g.mT @ learned
+        learned.mul_(w).addmm_(g, v)
+        explained.mul_(of_rest.reshape(-1, 1) * -2)
+        back = to_both @ both.mT
+        to_r, to_e = (ti.mT @ to_both).split(len(r), dim=-1)
+        return back.view((*to_ti.shape[:-1], len(r))), of_rest, to_e, to_r, to_v
