@@ -5,8 +5,8 @@ python scripts/bench_dkm.py [--inducing 16] [--strides 1,2,2] [--batch 256] [--r
 Both are the ResNet20 of Milsom et al. 2023 on images of 28 × 28 pixels with Batch / Batch normalization, ν = 0.01, 100
 samples of the categorical likelihood, from the same weights and the same random numbers: their values must agree. The
 plain one is module after module as the paper's formulas read, autograd through Cholesky and inverses, nothing
-recomputed. kfx is measured as it is in a run, its `float32` with inducing blocks in float64, and with and without
-`kernel.recompute`. Turns alternate; each time is the median, each memory the peak of a process of its own.
+recomputed. kfx is measured as it is in a run, its `float32` with inducing blocks in float64, and with
+`kernel.recompute=true`. Turns alternate; each time is the median, each memory the peak of a process of its own.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def prepared(arguments, dtype, recompute):
 
 def turn(arguments, name):
     """A function that computes value and gradient once, and gives the value."""
-    who, precision, *kept = name.split()
+    who, precision, *again = name.split()
     dtype = getattr(torch, precision)
-    machine, x, y, strides = prepared(arguments, dtype, not kept)
+    machine, x, y, strides = prepared(arguments, dtype, True if again else None)
     loss = EvidenceLoss(100, False, Regularization(1e-4, "centered"), machine, x, y)
     batch, vector = Batch(np.arange(len(x)), len(x) // 2), machine.flat
     if who == "kfx":
@@ -179,7 +179,8 @@ def peak_memory():
     return int(next(line for line in status.read_text().splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-NAMES = ("plain float64", "kfx float64", "kfx float64 kept", "plain float32", "kfx float32", "kfx float32 kept")
+_KINDS = (("plain", ""), ("kfx", ""), ("kfx", " recomputed"))
+NAMES = tuple(f"{who} {dtype}{end}" for dtype in ("float64", "float32") for who, end in _KINDS)
 
 
 def memory(arguments, name):
@@ -221,11 +222,11 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - started)
     plain = {precision: np.median(seconds[f"plain {precision}"]) for precision in ("float32", "float64")}
     print(f"batch {arguments.batch}, inducing {arguments.inducing} / …, strides {arguments.strides}")
-    print(f"{'':<18} {'value':>10} {'seconds':>9} {'plain / it':>11} {'peak MB':>9}")
+    print(f"{'':<22} {'value':>10} {'seconds':>9} {'plain / it':>11} {'peak MB':>9}")
     for name in NAMES:
         median = float(np.median(seconds[name]))
         against = plain[name.split()[1]] / median
-        print(f"{name:<18} {values[name]:>10.6f} {median:>9.3f} {against:>11.2f} {memory(arguments, name):>9.0f}")
+        print(f"{name:<22} {values[name]:>10.6f} {median:>9.3f} {against:>11.2f} {memory(arguments, name):>9.0f}")
     double, single = (float(np.median(seconds[f"kfx {precision}"])) for precision in ("float64", "float32"))
     print(f"float64 / float32: {double / single:.2f}")
 

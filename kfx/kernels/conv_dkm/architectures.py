@@ -43,7 +43,7 @@ class Architecture:
     top: str = "average"
     normalizing: Normalizing = field(default_factory=Normalizing)
     learned_patches: bool = True
-    recomputed: bool = True
+    recomputed: bool | None = None
 
     def build(self) -> nn.Sequential:
         """The network, its weights drawn by torch, its patches at random; in float64."""

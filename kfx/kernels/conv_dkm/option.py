@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
-from kfx.config.registry import Config, FieldError, flag, one_of, option, positive, ranged
+from kfx.config.registry import Config, FieldError, one_of, option, positive, ranged
 from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.outcomes import ConfigError, DataError
 
@@ -64,7 +64,12 @@ class ConvDKM(KernelOption):
         lambda v: math.isfinite(v) and v >= 0,
         "added to the diagonal before each nonlinearity, relative and absolute",
     )
-    recompute: bool = flag(True, "a block's matrices are computed again for the gradient, not kept: less memory")
+    recompute: bool | None = ranged(
+        None,
+        "true, false or null",
+        lambda v: True,
+        "a block's matrices are computed again for the gradient, not kept: less memory; null: where they are large",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
