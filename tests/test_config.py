@@ -16,7 +16,7 @@ from kfx.config.compose import composed, load, without_hydra
 from kfx.config.registry import OPTIONS
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
-from kfx.running.published import applicable
+from kfx.report.published import applicable
 from kfx.running.smoke import pairs, words_of
 
 registry.load()

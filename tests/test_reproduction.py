@@ -1,53 +1,222 @@
-"""The page of published and measured numbers: what its tables give, with commands that compose."""
+"""Published numbers beside measured ones: tables, verdicts, the page, and what `kfx reproduce` runs."""
 
-from __future__ import annotations
-
-import importlib.util
-import re
-import shlex
+import csv
+import json
+import time
 from pathlib import Path
 
-import numpy as np
 import pytest
+import yaml
 
 from kfx.config.compose import composed, without_hydra
+from kfx.outcomes import ConfigError, RecordError
+from kfx.report import html, markdown, tables
+from kfx.report.published import Published
+from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
+from kfx.report.tables import Command
+from kfx.report.verdict import Verdict, half_a_digit, verdict
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "reproduction.py"
+ROOT = Path(__file__).parent.parent
+RBF = "khalid/three_bumps_rbf"
 
 
 @pytest.fixture(scope="module")
-def reproduction():
-    spec = importlib.util.spec_from_file_location("reproduction", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def entries():
+    """What is committed, with the settings of today composed for each command."""
+    return gather(ROOT / FOLDER)
 
 
-def test_the_page_is_what_the_tables_give(reproduction):
-    assert reproduction.PAGE.read_text() == reproduction.page()
+def test_the_pages_are_what_the_tables_give(entries):
+    not_covered = read_not_covered(ROOT / FOLDER)
+    assert (ROOT / "REPRODUCTION.md").read_text() == markdown.page(entries, not_covered)
+    assert (ROOT / "docs" / "reproduction.html").read_text() == html.reproduction(entries, not_covered)
 
 
-def test_every_command_of_the_page_composes(reproduction):
-    commands = re.findall(r"^`kfx run (.*?)`", reproduction.PAGE.read_text(), flags=re.MULTILINE)
-    assert commands
-    for words in commands:
-        assert without_hydra(composed(shlex.split(words))).kernel.name
+def test_no_number_on_the_page_is_stale(entries):
+    changed = {str(part.command): part.changed for entry in entries for part in entry.parts if part.changed}
+    assert not changed
 
 
-def test_a_run_adds_its_rows(kfx, in_folder, reproduction, monkeypatch):
-    monkeypatch.setattr(reproduction, "TABLES", in_folder / "tables")
-    monkeypatch.setattr(reproduction, "ROOT", in_folder)
-    words = ["optimizer.iterations=3", "evaluation.repeats=2", "follow.every=0", "figures=false", "hydra.run.dir=r"]
-    assert kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words)[0] == 0
-    reproduction.add([in_folder / "r"])
-    page = reproduction.page()
-    assert "## owhadi_yoo/greens_recovery evaluation.repeats=2 follow.every=0 optimizer.iterations=3" in page
-    assert re.search(r"^\| 64 \|  \| \S+ → \S+ \|", page, flags=re.MULTILINE)
+@pytest.mark.parametrize("paper", ["darcy", "khalid", "owhadi_yoo"])
+def test_every_command_of_a_printed_number_composes(entries, paper):
+    commands = [part.command for entry in entries if entry.experiment.startswith(paper) for part in entry.parts]
+    for command in commands:
+        composed(command.words)
+    assert len(commands) > 8
 
 
-def test_verdicts_follow_the_rule_of_the_page(reproduction):
-    assert reproduction.verdict(1.0, np.array([0.9, 1.0, 1.2]), None) == "reproduced"
-    assert reproduction.verdict(2.0, np.array([0.9, 1.0, 1.2]), None) == "differs"
-    assert reproduction.verdict(1.0, np.array([1.1]), 0.06) == "reproduced"
-    assert reproduction.verdict(1.0, np.array([1.2]), 0.06) == "differs"
-    assert "cannot be decided" in reproduction.verdict(1.0, np.array([1.0]), None)
+def test_digits_are_kept_as_they_are_printed():
+    printed = read_published("darcy/boston_flow")[0]
+    assert printed.text == "47.830"
+    assert printed.published.value == 47.83
+    assert half_a_digit("47.830") == pytest.approx(0.0005)
+    assert half_a_digit("12") == 0.5
+    assert half_a_digit("1e-4") == pytest.approx(0.5e-4)
+
+
+def test_an_experiment_that_builds_on_another_has_its_numbers():
+    assert read_published("darcy/synthetic_rbf_as_coded") == read_published("darcy/synthetic_rbf")
+
+
+@pytest.mark.parametrize(
+    ("printed", "measured", "deviation", "has_readings", "expected"),
+    [
+        ("1.00", [1.004], None, False, Verdict.REPRODUCED),  # to its digits
+        ("1.00", [1.006], None, False, Verdict.DIFFERS),
+        ("1.0", [0.9, 1.1, 1.3], None, False, Verdict.REPRODUCED),  # within two deviations of three seeds
+        ("2.0", [0.9, 1.0, 1.2], None, False, Verdict.DIFFERS),
+        ("1.0", [1.2, 1.3], None, False, Verdict.DIFFERS),  # two seeds are no deviation
+        ("1.0", [1.11], 0.06, False, Verdict.REPRODUCED),  # of the paper
+        ("1.0", [1.13], 0.06, False, Verdict.DIFFERS),
+        ("1.0", [1.13], 0.06, True, Verdict.UNDECIDED),
+        ("1.0", [], None, True, Verdict.NOT_RUN),
+        (None, [1.0], None, False, Verdict.NONE),
+    ],
+)
+def test_verdicts_follow_the_rule_of_the_page(printed, measured, deviation, has_readings, expected):
+    assert verdict(printed, measured, deviation, has_readings) is expected
+
+
+def test_a_command_has_the_numbers_of_the_most_overrides_that_it_holds():
+    printed = read_published("darcy/table_5_1_boston")
+    own = of_command(printed, Command.of("darcy/table_5_1_boston", ["seed=3", "sampler=dynamic", "figures=false"]))
+    found = {each.published.place[:2]: each.text for each in own}
+    assert found["mse", "trained"] == "30.738"
+    assert found["mse", "initial"] == "34.363"
+
+
+def made(kfx, *words, name="r"):
+    code, _, err = kfx("run", f"+experiment={RBF}", "figures=false", f"hydra.run.dir={name}", *words)
+    assert code == 0, err
+
+
+def test_runs_become_rows_of_a_table_and_of_the_page(kfx, in_folder):
+    made(kfx)
+    made(kfx, "seed=1", name="r1")
+    code, _, err = kfx("reproduce", "--add", "r", "r1", "--page")
+    assert code == 0, err
+    (path,) = (in_folder / FOLDER).glob("*.csv")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["seed"] for row in rows] == ["0", "1"]
+    assert {row["metric"] for row in rows} == {"mse"}
+    page = (in_folder / "REPRODUCTION.md").read_text()
+    row = next(line for line in page.splitlines() if "6.865" in line)
+    assert "2 seeds" in page
+    assert ("reproduced" in row) != ("differs" in row)
+    assert "<td" in (in_folder / "docs" / "reproduction.html").read_text()
+    assert kfx("reproduce", "--check")[0] == 0
+    path.write_text(path.read_text().replace(rows[0]["measured"], "9.5"))
+    code, _, err = kfx("reproduce", "--check")
+    assert code == 1
+    assert "kfx reproduce --page" in err
+    made(kfx, name="r2")  # the same seed again: its row is replaced
+    assert kfx("reproduce", "--add", "r2")[0] == 0
+    assert [row["seed"] for row in csv.DictReader(path.read_text().splitlines())] == ["0", "1"]
+    assert "9.5" not in path.read_text()
+
+
+def test_a_number_measured_with_other_settings_is_stale(kfx, in_folder):
+    made(kfx)
+    assert kfx("reproduce", "--add", "r")[0] == 0
+    (path,) = (in_folder / FOLDER).glob("*.yaml")
+    about = yaml.safe_load(path.read_text())
+    about["settings"]["regularization"]["value"] = 0.5
+    about["settings"]["kernel"]["gone"] = 1
+    path.write_text(yaml.safe_dump(about))
+    assert kfx("reproduce", "--page")[0] == 0
+    page = (in_folder / "REPRODUCTION.md").read_text()
+    assert "kernel.gone: 1, no longer there; regularization.value: 0.5, 0.0001" in page
+    assert "| stale |" in next(line for line in page.splitlines() if "6.865" in line)
+
+
+def test_an_option_that_is_new_makes_nothing_stale():
+    raw = without_hydra(composed([f"+experiment={RBF}"]))
+    kept = tables.settings(raw)
+    del kept["optimizer"]
+    table = tables.Table(Command(RBF), kept, ())
+    assert table.changed(raw) == []
+
+
+def test_what_is_missing_is_run_and_not_run_again(kfx, in_folder):
+    code, out, err = kfx("reproduce", RBF, "--seeds", "2", "--jobs", "2")
+    assert code == 0, err
+    assert "2 runs are missing" in out
+    (path,) = (in_folder / FOLDER).glob("*.csv")
+    assert {row["seed"] for row in csv.DictReader(path.read_text().splitlines())} == {"0", "1"}
+    assert "0 runs are missing" in kfx("reproduce", RBF, "--seeds", "2")[1]
+    assert "+experiment=khalid/three_bumps_rbf" in kfx("reproduce", RBF)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["khalit"], "khalit: is no paper or experiment"),
+        (["first_light/mnist_rbf"], "no number is printed for it"),
+        (["darcy", "--seeds", "0"], "--seeds 0: expected a number above 0"),
+        (["darcy", "--budget", "-1"], "--budget -1: expected a number above 0"),
+        (["--add", "nothing"], "nothing: is no run of an experiment"),
+    ],
+)
+def test_bad_words_are_one_line(kfx, in_folder, words, said):
+    code, out, err = kfx("reproduce", *words)
+    assert code == 2, out
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def committed(folder, name="owhadi_yoo-greens_random-*"):
+    for path in (ROOT / FOLDER).glob(name):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return next(folder.glob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "line"),
+        (lambda text: text.replace("mean", "mean,3", 1), "expected the columns"),
+        (lambda text: text.splitlines()[0] + "\n", "has no rows"),
+        (lambda text: text.replace("\n0,", "\nzero,", 1), "seed=zero: expected a number"),
+    ],
+)
+def test_a_damaged_table_is_one_line(tmp_path, damage, said):
+    path = committed(tmp_path)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(RecordError, match=said):
+        tables.read(tmp_path)
+
+
+def test_a_table_without_its_settings_is_one_line(tmp_path):
+    committed(tmp_path).with_suffix(".yaml").unlink()
+    with pytest.raises(RecordError, match="damaged"):
+        tables.read(tmp_path)
+
+
+def test_a_table_of_no_experiment_is_one_line(tmp_path):
+    path = committed(tmp_path).with_suffix(".yaml")
+    path.write_text(path.read_text().replace("greens_random", "greens_gone"))
+    with pytest.raises(RecordError, match="greens_gone, which is no experiment"):
+        gather(tmp_path)
+
+
+def test_a_remark_that_is_not_understood_is_one_line(tmp_path):
+    committed(tmp_path)
+    (tmp_path / "remarks.yaml").write_text("owhadi_yoo/greens_random: [1, 2]\n")
+    with pytest.raises(ConfigError, match="expected why, readings"):
+        gather(tmp_path)
+
+
+def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
+    from kfx.report.reproduction import Item, Part, Printed
+    from kfx.running import reproduce
+
+    number = Published("sigma", 2.0, "nowhere")
+    item = Item(Printed(number, "2.0"), None, [], Verdict.NOT_RUN)
+    part = Part(Command("darcy/synthetic_rbf", ("checkpoint.iterations=5", "optimizer.iterations=20000")), [item], None)
+    said: list[str] = []
+    failed = reproduce.run([reproduce.Job(part, 0, None)], in_folder / "t", 1, time.monotonic() + 8, said.append)
+    assert not failed
+    assert "the budget is spent" in said[0]
+    assert not (in_folder / "t").exists()
+    metrics = json.loads((reproduce.Job(part, 0, None).directory / "metrics.json").read_text())
+    assert metrics["status"] == "interrupted"

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kfx.kernels.kernel_option import KernelOption
     from kfx.objectives.options import ObjectiveOption, RegularizationSection
     from kfx.optimizers.options import OptimizerOption
-    from kfx.running.options import CheckpointSection, DeviceOption, Published
+    from kfx.report.published import Published
+    from kfx.running.options import CheckpointSection, DeviceOption
     from kfx.sampling.options import SamplerOption
 
 
@@ -45,6 +46,7 @@ class Config:
     interpolation: InterpolationSection
     seed: int
     figures: list[str]
+    report: bool
     resume: bool
     retries: int
     kernel_check: bool

@@ -15,8 +15,20 @@ from kfx.record.reading import load_run
 
 def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Draw what the record has data for into `figures/`, in each of the formats; the paths of the pictures."""
+    paths = []
+    for name, figure in figures(directory).items():
+        for suffix in formats:
+            path = directory / "figures" / f"{name}.{suffix}"
+            path.parent.mkdir(exist_ok=True)
+            figure.savefig(path, metadata={"Date": None} if suffix == "svg" else None)
+            paths.append(path)
+    return paths
+
+
+def figures(directory: Path) -> dict[str, Figure]:
+    """Every figure that the record has data for, by its name."""
     run = load_run(directory)
-    figures: dict[str, Figure | None] = {
+    drawn: dict[str, Figure | None] = {
         "rho": trace.objective_over_iterations(run),
         "parameters": trace.parameters_over_iterations(run),
         "evaluation": evaluation.before_and_after(run),
@@ -35,15 +47,7 @@ def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
         "surrogate": surrogate.surface(run),
     }
     if (directory / "precision.json").is_file():
-        figures["precision"] = precision.error_against_size(json.loads((directory / "precision.json").read_text()))
+        drawn["precision"] = precision.error_against_size(json.loads((directory / "precision.json").read_text()))
     if (directory / "kernel_check.csv").is_file():
-        figures["kernel_check"] = precision.product_check(read_rows(directory / "kernel_check.csv"))
-    paths = []
-    for name, figure in figures.items():
-        if figure is not None:
-            for suffix in formats:
-                path = directory / "figures" / f"{name}.{suffix}"
-                path.parent.mkdir(exist_ok=True)
-                figure.savefig(path, metadata={"Date": None} if suffix == "svg" else None)
-                paths.append(path)
-    return paths
+        drawn["kernel_check"] = precision.product_check(read_rows(directory / "kernel_check.csv"))
+    return {name: figure for name, figure in drawn.items() if figure is not None}

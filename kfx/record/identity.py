@@ -16,7 +16,7 @@ from kfx.config.check import Config, sources
 from kfx.data.files import locate
 from kfx.files import digest
 
-_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "figures", "published", "smoke")
+_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "figures", "report", "published", "smoke")
 """Keys that say where, when or how often, and a paper's number: none of them changes what is computed."""
 
 

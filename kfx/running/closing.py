@@ -13,7 +13,8 @@ from kfx.config.check import Config
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
-from kfx.running.published import applicable, measured_as, typed_in
+from kfx.report.measured import measured_as, typed_in
+from kfx.report.published import applicable
 
 _WIDTH = 12
 _MOST = 6  # parameters, a line each kept short
@@ -33,6 +34,8 @@ def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> l
     pictures = sorted(path for path in (directory / "figures").glob("*") if path.suffix in (".png", ".pdf"))
     if pictures:
         lines.append(_line("pictures", f"{relative(directory / 'figures')}: {', '.join(p.name for p in pictures)}"))
+    if (directory / "report.html").is_file():
+        lines.append(_line("report", str(relative(directory / "report.html"))))
     return lines
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import FORMATS
-from kfx.config.nodes import make
 from kfx.config.registry import (
     Option,
-    count_or_null,
     flag,
     nested,
     not_negative,
@@ -21,6 +18,7 @@ from kfx.config.registry import (
     whole,
 )
 from kfx.outcomes import ConfigError
+from kfx.report.published import published
 
 if TYPE_CHECKING:
     import torch
@@ -92,37 +90,6 @@ class CheckpointSection(Option):
     iterations: int = whole(0, "also every so many iterations; 0: by time alone")
 
 
-@dataclass
-class Published(Option):
-    """A number that a paper printed for an experiment."""
-
-    metric: str = ranged("", "text", lambda v: v != "", "accuracy, mse, error, a parameter, …")
-    value: float = ranged(0.0, "a number", lambda v: True, "what is printed")
-    source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
-    kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
-    n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
-    statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
-    overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
-
-
-def _published(path: str, value: Any) -> list[Published]:
-    if value is None:
-        return []
-    listed = isinstance(value, list)
-    if not listed and not isinstance(value, Mapping):
-        raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
-    entries = value if listed else [value]  # one entry without a list: records of version 0.1
-    return [make(f"{path}[{i}]" if listed else path, Published, _modern(entry)) for i, entry in enumerate(entries)]
-
-
-def _modern(entry: Any) -> Any:
-    """An entry in the words of version 0.1, where the kernel was part of the metric."""
-    suffix = " of the initial kernel"
-    if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
-        return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
-    return entry
-
-
 def _figures(path: str, value: Any) -> list[str]:
     """The formats of the pictures: true is PNG, false none."""
     if isinstance(value, bool):
@@ -146,11 +113,12 @@ class RunSection(Option):
     figures: Any = nested(
         True, "true, false, or a list out of png, pdf, svg", _figures, "pictures; false: none, for large sweeps"
     )
+    report: bool = flag(False, "report.html at the end: numbers, pictures and tables in one file")
     resume: bool = flag(False, "skip what is completed, go on with what is not")
     retries: int = whole(0, "of a failed run, before it counts as failed")
     kernel_check: bool = flag(False, "also predict in each device and dtype (Khalid 2022, Fig. 3.3)")
     published: Any = nested(
-        None, "a list of metric, value, source …, or null", _published, "what a paper printed for it"
+        None, "a list of metric, value, source …, or null", published, "what a paper printed for it"
     )
     smoke: Any = nested(
         None, "a list of overrides, or null", _words, "under which it ends in seconds on embedded data: kfx run --smoke"

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from kfx.config import registry
 from kfx.config.check import Config, check
+from kfx.files import write_whole
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
 from kfx.record.identity import identity
 from kfx.record.reading import read_config, read_metrics
@@ -97,6 +98,7 @@ def _recorded(
                 record.finish(status, reason)
             say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
     _draw(config, record)
+    _report(config, record)
     for line in closing_lines(config, record.metrics, record.directory):
         print(line)  # results are for standard output, progress is not
     return code
@@ -112,6 +114,18 @@ def _draw(config: Config, record: Record) -> None:
     except (KeyboardInterrupt, Exception) as error:  # the record is whole; its pictures can be drawn from it again
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         say(f"kfx: figures are incomplete ({why}); draw them with kfx plot {relative(record.directory)}")
+
+
+def _report(config: Config, record: Record) -> None:
+    if not config.report:
+        return
+    try:
+        from kfx.report import run_page
+
+        write_whole(record.directory / "report.html", run_page.page([record.directory]))
+    except (KeyboardInterrupt, Exception) as error:  # as with pictures
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        say(f"kfx: no report ({why}); write it with kfx report {relative(record.directory)}")
 
 
 def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | None:

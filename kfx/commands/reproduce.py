@@ -1,0 +1,139 @@
+"""`kfx reproduce`: printed numbers beside measured ones; what is there, what is missing, and running that."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.report.reproduction import Entry
+
+_PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs") / "reproduction.html"
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    reproduce = commands.add_parser(
+        "reproduce", help="published numbers beside measured ones: list, run what is missing, write the page"
+    )
+    reproduce.add_argument("names", nargs="*", metavar="PAPER|EXPERIMENT", help="as darcy, or khalid/swiss_roll")
+    reproduce.add_argument("--seeds", type=int, help="run what is missing of so many seeds")
+    reproduce.add_argument("--budget", type=float, metavar="HOURS", help="run what is missing, for so long")
+    reproduce.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
+    reproduce.add_argument("--add", nargs="+", type=Path, metavar="RUN", help="take in runs that were made otherwise")
+    reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE} and {_HTML}")
+    reproduce.add_argument("--check", action="store_true", help="whether the pages are what the tables give")
+    reproduce.add_argument("--tables", type=Path, help="folder of the tables (default: runs/reproduction)")
+    reproduce.set_defaults(call=_reproduce)
+
+
+def _reproduce(parsed: argparse.Namespace) -> int:
+    from kfx.report.reproduction import FOLDER, experiments, gather
+
+    folder = parsed.tables or FOLDER
+    for name, value in (("seeds", parsed.seeds), ("jobs", parsed.jobs), ("budget", parsed.budget)):
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name} {value:g}: expected a number above 0")
+    asked = experiments(parsed.names)
+    if parsed.add:
+        _take_in(parsed.add, folder)
+    entries = gather(folder)
+    chosen = [entry for entry in entries if entry.experiment in asked]
+    if parsed.names and not chosen:
+        raise ConfigError(f"{' '.join(parsed.names)}: no number is printed for it; see kfx reproduce")
+    failed = False
+    if parsed.seeds is not None or parsed.budget is not None:
+        failed = _run(parsed, folder, chosen)
+        entries = gather(folder)
+        chosen = [entry for entry in entries if entry.experiment in asked]
+    if parsed.page or parsed.check:
+        return max(_pages(entries, folder, parsed.check), int(failed))
+    if not parsed.add:
+        _show(chosen, bool(parsed.names))
+    return int(failed)
+
+
+def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> bool:
+    from kfx.report.words import duration
+    from kfx.running import reproduce
+
+    jobs = reproduce.missing(entries, parsed.seeds or 1)
+    known = sum(job.seconds for job in jobs if job.seconds is not None) / parsed.jobs
+    unknown = sum(job.seconds is None for job in jobs)
+    note = f", and {unknown} of which nothing is known" if unknown else ""
+    print(f"{len(jobs)} runs are missing: about {duration(known)}{note}", flush=True)
+    deadline = None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    return bool(reproduce.run(jobs, folder, parsed.jobs, deadline, say))
+
+
+def _take_in(directories: Sequence[Path], folder: Path) -> None:
+    from kfx.report.reproduction import part_of
+    from kfx.report.tables import Command
+    from kfx.running import reproduce
+
+    for directory in directories:
+        print(reproduce.add(directory, part_of(Command.of_run(directory)), folder))
+
+
+def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
+    from kfx.files import write_whole
+    from kfx.report import html, markdown
+    from kfx.report.reproduction import read_not_covered
+
+    not_covered = read_not_covered(folder)
+    wrong = []
+    for path, text in ((_PAGE, markdown.page(entries, not_covered)), (_HTML, html.reproduction(entries, not_covered))):
+        if not is_check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+            print(path)
+        elif not path.is_file() or path.read_text() != text:
+            wrong.append(str(path))
+    if wrong:
+        print(f"kfx: {', '.join(wrong)}: not what {folder} gives; run kfx reproduce --page", file=sys.stderr)
+    return int(bool(wrong))
+
+
+def _show(entries: Sequence[Entry], in_detail: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kfx.report import words
+    from kfx.report.verdict import Verdict
+
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    shown = Table(title="Published numbers, by verdict")
+    kinds = [each for each in Verdict if any(entry.counts()[each] for entry in entries)]
+    shown.add_column("command" if in_detail else "experiment", overflow="fold")
+    for name in (*kinds, "seeds", "a run takes"):
+        shown.add_column(str(name), justify="right")
+    for entry in entries:
+        for part in entry.parts if in_detail else []:
+            counts = [sum(item.verdict is kind for item in part.items) for kind in kinds]
+            made = str(len(part.table.seeds)) if part.table else "0"
+            named = " ".join(part.command.words) + (" (another reading)" if part.is_reading else "")
+            shown.add_row(named, *map(_count, counts), made, words.cost(part, entry))
+        if not in_detail:
+            own = [part for part in entry.parts if not part.is_reading]
+            seeds = [len(part.table.seeds) if part.table else 0 for part in own]
+            spread = str(seeds[0]) if len(set(seeds)) == 1 else f"{min(seeds)} to {max(seeds)}"
+            known = [part.table.seconds() for part in own if part.table]
+            cost = f"{words.duration(sum(known))} in all" if len(known) == len(own) else words.cost(own[0], entry)
+            shown.add_row(entry.experiment, *(_count(entry.counts()[kind]) for kind in kinds), spread, cost)
+    console.print(shown)
+    sums = {kind: sum(entry.counts()[kind] for entry in entries) for kind in kinds}
+    console.print(", ".join(f"{count} {kind}" for kind, count in sums.items()), highlight=False)
+
+
+def _count(number: int) -> str:
+    return str(number) if number else ""

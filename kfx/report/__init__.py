@@ -1,0 +1,1 @@
+"""Published numbers beside measured ones: tables, verdicts and pages."""

@@ -1,0 +1,67 @@
+"""Numbers that papers print for an experiment, as its config lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.nodes import make
+from kfx.config.registry import Option, count_or_null, one_of, ranged
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.config.check import Config
+
+
+@dataclass
+class Published(Option):
+    """A number that a paper printed for an experiment; with value null, one that it shows in a picture alone."""
+
+    metric: str = ranged("", "text", lambda v: v != "", "accuracy, mse, error, a parameter, …")
+    value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
+    source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
+    kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
+    n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
+    statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
+    overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
+
+    @property
+    def place(self) -> tuple[str, str, int | None, str]:
+        """What a run measures for it: metric, kernel, N_I and statistic."""
+        return self.metric, self.kernel, self.n_interpolation, self.statistic
+
+
+def published(path: str, value: Any) -> list[Published]:
+    """The entries of a config's key `published`."""
+    if value is None:
+        return []
+    listed = isinstance(value, list)
+    if not listed and not isinstance(value, Mapping):
+        raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
+    entries = value if listed else [value]  # one entry without a list: records of version 0.1
+    return [make(f"{path}[{i}]" if listed else path, Published, _modern(entry)) for i, entry in enumerate(entries)]
+
+
+def _modern(entry: Any) -> Any:
+    """An entry in the words of version 0.1, where the kernel was part of the metric."""
+    suffix = " of the initial kernel"
+    if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
+        return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
+    return entry
+
+
+def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
+    """The numbers printed for a run of this config: those whose overrides were all typed, or hold of it, and of one
+    metric, kernel, N_I and statistic those with the most."""
+    most: dict[tuple[Any, ...], int] = {}
+    fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
+    for each in fitting:
+        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
+    return [each for each in fitting if len(each.overrides) == most[each.place]]
+
+
+def _holds(override: str, config: Config) -> bool:
+    """Whether `group=option` is what the config chose."""
+    group, _, name = override.partition("=")
+    return getattr(getattr(config, group, None), "name", None) == name

@@ -1,0 +1,235 @@
+"""Every printed number beside what was measured for it: from experiments, tables and remarks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kfx.config import catalogue
+from kfx.config.compose import composed, without_hydra
+from kfx.config.nodes import near
+from kfx.outcomes import ConfigError, RecordError
+from kfx.report import tables
+from kfx.report.published import Published, published
+from kfx.report.tables import Command, Table
+from kfx.report.verdict import Verdict, verdict
+
+FOLDER = Path("runs") / "reproduction"
+_REMARKS, _NOT_COVERED = "remarks.yaml", "not_covered.yaml"
+_TIMES = ("seconds an iteration", "fit seconds")
+"""Of another machine: nothing that can be reproduced."""
+_DEVIATIONS = {"sd": 1, "se": 8}
+"""Of one run, what is printed is a deviation, or a standard error over eight seeds (Milsom et al. 2023 alone)."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A published number, and how it is written there; None for a picture."""
+
+    published: Published
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What people have to say of an experiment's numbers.
+
+    why: what accounts for differences, or what the numbers show. readings: overrides of what the text allows as well.
+    takes: what a run would need that nobody has made.
+    """
+
+    why: str = ""
+    readings: tuple[tuple[str, ...], ...] = ()
+    takes: str = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A printed number and its measurement. deviation: the paper's own, as it is printed."""
+
+    printed: Printed
+    deviation: str | None
+    measured: Sequence[float]
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Part:
+    """The numbers of one command. is_reading: whether it was printed for another one, and this is a variant of that.
+    changed: settings that are others today than in the table."""
+
+    command: Command
+    items: Sequence[Item]
+    table: Table | None
+    is_reading: bool = False
+    changed: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment: its commands, those of the paper first."""
+
+    experiment: str
+    description: str
+    parts: Sequence[Part]
+    remark: Remark = field(default_factory=Remark)
+
+    @property
+    def paper(self) -> str:
+        """As its sources name it."""
+        return next(item.printed.published.source for part in self.parts for item in part.items).partition(",")[0]
+
+    def counts(self) -> Counter[Verdict]:
+        return Counter(item.verdict for part in self.parts if not part.is_reading for item in part.items)
+
+
+def gather(folder: Path, *, is_checked: bool = True) -> list[Entry]:
+    """Every experiment with printed numbers. is_checked: whether what each command composes to is compared with what
+    its table was measured with, which takes a while."""
+    measured = tables.read(folder)
+    remarks = read_remarks(folder)
+    known = experiments()
+    for command in measured:
+        if command.experiment not in known:
+            raise RecordError(f"{folder / command.name}.csv: is of {command.experiment}, which is no experiment")
+    entries = []
+    for experiment in known:
+        own = {command: table for command, table in measured.items() if command.experiment == experiment}
+        printed = read_published(experiment)
+        if printed:
+            entries.append(_entry(experiment, printed, own, remarks.get(experiment, Remark()), is_checked))
+    return entries
+
+
+def experiments(names: Sequence[str] = ()) -> list[str]:
+    """Names of experiments: all, or those that papers' or experiments' names stand for; ConfigError for others."""
+    every = catalogue.options("experiment")
+    if not names:
+        return every
+    found: list[str] = []
+    for name in names:
+        of = [each for each in every if each == name or each.startswith(f"{name.rstrip('/')}/")]
+        if not of:
+            known = sorted({*every, *(each.split("/")[0] for each in every)})
+            raise ConfigError(f"{name}: is no paper or experiment; it takes {near(name, known)}")
+        found += [each for each in of if each not in found]
+    return found
+
+
+def read_published(experiment: str) -> list[Printed]:
+    """What an experiment's file lists, with the digits as they are written; of one that builds on another without a
+    list of its own, the other's."""
+    path = catalogue.file_of("experiment", experiment)
+    text = path.read_text()
+    content = yaml.safe_load(text) or {}
+    if "published" not in content:
+        bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
+        return read_published(bases[0].split("/experiment/", 1)[1]) if bases else []
+    digits = yaml.load(text, yaml.BaseLoader)["published"]
+    listed = published(f"{path}: published", content["published"])
+    if not listed:
+        return []
+    return [
+        Printed(each, None if each.value is None else as_written["value"])
+        for each, as_written in zip(listed, digits, strict=True)
+    ]
+
+
+def commands(printed: Iterable[Printed], experiment: str) -> list[Command]:
+    """The commands under which an experiment's numbers were printed."""
+    return list(dict.fromkeys(Command.of(experiment, each.published.overrides) for each in printed))
+
+
+def part_of(command: Command) -> Part:
+    """The numbers that a run of a command is compared with; ConfigError where there are none."""
+    if command.experiment not in experiments():
+        raise ConfigError(f"{command.experiment}: is no experiment; it takes {near(command.experiment, experiments())}")
+    own = of_command(read_published(command.experiment), command)
+    if not own:
+        raise ConfigError(f"{command}: no number is printed for it; see `published` in its experiment")
+    return Part(command, [Item(each, None, [], Verdict.NOT_RUN) for each in own], None)
+
+
+def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
+    """The numbers printed for a command, or for what it is a variant of: those of the most overrides among its own."""
+    fitting = [each for each in printed if {*each.published.overrides} <= {*command.overrides}]
+    most: dict[Any, int] = {}
+    for each in fitting:
+        most[each.published.place] = max(most.get(each.published.place, 0), len(each.published.overrides))
+    return [each for each in fitting if len(each.published.overrides) == most[each.published.place]]
+
+
+def read_remarks(folder: Path) -> dict[str, Remark]:
+    """By the experiment's name; ConfigError for what is not understood."""
+    path = folder / _REMARKS
+    if not path.is_file():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+        return {
+            name: Remark(
+                " ".join(each.get("why", "").split()),
+                tuple(tuple(sorted(words.split())) for words in each.get("readings", [])),
+                " ".join(each.get("takes", "").split()),
+            )
+            for name, each in content.items()
+        }
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        expected = "expected why, readings (a list of overrides) and takes for each experiment"
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}; {expected}") from error
+
+
+def read_not_covered(folder: Path) -> list[str]:
+    """What papers have and kfx has not, a line each."""
+    path = folder / _NOT_COVERED
+    return [" ".join(text.split()) for text in yaml.safe_load(path.read_text())] if path.is_file() else []
+
+
+def _entry(
+    experiment: str, printed: Sequence[Printed], own: Mapping[Command, Table], remark: Remark, is_checked: bool
+) -> Entry:
+    asked = commands(printed, experiment)
+    parts = [_part(command, printed, own.get(command), False, remark, is_checked) for command in asked]
+    for command, table in own.items():
+        if command not in asked:
+            parts.append(_part(command, printed, table, True, remark, is_checked))
+    return Entry(experiment, catalogue.description("experiment", experiment), parts, remark)
+
+
+def _part(
+    command: Command,
+    printed: Sequence[Printed],
+    table: Table | None,
+    is_reading: bool,
+    remark: Remark,
+    checked: bool,
+) -> Part:
+    own = of_command(printed, command)
+    if not is_reading:
+        own = [each for each in own if Command.of(command.experiment, each.published.overrides) == command]
+    changed = table.changed(without_hydra(composed(command.words))) if table is not None and checked else []
+    deviations = {
+        (each.published.place[:3], each.published.source): (each.text, each.published.statistic)
+        for each in own
+        if each.published.statistic in _DEVIATIONS
+    }
+    items = []
+    for each in own:
+        if each.published.statistic in _DEVIATIONS:
+            continue
+        measured = table.at(each.published) if table is not None else []
+        is_mean = each.published.statistic == "mean"
+        beside = deviations.get((each.published.place[:3], each.published.source)) if is_mean else None
+        sd = float(beside[0]) * math.sqrt(_DEVIATIONS[beside[1]]) if beside and beside[0] else None
+        text = None if each.published.metric in _TIMES else each.text
+        said = verdict(text, measured, sd, bool(remark.readings))
+        if measured and changed:
+            said = Verdict.STALE
+        items.append(Item(each, beside[0] if beside else None, measured, said))
+    return Part(command, items, table, is_reading, changed)

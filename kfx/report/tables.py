@@ -1,0 +1,200 @@
+"""Small tables of what runs measured for printed numbers: one a command, a row for each number and seed, to be kept."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig
+
+from kfx.files import write_whole
+from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.record.identity import content
+from kfx.record.reading import load_run
+from kfx.report.measured import measured_as, typed_in
+from kfx.report.published import Published
+
+PLACE = ("metric", "kernel", "n_interpolation", "statistic")
+COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
+NOT_OF_A_COMMAND = ("+experiment=", "seed=", "hydra.", "resume=", "device.threads=", "figures=", "report=")
+"""Words that say which run, where and how fast, not what."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """An experiment under some overrides: what `kfx run` is told, but for the seed."""
+
+    experiment: str
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, experiment: str, words: Sequence[str]) -> Command:
+        return cls(experiment, tuple(sorted(word for word in words if not word.startswith(NOT_OF_A_COMMAND))))
+
+    @classmethod
+    def of_run(cls, directory: Path) -> Command:
+        """The command that a run was made with; ConfigError where that was no experiment."""
+        typed = typed_in(directory)
+        for word in typed:
+            if word.startswith("+experiment="):
+                return cls.of(word.removeprefix("+experiment="), typed)
+        raise ConfigError(f"{directory}: is no run of an experiment, so nothing is printed for it")
+
+    @property
+    def words(self) -> list[str]:
+        return [f"+experiment={self.experiment}", *self.overrides]
+
+    @property
+    def name(self) -> str:
+        """Of its files: the experiment, and a hash of the overrides."""
+        digest = hashlib.sha256(" ".join(self.overrides).encode()).hexdigest()[:8]
+        return f"{self.experiment.replace('/', '-')}-{digest}"
+
+    def __str__(self) -> str:
+        return " ".join(["kfx run", *self.words])
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the runs of a command measured.
+
+    rows: of `COLUMNS`, as text. settings: the part of the config that determined the results, but for the seed.
+    """
+
+    command: Command
+    settings: Mapping[str, Any]
+    rows: tuple[Mapping[str, str], ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({int(row["seed"]) for row in self.rows})
+
+    def at(self, printed: Published) -> list[float]:
+        """What was measured for a number, seed after seed."""
+        place = tuple("" if part is None else str(part) for part in printed.place)
+        own = [row for row in self.rows if tuple(row[key] for key in PLACE) == place and row["measured"]]
+        return [float(row["measured"]) for row in sorted(own, key=lambda row: int(row["seed"]))]
+
+    def seconds(self) -> float:
+        """The mean time of a run."""
+        of = {row["seed"]: float(row["seconds"]) for row in self.rows}
+        return sum(of.values()) / len(of)
+
+    def changed(self, raw: DictConfig) -> list[str]:
+        """The settings that are others today, as `key: then, now`. Keys that there were not then do not count: an
+        option that is new changes nothing by its default."""
+        return list(_differences(self.settings, settings(raw)))
+
+
+def settings(raw: DictConfig) -> dict[str, Any]:
+    """What a table keeps of a composed config."""
+    kept = json.loads(json.dumps(content(raw)))  # plain numbers, texts and lists, as a file gives them back
+    return {key: value for key, value in kept.items() if key != "seed"}
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Sequence[str]:
+    found: list[str] = []
+    for key, value in then.items():
+        where = f"{path}{key}"
+        if key not in now:
+            found.append(f"{where}: {value}, no longer there")
+        elif isinstance(value, Mapping) and isinstance(now[key], Mapping):
+            found += _differences(value, now[key], f"{where}.")
+        elif value != now[key]:
+            found.append(f"{where}: {value}, {now[key]}")
+    return found
+
+
+def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> Table:
+    """The table of one completed run. entries: printed for its command. raw: what that composes to."""
+    run = load_run(directory)
+    if run.metrics["status"] != Status.COMPLETED:
+        raise RecordError(f"{directory}: {run.metrics['status']}; kfx resume {directory}")
+    dtype = run.config.device.dtype
+    here = json.loads((directory / "environment.json").read_text())
+    when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
+    common = {
+        "seed": str(run.config.seed),
+        "iterations": str(len(run.trace)),
+        "seconds": f"{sum(run.metrics['timing'].values()):.0f}",
+        "date": when.date().isoformat(),
+        "identity": str(run.metrics["identity"]),
+        "kfx": str(here["kfx"]),
+        "machine": f"{here['processor']}, {here['device']}, {here['threads_of_fit']} threads, {dtype}",
+    }
+    rows = []
+    for place in dict.fromkeys(printed.place for printed in entries):
+        printed = next(each for each in entries if each.place == place)
+        value = measured_as(printed, run.metrics, directory)
+        named = dict(zip(PLACE, ("" if part is None else str(part) for part in place), strict=True))
+        rows.append({**common, **named, "measured": "" if value is None else repr(value)})
+    return Table(Command.of_run(directory), settings(raw), tuple(rows))
+
+
+def merged(old: Table | None, new: Table) -> Table:
+    """The rows of both; those of a seed that is in both are the new ones. Rows of other settings go."""
+    if old is None or old.settings != new.settings:
+        return new
+    kept = [row for row in old.rows if int(row["seed"]) not in new.seeds]
+    return replace(new, rows=tuple(sorted([*kept, *new.rows], key=lambda row: int(row["seed"]))))
+
+
+def write(folder: Path, table: Table) -> Path:
+    """The table as CSV, and its settings beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about: dict[str, Any] = {"experiment": table.command.experiment, "overrides": list(table.command.overrides)}
+    text = yaml.safe_dump(
+        {**about, "settings": dict(table.settings)}, default_flow_style=None, width=120, sort_keys=True
+    )
+    write_whole(folder / f"{table.command.name}.yaml", text)
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table.rows)
+    path = folder / f"{table.command.name}.csv"
+    write_whole(path, stream.getvalue())
+    return path
+
+
+def read(folder: Path) -> dict[Command, Table]:
+    """Every table of a folder; RecordError where one is damaged."""
+    return {table.command: table for table in map(_read, sorted(folder.glob("*.csv")))}
+
+
+def _read(path: Path) -> Table:
+    beside = path.with_suffix(".yaml")
+    try:
+        about = yaml.safe_load(beside.read_text())
+        command = Command(about["experiment"], tuple(about["overrides"]))
+        kept = dict(about["settings"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{beside}: damaged: {' '.join(str(error).split())}; measure {path.stem} again") from error
+    with path.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for i, row in enumerate(rows, start=2):
+        problem = _problem(row)
+        if problem:
+            raise RecordError(f"{path}: line {i}: {problem}; measure it again, or take the table away")
+    if not rows:
+        raise RecordError(f"{path}: has no rows; measure it again, or take the table away")
+    return Table(command, kept, tuple(rows))
+
+
+def _problem(row: Mapping[str | None, Any]) -> str | None:
+    """What is wrong with a row."""
+    if tuple(row) != COLUMNS or any(value is None for value in row.values()):
+        return f"expected the columns {', '.join(COLUMNS)}"
+    for key in ("seed", "iterations", "seconds", "measured"):
+        try:
+            float(row[key]) if row[key] or key != "measured" else None
+        except ValueError:
+            return f"{key}={row[key]}: expected a number"
+    return None

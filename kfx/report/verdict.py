@@ -1,0 +1,53 @@
+"""Whether a measured number is the one that a paper printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from enum import StrEnum
+
+import numpy as np
+
+
+class Verdict(StrEnum):
+    """What a page says of a printed number."""
+
+    REPRODUCED = "reproduced"
+    DIFFERS = "differs"
+    UNDECIDED = "cannot be decided from the text"
+    STALE = "stale"
+    NOT_RUN = "not run"
+    NONE = "no verdict"
+
+
+RULE = (
+    "*Reproduced*: the mean over seeds is the printed number to all its digits, or within two standard deviations of "
+    "it: of the seeds, where there are three or more, or of the paper, where it prints one. *Differs*: it is not. "
+    "*Cannot be decided from the text*: it is not, and the text allows another reading, whose numbers stand beside it. "
+    "*Stale*: measured with settings that are others today. *Not run*: nobody has, at full settings; what it takes is "
+    "said. What a paper shows only as a picture, and the times of its machine, have a measurement and *no verdict*."
+)
+_SEEDS = 3
+
+
+def verdict(printed: str | None, measured: Sequence[float], deviation: float | None, has_readings: bool) -> Verdict:
+    """By `RULE`. printed: as the paper has it, None for a picture; deviation: the paper's own, of one run."""
+    if not measured:
+        return Verdict.NOT_RUN
+    if printed is None:
+        return Verdict.NONE
+    allowed = [half_a_digit(printed)]
+    if len(measured) >= _SEEDS:
+        allowed.append(2 * float(np.std(measured, ddof=1)))
+    if deviation is not None:
+        allowed.append(2 * deviation)
+    if abs(float(np.mean(measured)) - float(printed)) <= max(allowed) * (1 + 1e-9):
+        return Verdict.REPRODUCED
+    return Verdict.UNDECIDED if has_readings else Verdict.DIFFERS
+
+
+def half_a_digit(printed: str) -> float:
+    """Half a unit of the last printed digit: what rounds to it is the same number."""
+    exponent = Decimal(printed).as_tuple().exponent
+    assert isinstance(exponent, int)
+    return 0.5 * 10.0**exponent

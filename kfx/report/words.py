@@ -1,0 +1,140 @@
+"""How pages name things and write numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kfx.report.reproduction import Entry, Item, Part
+from kfx.report.verdict import Verdict
+
+METRICS = {
+    "rho": "ρ",
+    "held_out_rho": "ρ on held-out batches",
+    "mse": "mean squared error",
+    "train_mse": "mean squared error, training",
+    "mae": "mean absolute error",
+    "train_mae": "mean absolute error, training",
+    "energy_error": "energy error",
+    "error": "test error",
+    "accuracy": "accuracy",
+    "linearly_separable": "linearly separable",
+    "head_accuracy": "test accuracy",
+    "head_log_likelihood": "test log-likelihood",
+    "head_train_accuracy": "training accuracy",
+    "head_train_log_likelihood": "training log-likelihood",
+    "sigma": "σ",
+    "alpha": "α",
+    "beta": "β",
+}
+
+
+def what(item: Item) -> str:
+    """Metric and statistic, N_I, and which row of which table."""
+    printed = item.printed.published
+    named = METRICS.get(printed.metric, printed.metric.replace("_", " "))
+    named += "" if printed.statistic == "mean" else f", {printed.statistic}"
+    named += " before training" if printed.kernel == "initial" else ""
+    return named + ("" if printed.n_interpolation is None else f", N_I {printed.n_interpolation}")
+
+
+def where(item: Item) -> str:
+    """Table or figure and row, without the paper."""
+    return item.printed.published.source.partition(", ")[2]
+
+
+def value(item: Item) -> str:
+    """As printed, with its deviation."""
+    if item.printed.text is None:
+        return "a curve"
+    of = {"sd": "±", "se": "± (s.e.)"}
+    return item.printed.text + (f" {of['sd']} {item.deviation}" if item.deviation else "")
+
+
+def spread(item: Item) -> str:
+    """Mean ± deviation over seeds, to as many decimals as are printed; of a curve four digits."""
+    if not item.measured:
+        return ""
+    mean, text = float(np.mean(item.measured)), item.printed.text
+    decimals = None if text is None else len(text.partition(".")[2])
+    shown = f"{mean:.4g}" if decimals is None or "e" in str(text).lower() else f"{mean:.{decimals}f}"
+    return shown + (f" ± {np.std(item.measured, ddof=1):.2g}" if len(item.measured) > 1 else "")
+
+
+def fallen(item: Item, part: Part) -> str:
+    """By what factor a curve's quantity falls from the initial kernel to the trained one: geometric mean over seeds."""
+    printed = item.printed.published
+    if item.printed.text is not None or printed.kernel != "trained" or len(item.measured) < 3:
+        return ""
+    for other in part.items:
+        if other.printed.published.place == (printed.metric, "initial", *printed.place[2:]):
+            before, after = np.array(other.measured), np.array(item.measured)
+            if len(before) == len(after) and (after > 0).all() and (before > 0).all():
+                factors = before / after
+                mean, least, most = np.exp(np.log(factors).mean()), factors.min(), factors.max()
+                times = f"falls in {int((factors > 1).sum())} of {len(factors)} seeds"
+                return f"{times}, by {mean:.3g} ({least:.2g} to {most:.2g})"
+    return ""
+
+
+def shown(item: Item, part: Part) -> str:
+    """The verdict where there is one to give; of another reading only that it reproduces."""
+    said = item.verdict
+    if said is Verdict.NONE or (part.is_reading and said is not Verdict.REPRODUCED):
+        return ""
+    return str(said)
+
+
+def missing(entries: Sequence[Entry]) -> list[tuple[Part, Entry]]:
+    """The commands that nobody has run."""
+    return [(part, entry) for entry in entries for part in entry.parts if part.table is None]
+
+
+def tables(part: Part) -> str:
+    """Which tables and figures its numbers are from."""
+    return ", ".join(dict.fromkeys(where(item).split(",")[0] for item in part.items))
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def cost(part: Part, entry: Entry) -> str:
+    """What a run of it takes: as measured, as its siblings took, or as people say."""
+    if part.table is not None:
+        return duration(part.table.seconds())
+    if entry.remark.takes:
+        return entry.remark.takes
+    siblings = [each.table.seconds() for each in entry.parts if each.table is not None and not each.is_reading]
+    return f"about {duration(max(siblings))}, as its siblings" if siblings else "unknown"
+
+
+def made_on(part: Part) -> str:
+    """Iterations, time, seeds, machine and version of a part that was run."""
+    assert part.table is not None
+    rows, count = part.table.rows, len(part.table.seeds)
+    dates = sorted({row["date"] for row in rows})
+    parts = [
+        f"{rows[0]['iterations']} iterations",
+        f"{duration(part.table.seconds())} a run",
+        f"{count} seed{'s' if count > 1 else ''}",
+        "; ".join(dict.fromkeys(row["machine"] for row in rows)),
+        f"kfx {', '.join(sorted({row['kfx'] for row in rows}))}",
+        dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+    ]
+    return " · ".join(parts)
+
+
+def totals(entries: Sequence[Entry]) -> list[tuple[str, list[int]]]:
+    """Of each paper how many numbers have which verdict, in the order of `Verdict`."""
+    found: dict[str, list[int]] = {}
+    for entry in entries:
+        counts = entry.counts()
+        row = found.setdefault(entry.paper, [0] * len(Verdict))
+        for i, each in enumerate(Verdict):
+            row[i] += counts[each]
+    return sorted(found.items())
