@@ -1,0 +1,38 @@
+"""`kfx report`: runs as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from kfx.commands.arguments import add_plugins
+from kfx.outcomes import ConfigError
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    report = commands.add_parser("report", help="a run, or a sweep, as one HTML page: numbers, pictures, tables")
+    report.add_argument("paths", nargs="+", type=Path, metavar="RUN|SWEEP")
+    report.add_argument("--output", type=Path, help="the page (default: report.html in the first folder)")
+    add_plugins(report)
+    report.set_defaults(call=_report)
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    from kfx.config import registry
+    from kfx.files import write_whole
+    from kfx.report import run_page
+
+    registry.plug_in(parsed.plugin)
+    for path in parsed.paths:
+        if not path.is_dir():
+            raise ConfigError(f"kfx report {path}: is no folder")
+    output: Path = parsed.output or parsed.paths[0] / "report.html"
+    if output.suffix not in (".html", ".htm"):
+        raise ConfigError(f"--output {output}: expected a name that ends in .html")
+    text = run_page.page(parsed.paths)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, text)
+    print(output)
+    return 0

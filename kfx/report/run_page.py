@@ -1,0 +1,279 @@
+"""A run, or the runs of a sweep, as one page: numbers, pictures, tables to download, and how to repeat it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+
+from kfx import plots
+from kfx.config.check import check
+from kfx.numerics.formatting import in_bytes, number
+from kfx.outcomes import ConfigError, Status
+from kfx.record.reading import Run, load_run
+from kfx.record.search import runs_below
+from kfx.report.html import render
+from kfx.report.measured import measured_as, typed_in
+from kfx.report.published import applicable
+
+_TABLES = (
+    *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),
+    *("kernel_check.csv", "sweep.csv"),
+)
+_MOST_BYTES = 20_000_000
+"""Of a table in a page; a larger one stays where it is, and its path is said."""
+_MOST_PARAMETERS = 24
+
+
+@dataclass(frozen=True)
+class Table:
+    """heads, and rows of as many texts; a head that ends in `#` is of numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """svg: the drawing itself."""
+
+    name: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """uri: the file itself; empty where it is too large, then `note` says where it lies."""
+
+    name: str
+    size: str
+    uri: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """What the template shows of a run."""
+
+    name: str
+    directory: str
+    status: str
+    reason: str
+    summary: str
+    command: str
+    published: Table | None
+    parameters: Table | None
+    evaluation: Table | None
+    held_out: Table | None
+    machine: Table
+    pictures: Sequence[Picture]
+    downloads: Sequence[Download]
+    config: str
+    own: Sequence[str] = field(default_factory=tuple)
+
+
+def page(paths: Sequence[Path]) -> str:
+    """The page of a run, or of every run at and below the paths; ConfigError where there is none."""
+    found = [run.directory for path in paths for run in runs_below([path])]
+    directories = list(dict.fromkeys(found))
+    if not directories:
+        raise ConfigError(f"kfx report {' '.join(map(str, paths))}: holds no run")
+    runs = [view(directory) for directory in directories]
+    runs = _told_apart(runs, [typed_in(directory) for directory in directories])
+    if len(runs) == 1:
+        return render("run.html", title=runs[0].name, run=runs[0])
+    return render("sweep.html", title=_shared_name(runs), runs=runs, table=_overview(runs, directories))
+
+
+def view(directory: Path) -> View:
+    """A run as the template shows it."""
+    run = load_run(directory)
+    metrics, typed = run.metrics, typed_in(directory)
+    here = _json(directory / "environment.json")
+    return View(
+        name=_name(run, typed),
+        directory=str(directory),
+        status=str(metrics["status"]),
+        reason=str(metrics.get("reason", "")),
+        summary=_summary(run, here),
+        command=shlex.join(["kfx", "run", *(word for word in typed if not word.startswith("hydra."))]),
+        published=_published(run, typed),
+        parameters=_parameters(metrics.get("parameters", {})),
+        evaluation=_evaluation(metrics),
+        held_out=_held_out(metrics.get("held_out")),
+        machine=_machine(here),
+        pictures=_pictures(directory),
+        downloads=[_download(directory / name) for name in _TABLES if (directory / name).is_file()],
+        config=OmegaConf.to_yaml(run.config),
+    )
+
+
+def _name(run: Run, typed: Sequence[str]) -> str:
+    experiment = next((word.split("=", 1)[1] for word in typed if word.startswith("+experiment=")), None)
+    return experiment or " · ".join(run.config[group].name for group in ("dataset", "kernel", "optimizer"))
+
+
+def _summary(run: Run, here: Mapping[str, Any]) -> str:
+    config, timing = run.config, run.metrics.get("timing", {})
+    chosen = [f"{group} {config[group].name}" for group in ("dataset", "kernel", "objective", "optimizer")]
+    parts = [run.metrics["status"], *chosen, f"seed {config.seed}", f"{len(run.trace)} iterations"]
+    if "fit_seconds" in timing:
+        parts.append(f"fit {timing['fit_seconds']:.1f} s")
+    if here.get("kfx"):
+        parts.append(f"kfx {here['kfx']}")
+    return " · ".join(map(str, parts))
+
+
+def _published(run: Run, typed: Sequence[str]) -> Table | None:
+    if run.metrics["status"] != Status.COMPLETED or "published" not in run.config:
+        return None
+    rows = []
+    for printed in applicable(check(run.config), typed):
+        measured = measured_as(printed, run.metrics, run.directory)
+        if measured is None and (printed.statistic != "mean" or printed.value is None):
+            continue
+        what = printed.metric + ("" if printed.statistic == "mean" else f", {printed.statistic}")
+        what += " before training" if printed.kernel == "initial" else ""
+        what += "" if printed.n_interpolation is None else f", N_I {printed.n_interpolation}"
+        shown = "a curve" if printed.value is None else f"{printed.value:g}"
+        rows.append([printed.source, what, shown, "not measured" if measured is None else f"{measured:.4g}"])
+    return Table(["source", "what", "published#", "measured#"], rows) if rows else None
+
+
+def _parameters(parameters: Mapping[str, Any]) -> Table | None:
+    if "final" not in parameters:
+        return None
+    finals = parameters.get("folds") or [parameters["final"]]
+    starts = parameters.get("initial_folds") or [parameters["initial"]] * len(finals)
+    rows = []
+    for name in list(finals[0])[:_MOST_PARAMETERS]:
+        before = _mean_of([each[name] for each in starts if name in each])
+        rows.append([name, before, _mean_of([each[name] for each in finals])])
+    more = len(finals[0]) - _MOST_PARAMETERS
+    if more > 0:
+        rows.append([f"and {more} more", "", ""])
+    return Table(["parameter", "before#", "after#"], rows)
+
+
+def _mean_of(values: Sequence[Any]) -> str:
+    flat = [float(v) for value in values for v in (value if isinstance(value, list) else [value])]
+    return number(sum(flat) / len(flat)) if flat else ""
+
+
+def _evaluation(metrics: Mapping[str, Any]) -> Table | None:
+    by: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
+    for row in metrics.get("evaluation", []):
+        by.setdefault((row["metric"], row["n_interpolation"]), {})[row["kernel"]] = row
+    kernels = list(dict.fromkeys(row["kernel"] for row in metrics.get("evaluation", [])))
+    rows = [
+        [metric, "" if size is None else str(size), *(_spread(found.get(kernel)) for kernel in kernels)]
+        for (metric, size), found in by.items()
+    ]
+    return Table(["metric", "N_I#", *(f"{kernel}#" for kernel in kernels)], rows) if rows else None
+
+
+def _spread(row: Mapping[str, Any] | None) -> str:
+    if row is None or row.get("mean") is None:
+        return ""
+    sd = row.get("sd")
+    return number(row["mean"]) + (f" ± {number(sd, row['mean'])}" if sd and math.isfinite(sd) else "")
+
+
+def _held_out(measured: Mapping[str, Any] | None) -> Table | None:
+    if measured is None:
+        return None
+    rows = [
+        [name, *(_spread(measured[name][when]) for when in ("initial", "trained", "change"))]
+        for name in ("rho", "objective")
+        if name in measured
+    ]
+    return Table([f"on {measured['batches']} held-out batches", "before#", "after#", "change#"], rows)
+
+
+def _machine(here: Mapping[str, Any]) -> Table:
+    keys = ("host", "platform", "processor", "cores", "device", "threads_of_fit", "python", "git_commit")
+    rows = [[key.replace("_", " "), str(here[key])] for key in keys if here.get(key) not in (None, "")]
+    rows += [[package, str(version)] for package, version in here.get("packages", {}).items()]
+    rows += [[f"SHA-256 of {name}", value] for name, value in here.get("data_sha256", {}).items()]
+    return Table(["", ""], rows)
+
+
+def _pictures(directory: Path) -> list[Picture]:
+    return [Picture(name, svg(figure, name)) for name, figure in plots.figures(directory).items()]
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as an element of a page: identifiers that are its own, the same at every call."""
+    stream = io.StringIO()
+    with rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    for found in sorted(set(re.findall(r'\bid="([^"]+)"', text)), key=len, reverse=True):
+        own = f"{name}-{found}"
+        text = text.replace(f'id="{found}"', f'id="{own}"').replace(f'#{found}"', f'#{own}"')
+        text = text.replace(f"url(#{found})", f"url(#{own})")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{name.replace("_", " ")}" ', 1)
+
+
+def _download(path: Path) -> Download:
+    size = path.stat().st_size
+    if size > _MOST_BYTES:
+        return Download(path.name, in_bytes(size), "", f"too large for a page: {path}")
+    return Download(path.name, in_bytes(size), "data:text/csv;base64," + base64.b64encode(path.read_bytes()).decode())
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _told_apart(runs: Sequence[View], typed: Sequence[Sequence[str]]) -> list[View]:
+    """With the words that not all of them share."""
+    shared = set.intersection(*({*words} for words in typed)) if typed else set()
+    return [
+        View(**{**vars(run), "own": [w for w in words if w not in shared and not w.startswith("hydra.")]})
+        for run, words in zip(runs, typed, strict=True)
+    ]
+
+
+def _shared_name(runs: Sequence[View]) -> str:
+    names = list(dict.fromkeys(run.name for run in runs))
+    return f"{names[0]}: {len(runs)} runs" if len(names) == 1 else f"{len(runs)} runs"
+
+
+def _overview(runs: Sequence[View], directories: Sequence[Path]) -> Table:
+    rows = []
+    for run, directory in zip(runs, directories, strict=True):
+        metrics = load_run(directory).metrics
+        measured = [row for row in metrics.get("evaluation", []) if row["kernel"] == "trained"]
+        shown = [row for row in measured if row["metric"] in ("accuracy", "mse", "head_accuracy")]
+        best = max(shown, key=lambda row: (row["metric"] == "accuracy", row["n_interpolation"] or 0), default=None)
+        rho = metrics.get("held_out", {}).get("rho", {})
+        rows.append(
+            [
+                " ".join(run.own) or run.name,
+                run.status,
+                best["metric"] if best else "",
+                _spread(best),
+                _spread(rho.get("initial")),
+                _spread(rho.get("trained")),
+                f"{metrics.get('timing', {}).get('fit_seconds', math.nan):.1f}",
+            ]
+        )
+    heads = ["run", "status", "metric", "value#", "ρ before#", "ρ after#", "seconds#"]
+    return Table(heads, rows)

@@ -1,0 +1,123 @@
+"""`kfx report`: a page that needs nothing else, and shows what the record holds."""
+
+import base64
+import json
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+RUN = ("dataset.n_train=40", "dataset.n_test=20", "sampler.batch_size=20", "optimizer.iterations=4", "figures=false")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Page(HTMLParser):
+    """What a page has, by kind."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.ids, self.links, self.downloads, self.texts = [], [], [], {}, []
+        self.feed(Path(path).read_text())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        found = dict(attrs)
+        if "id" in found:
+            self.ids.append(found["id"])
+        for key in ("src", "href", "xlink:href", "action"):
+            if key in found:
+                self.links.append(found[key])
+        if "download" in found:
+            self.downloads[found["download"]] = base64.b64decode(found["href"].partition(",")[2])
+
+    def handle_data(self, data):
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+@pytest.fixture
+def ran(kfx, in_folder):
+    code, _, err = kfx("run", "kernel=rbf", *RUN, "report=true", "hydra.run.dir=r", "published=[" + PRINTED + "]")
+    assert code == 0, err
+    return in_folder / "r"
+
+
+PRINTED = "{metric: accuracy, value: 0.5, source: 'A paper, Table 1'}"
+
+
+def test_a_run_writes_its_page_where_asked_to(ran):
+    page = Page(ran / "report.html")
+    assert "rbf" in " ".join(page.texts)
+    assert {"A paper, Table 1", "0.5"} <= {*page.texts}
+    assert page.tags.count("svg") >= 3
+    for name in ("trace.csv", "evaluation.csv"):
+        assert page.downloads[name] == (ran / name).read_bytes()
+    assert any("kfx run kernel=rbf" in text for text in page.texts)
+
+
+def test_a_page_needs_nothing_from_elsewhere(ran):
+    page = Page(ran / "report.html")
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_a_page_is_the_same_each_time(kfx, ran):
+    before = (ran / "report.html").read_bytes()
+    assert kfx("report", "r")[0] == 0
+    assert (ran / "report.html").read_bytes() == before
+
+
+def test_the_runs_of_a_sweep_share_a_page(kfx, in_folder):
+    assert kfx("run", "-m", "kernel=rbf,linear", *RUN, "hydra.sweep.dir=s")[0] == 0
+    code, out, err = kfx("report", "s", "--output", "pages/sweep.html")
+    assert code == 0, err
+    assert out.strip() == "pages/sweep.html"
+    page = Page(in_folder / "pages" / "sweep.html")
+    assert {"kernel=rbf", "kernel=linear", "2 runs"} <= {*page.texts}
+    assert page.tags.count("summary") >= 2
+
+
+def test_a_run_that_ended_early_has_a_page(kfx, in_folder):
+    assert kfx("run", "kernel=rbf", *RUN, "hydra.run.dir=r")[0] == 0
+    path = in_folder / "r" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    path.write_text(json.dumps({"status": "failed", "reason": "the lights went out", "identity": metrics["identity"]}))
+    for name in ("evaluation.csv", "held_out.csv"):
+        (in_folder / "r" / name).unlink()
+    code, _, err = kfx("report", "r")
+    assert code == 0, err
+    assert "the lights went out" in Page(in_folder / "r" / "report.html").texts
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "kfx report nowhere: is no folder"),
+        (["empty"], "kfx report empty: holds no run"),
+        (["empty", "--output", "page.txt"], "--output page.txt: expected a name that ends in .html"),
+    ],
+)
+def test_bad_words_are_one_line(kfx, in_folder, words, said):
+    (in_folder / "empty").mkdir()
+    code, _, err = kfx("report", *words)
+    assert code == 2
+    assert err.strip() == f"kfx: {said}"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_a_browser_shows_the_page(ran, tmp_path):
+    quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+    shot = tmp_path / "shot.png"
+    words = [*quiet, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1600", f"--screenshot={shot}"]
+    done = subprocess.run(
+        [str(BROWSER), *words, (ran / "report.html").as_uri()], capture_output=True, timeout=60, check=True
+    )
+    picture = matplotlib.image.imread(shot)[..., :3]
+    assert picture.shape[:2] == (1600, 1200), done.stderr
+    colours = {tuple(pixel) for pixel in (picture[::4, ::4].reshape(-1, 3) * 255).astype(int)}
+    assert (0, 114, 178) in colours  # the first colour of every picture: the drawings are there
