@@ -11,10 +11,11 @@ import yaml
 from kfx.config.compose import composed, without_hydra
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import html, markdown, tables
-from kfx.report.published import Published
 from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import Verdict, half_a_digit, verdict
+from kfx.running import processes
+from kfx.running.processes import Job
 
 ROOT = Path(__file__).parent.parent
 RBF = "khalid/three_bumps_rbf"
@@ -207,16 +208,17 @@ def test_a_remark_that_is_not_understood_is_one_line(tmp_path):
 
 
 def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
-    from kfx.report.reproduction import Item, Part, Printed
-    from kfx.running import reproduce
-
-    number = Published("sigma", 2.0, "nowhere")
-    item = Item(Printed(number, "2.0"), None, [], Verdict.NOT_RUN)
-    part = Part(Command("darcy/synthetic_rbf", ("checkpoint.iterations=5", "optimizer.iterations=20000")), [item], None)
+    words = ("+experiment=darcy/synthetic_rbf", "checkpoint.iterations=5", "optimizer.iterations=20000")
+    job = Job(words, in_folder / "r" / "seed-0")
     said: list[str] = []
-    failed = reproduce.run([reproduce.Job(part, 0, None)], in_folder / "t", 1, time.monotonic() + 8, said.append)
-    assert not failed
+    assert not processes.run([job], 1, say=said.append, deadline=time.monotonic() + 8)
     assert "the budget is spent" in said[0]
-    assert not (in_folder / "t").exists()
-    metrics = json.loads((reproduce.Job(part, 0, None).directory / "metrics.json").read_text())
-    assert metrics["status"] == "interrupted"
+    assert json.loads((job.directory / "metrics.json").read_text())["status"] == "interrupted"
+
+
+def test_a_job_that_fails_is_named_with_its_log(in_folder):
+    job = Job(("kernel=nothing",), in_folder / "r" / "seed-0")
+    said: list[str] = []
+    assert processes.run([job], 1, say=said.append) == [job]
+    assert "failed with exit code 2" in said[0]
+    assert "kernel=nothing: unknown option" in job.log.read_text()

@@ -61,19 +61,22 @@ def _reproduce(parsed: argparse.Namespace) -> int:
 
 def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> bool:
     from kfx.report.words import duration
-    from kfx.running import reproduce
+    from kfx.running import processes, reproduce
 
-    jobs = reproduce.missing(entries, parsed.seeds or 1)
-    known = sum(job.seconds for job in jobs if job.seconds is not None) / parsed.jobs
-    unknown = sum(job.seconds is None for job in jobs)
+    missing = reproduce.missing(entries, parsed.seeds or 1)
+    known = sum(each.seconds for each in missing if each.seconds is not None) / parsed.jobs
+    unknown = sum(each.seconds is None for each in missing)
     note = f", and {unknown} of which nothing is known" if unknown else ""
-    print(f"{len(jobs)} runs are missing: about {duration(known)}{note}", flush=True)
-    deadline = None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-
-    return bool(reproduce.run(jobs, folder, parsed.jobs, deadline, say))
+    print(f"{len(missing)} runs are missing: about {duration(known)}{note}", flush=True)
+    parts = {each.job: each.part for each in missing}
+    failed = processes.run(
+        list(parts),
+        parsed.jobs,
+        say=lambda line: print(line, flush=True),
+        done=lambda job: print(reproduce.add(job.directory, parts[job], folder)),
+        deadline=None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget,
+    )
+    return bool(failed)
 
 
 def _take_in(directories: Sequence[Path], folder: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
-from kfx.optimizers.loss import Evaluation, Loss
+from kfx.optimizers.loss import SECONDS, Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 
@@ -132,8 +132,8 @@ class Optimizer(abc.ABC):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Its columns of the trace, and its sampler's."""
-        return (*self.diagnostics, *self.sampler.diagnostics)
+        """Its columns of the trace, its sampler's, and where the time went."""
+        return (*self.diagnostics, *self.sampler.diagnostics, *SECONDS)
 
     # ---- what a subclass writes
 
@@ -265,7 +265,7 @@ class Optimizer(abc.ABC):
         answer = self.tell(evaluation)
         while isinstance(answer, Question):
             answer = self.tell(_evaluated(loss, answer, self.sampler.draw(batches, iteration)))
-        shown = {**evaluation.measured, **answer.diagnostics, **self.sampler.shown(batch)}
+        shown = {**evaluation.measured, **answer.diagnostics, **self.sampler.shown(batch), **loss.lap()}
         record.row(
             iteration, evaluation, loss.kernel_evaluations, told=answer.told, events=answer.events, diagnostics=shown
         )

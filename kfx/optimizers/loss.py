@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,11 @@ class Evaluation:
             raise self.error
 
 
+SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
+"""Columns of the trace: what of an iteration's time went into Gram matrices, their pullbacks and objectives. On a GPU
+they are those of whoever first waits for it."""
+
+
 class Loss:
     """objective(Θ(vector)) on a batch of (x, y), with its gradient through the kernel's pullback."""
 
@@ -75,6 +81,7 @@ class Loss:
         self.objective, self.regularization = objective, regularization
         self.kernel, self.x, self.y = kernel, x, y
         self.kernel_evaluations = 0
+        self._seconds = dict.fromkeys(SECONDS, 0.0)
         self.is_ratio = is_ratio(objective)
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
@@ -93,6 +100,11 @@ class Loss:
     ) -> Evaluation:
         """The objective of a kernel on a batch that lies at x, with the gradient to the points as well if asked."""
         return self._evaluated(kernel, kernel.flat, x, y, batch, gradient, points)
+
+    def lap(self) -> dict[str, float]:
+        """`SECONDS` since the last call; none of them of an objective that has no Gram matrix."""
+        spent, self._seconds = self._seconds, dict.fromkeys(SECONDS, 0.0)
+        return {name: round(seconds, 6) for name, seconds in spent.items()} if any(spent.values()) else {}
 
     @torch.no_grad()
     def _evaluated(
@@ -115,7 +127,9 @@ class Loss:
             with collect() as incidents:
                 events = incidents.events
                 self.kernel_evaluations += 1
+                started = time.perf_counter()
                 gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
+                computed = time.perf_counter()
                 effective = regularization.of(gram)
                 factored = Factored(gram)
                 value, relative_error, half, cotangent = self._measured(factored, y, batch, regularization, gradient)
@@ -130,9 +144,12 @@ class Loss:
                     if gradient:
                         back = torch.argsort(there)
                         cotangent += (other[back][:, back] - cotangent) / i
-                slope, to_points = None, None
+                slope, to_points, solved = None, None, time.perf_counter()
                 if pull is not None:
                     slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
+                spent = computed - started, time.perf_counter() - solved, solved - computed
+                for name, seconds in zip(SECONDS, spent, strict=True):
+                    self._seconds[name] += seconds
             jitter = incidents.jitter
             finite = slope is None or is_finite(slope)
             finite = finite and (to_points is None or math.isfinite(float(to_points.sum())))  # one pass for all

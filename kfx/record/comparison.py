@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.record.columns import untimed
 from kfx.record.identity import content
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
@@ -201,7 +202,7 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     tolerance: largest relative difference of two numbers that still counts as the same.
     """
     pairs = [
-        ("trace", a.trace.drop(columns="seconds"), b.trace.drop(columns="seconds")),
+        ("trace", untimed(a.trace), untimed(b.trace)),
         ("evaluation", a.evaluation, b.evaluation),
     ]
     largest, exact = 0.0, True

@@ -12,6 +12,11 @@ from omegaconf import OmegaConf
 from kfx.files import read_rows
 from kfx.report.published import Published
 
+_PARTS = ("kernel", "pullback", "objective")
+SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
+SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
+"""Metrics, and the columns of the trace whose part of the fit's time, or whose mean, they are."""
+
 
 def typed_in(directory: Path) -> list[str]:
     """The overrides that a run was given, as they were typed."""
@@ -45,15 +50,35 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
         return 1 - value if value is not None and printed.statistic == "mean" else value
     if printed.statistic == "mean" and size is None and (found_last := _last_of(metric, directory)) is not None:
         return found_last
-    if metric == "seconds an iteration" and "timing" in metrics:
-        iterations = len(read_rows(directory / "trace.csv"))
-        return metrics["timing"]["fit_seconds"] / iterations if iterations else None
-    if metric == "fit seconds" and "timing" in metrics:
-        return float(metrics["timing"]["fit_seconds"])
-    if metric == "iterations to the optimum":
-        trace = read_rows(directory / "trace.csv")
-        said = trace["told"].fillna(trace["objective"]).to_numpy()
-        return 1.0 + int(np.nanargmin(said)) if len(said) and not np.isnan(said).all() else None
+    return _of_the_fit(metric, metrics, directory)
+
+
+def _of_the_fit(metric: str, metrics: Mapping[str, Any], directory: Path) -> float | None:
+    """What it cost, and when it was there."""
+    path = directory / "trace.csv"
+    trace = read_rows(path) if path.is_file() else None
+    if trace is None or trace.empty or "timing" not in metrics:
+        return None
+    took = float(metrics["timing"]["fit_seconds"])
+    if metric in SHARES:
+        column = f"diagnostic.{SHARES[metric]}"
+        return float(trace[column].sum() / trace["seconds"].iloc[-1]) if column in trace else None
+    memory = metrics.get("memory", {})
+    if metric in SECONDS:
+        column = f"diagnostic.{SECONDS[metric]}"
+        return float(trace[column].mean()) if column in trace else None
+    match metric:
+        case "fit seconds":
+            return took
+        case "seconds an iteration":
+            return took / len(trace)
+        case "kernel evaluations":
+            return float(trace["kernel_evaluations"].iloc[-1])
+        case "MB of the fit" if memory:
+            return (memory["fit_bytes"] - memory["load_bytes"]) / 1e6
+        case "iterations to the optimum":
+            said = trace["told"].fillna(trace["objective"]).to_numpy()
+            return None if np.isnan(said).all() else 1.0 + int(np.nanargmin(said))
     return None
 
 

@@ -27,6 +27,7 @@ from kfx.kernels.names import readable
 from kfx.kernels.parameters import flat_parameters
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, threads
+from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, Event
 from kfx.record import environment
@@ -41,16 +42,18 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Clock:
-    """Seconds of each stage, by name."""
+    """Seconds of each stage, and the most memory that the process had taken by its end, by name."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
+        self.peaks: dict[str, int] = {}
         self._last = time.perf_counter()
 
-    def lap(self, name: str) -> None:
-        """The time since the lap before."""
+    def lap(self, name: str, device: torch.device) -> None:
+        """The end of a stage."""
         now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now
+        self.laps[f"{name}_seconds"], self._last = now - self._last, now
+        self.peaks[f"{name}_bytes"] = peak_bytes(device)
 
 
 @dataclass(frozen=True)

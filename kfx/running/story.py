@@ -30,16 +30,16 @@ def story(config: Config, record: Record) -> None:
     task = stages.load_data(config, machine, record)
     starts = stages.choose_starts(task)
     stages.prepare_kernel(task, starts[0])
-    clock.lap("load_seconds")
+    clock.lap("load", machine.device)
 
     fitted = stages.fit(task, starts)
     stages.measure_on_held_out_batches(task, starts, fitted)
-    clock.lap("fit_seconds")
+    clock.lap("fit", machine.device)
 
     entries = assess(task, starts, fitted)
-    clock.lap("evaluation_seconds")
+    clock.lap("evaluation", machine.device)
     with undisturbed():  # a signal now would make an interrupted run of a completed one
-        record.finish(Status.COMPLETED, **entries, timing=clock.laps)
+        record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
 
 
 def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = (), *, replace_failed: bool = False) -> int:

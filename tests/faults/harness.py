@@ -65,9 +65,12 @@ def rows(directory: Path) -> int:
 
 def results(directory: Path) -> dict:
     """Everything that a run computed, times aside: equal for equal runs, to the last byte of each number."""
-    trace = pd.read_csv(directory / "trace.csv", dtype=str, keep_default_na=False).drop(columns="seconds")
+    from kfx.record.columns import untimed
+
+    trace = untimed(pd.read_csv(directory / "trace.csv", dtype=str, keep_default_na=False))
     metrics = json.loads((directory / "metrics.json").read_text())
-    metrics.pop("timing", None)
+    for name in ("timing", "memory"):
+        metrics.pop(name, None)
     metrics["plugins"] = [plugin["sha256"] for plugin in metrics.get("plugins", [])]  # their folders differ
     of_flows: dict = {}
     for path in [*directory.glob("flow.csv"), *directory.glob("follow.csv"), *directory.glob("layers-*.bin")]:

@@ -1,0 +1,75 @@
+"""`kfx study`: several runs that answer a question together, as a table and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from kfx.outcomes import ConfigError
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    study = commands.add_parser("study", help="several runs that answer a question, as a table and a picture")
+    study.add_argument("names", nargs="*", metavar="STUDY", help="without one: what there is")
+    study.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="words for every run, as seed=1")
+    study.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
+    study.add_argument("--folder", type=Path, default=Path("runs") / "study", help="default: runs/study")
+    study.add_argument("--smoke", action="store_true", help="under each experiment's list `smoke`, in seconds")
+    study.set_defaults(call=_study)
+
+
+def _study(parsed: argparse.Namespace) -> int:
+    from kfx.config import catalogue
+    from kfx.running import study
+
+    if parsed.jobs < 1:
+        raise ConfigError(f"--jobs {parsed.jobs}: expected a whole number >= 1")
+    if not parsed.names:
+        for name in study.names():
+            print(f"{name:<28} {catalogue.description('study', name)}")
+        return 0
+    studies = {name: study.read(name) for name in parsed.names}
+    return max(_one(name, each, parsed) for name, each in studies.items())
+
+
+def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kfx.plots.study import PICTURES
+    from kfx.record.reading import load_run
+    from kfx.running import processes
+    from kfx.running.study import jobs, table
+
+    more = [*parsed.set, *(["--smoke"] if parsed.smoke else [])]
+    runs = jobs(name, study, parsed.folder, more)
+    failed = processes.run(list(runs.values()), parsed.jobs, say=lambda line: print(line, file=sys.stderr, flush=True))
+    there = {label: job.directory for label, job in runs.items() if job not in failed}
+    if not there:
+        return 1
+    frame = table(study, there)
+    folder = parsed.folder / name
+    frame.to_csv(folder / "table.csv", index=False)
+    Console(width=None if sys.stdout.isatty() else 180).print(_screen(name, frame))
+    print(folder / "table.csv")
+    if study.picture != "none":
+        found = {label: load_run(directory) for label, directory in there.items()}
+        PICTURES[study.picture](found, study.x, study.y, frame).savefig(folder / "picture.png")
+        print(folder / "picture.png")
+    return int(bool(failed))
+
+
+def _screen(name: str, frame: Any) -> Any:
+    import math
+
+    from rich.table import Table
+
+    shown = Table(title=name)
+    for column in frame:
+        shown.add_column(str(column), justify="left" if column == "run" else "right")
+    for row in frame.itertuples(index=False):
+        cells = [row[0], *("" if v is None or math.isnan(v) else f"{v:.4g}" for v in row[1:])]
+        shown.add_row(*cells)
+    return shown

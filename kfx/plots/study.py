@@ -1,0 +1,129 @@
+"""Pictures of several runs together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+
+from kfx.plots.style import COLOURS, FAINT, MARKERS, figure, legend, running, symbol
+from kfx.record.reading import Run
+
+Runs = Mapping[str, Run]
+
+
+def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
+    """The objective over a parameter, mean and one standard deviation over batches; below its absolute derivative,
+    where it was recorded."""
+    first = next(iter(runs.values()))
+    column = f"parameter.{x}"
+    keys = ["objective"]
+    if all(
+        "diagnostic.gradient" in run.trace and run.trace["diagnostic.gradient"].notna().any() for run in runs.values()
+    ):
+        keys.append("diagnostic.gradient")
+    picture, axes = figure(rows=len(keys), height=4.2 if len(keys) == 1 else 3.4)
+    for panel, key in zip(axes, keys, strict=True):
+        for i, (label, run) in enumerate(runs.items()):
+            values = run.trace[key] if key == "objective" else run.trace[key].abs()
+            sweeps = values.groupby(run.trace[column])
+            mean, deviation = sweeps.mean(), sweeps.std().fillna(0.0)
+            at, colour = mean.index.to_numpy(dtype=float), COLOURS[i % len(COLOURS)]
+            panel.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+            panel.plot(at, mean, color=colour, label=label)
+            if key == "objective" and mean.notna().any():
+                least = int(np.nanargmin(mean.to_numpy()))
+                panel.plot(at[least], mean.iloc[least], "*", color=colour, markeredgecolor="white", markersize=13)
+        panel.set(ylabel=r"$\rho$" if key == "objective" else rf"$|\partial\rho/\partial${symbol(x, first)}$|$")
+        if first.config.optimizer.space == "log":
+            panel.set_xscale("log")
+    axes[-1].set_xlabel(symbol(x, first))
+    axes[0].set_title("mean ± 1 sd over batches; stars: where the mean is smallest", fontsize=9)
+    legend(picture, axes[0])
+    return picture
+
+
+def over_iterations(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
+    """ρ or a parameter at each iteration, as running medians."""
+    picture, (axes,) = figure(height=4.2)
+    first = next(iter(runs.values()))
+    for i, (label, run) in enumerate(runs.items()):
+        rows = run.trace
+        values = rows[x if x in rows else f"parameter.{x}"].to_numpy(dtype=float)
+        colour, window = COLOURS[i % len(COLOURS)], max(len(rows) // 50, 1) if x in rows else 1
+        if window == 1 and x in rows:
+            axes.plot(rows["iteration"], values, ".", color=colour, alpha=0.35, markersize=4)
+        median, low, high = running(values, window)
+        if window > 1:
+            axes.fill_between(rows["iteration"], low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(rows["iteration"], median, color=colour, linewidth=1.4, label=label)
+    axes.set(xlabel="iteration", ylabel=r"$\rho$" if x == "rho" else symbol(x, first))
+    legend(picture, axes)
+    return picture
+
+
+def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
+    """A metric against the number of interpolation points: the kernels before training and after, and random ones as a
+    band from the worst to the best."""
+    picture, (axes,) = figure(height=4.4)
+    metric = x or "accuracy"
+    for i, (label, run) in enumerate(runs.items()):
+        table = run.evaluation[run.evaluation["metric"] == metric]
+        random = table[table["kernel"].str.startswith("random")]
+        if not random.empty:
+            spread = random.groupby(["n_interpolation", "kernel"])["value"].mean().groupby("n_interpolation")
+            low, high = spread.min(), spread.max()
+            count = random["kernel"].nunique()
+            shown = f"{count} random kernels" + (f", {label}" if len(runs) > 1 else "")
+            axes.fill_between(low.index, low, high, color=FAINT, alpha=0.4, linewidth=0, label=shown, zorder=0)
+        for kernel, style in (("initial", "--"), ("trained", "-")):
+            own = table[table["kernel"] == kernel].groupby("n_interpolation")["value"].mean()
+            if kernel == "initial" and run.config.optimizer.name == "none":
+                continue
+            said = label if run.config.optimizer.name == "none" else f"{label}, {kernel}"
+            colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+            axes.plot(own.index, own, style, label=said, markersize=5, color=colour, marker=marker)
+    sizes = sorted({size for run in runs.values() for size in run.evaluation["n_interpolation"].unique()})
+    axes.set_xscale("log")
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set(xlabel="interpolation points $N_I$", ylabel=f"test {metric}")
+    legend(picture, axes, most=3)
+    return picture
+
+
+def scaling(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
+    """What a run costs against a key that was varied, with the exponents of straight lines through the larger half."""
+    picture, (axes,) = figure(height=4.4)
+    at = np.array([float(OmegaConf.select(run.config, x)) for run in runs.values()])
+    for i, column in enumerate(y):
+        values = frame[column].to_numpy(dtype=float)
+        exponent = slope(at, values)
+        label = f"{column}: exponent {exponent:.2f}" if np.isfinite(exponent) else column
+        axes.loglog(at, values, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)], label=label)
+    axes.set_xticks(at, [f"{value:g}" for value in at])
+    axes.minorticks_off()
+    axes.set(xlabel=x, ylabel=", ".join(dict.fromkeys(column.split(" of ")[0] for column in y)))
+    legend(picture, axes, most=2)
+    return picture
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> float:
+    """The exponent of a power law through the larger half of the points."""
+    good = np.isfinite(y) & (y > 0)
+    order = np.argsort(x[good])
+    large = order[len(order) // 2 :] if len(order) > 3 else order
+    if len(np.unique(x[good][large])) < 2:
+        return np.nan
+    return float(np.polyfit(np.log(x[good][large]), np.log(y[good][large]), 1)[0])
+
+
+PICTURES: dict[str, Callable[[Runs, str, Sequence[str], pd.DataFrame], Figure]] = {
+    "landscape": landscape,
+    "over_iterations": over_iterations,
+    "over_points": over_points,
+    "scaling": scaling,
+}

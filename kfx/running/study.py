@@ -1,0 +1,97 @@
+"""Studies: a question that several runs answer together, as a table and a picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from kfx.config import catalogue
+from kfx.config.check import check
+from kfx.config.compose import composed
+from kfx.config.nodes import make, near
+from kfx.config.registry import Option, nested, one_of, ranged
+from kfx.outcomes import ConfigError
+from kfx.plots.study import PICTURES
+from kfx.record.reading import load_run
+from kfx.report.measured import measured_as, typed_in
+from kfx.report.published import Published, applicable
+from kfx.running.processes import Job
+
+_INITIAL = " of the initial kernel"
+
+
+def _runs(path: str, value: Any) -> dict[str, list[str]]:
+    whole = isinstance(value, Mapping) and value and all(isinstance(words, list) for words in value.values())
+    if not whole or not all(isinstance(word, str) for words in value.values() for word in words):
+        raise ConfigError(f"{path}={value}: expected a name and a list of words of kfx run for each run")
+    return {str(name): list(words) for name, words in value.items()}
+
+
+@dataclass
+class Study(Option):
+    """A file of the group `study`."""
+
+    runs: Any = nested(  # noqa: RUF009
+        None, "a name and a list of words for each run", _runs, "what is run, in the table's order"
+    )
+    columns: list[str] = field(default_factory=list, metadata={"meaning": "what the table has of each run"})
+    picture: str = one_of("none", "none", *PICTURES, meaning="what is drawn of all runs")
+    x: str = ranged("", "text", lambda v: True, "of `scaling`: the key that was varied; else the quantity on the axis")
+    y: list[str] = field(default_factory=list, metadata={"meaning": "of `scaling`: what is drawn against x"})
+
+
+def names() -> list[str]:
+    """Every study."""
+    return catalogue.options("study")
+
+
+def read(name: str) -> Study:
+    """A study by its name; ConfigError where there is none, or its file is not understood."""
+    if name not in names():
+        raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
+    path = catalogue.file_of("study", name)
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    study = make(str(path), Study, content)
+    for words in study.runs.values():
+        check(composed([word for word in words if word != "--smoke"]))
+    return study
+
+
+def jobs(name: str, study: Study, folder: Path, more: Sequence[str]) -> dict[str, Job]:
+    """The runs of a study by their names, each in a folder of its own, where none takes another for itself. more:
+    words for all of them."""
+    return {
+        label: Job((*words, *more, "figures=false"), folder / name / re.sub(r"[^\w.=-]+", "_", label) / "run")
+        for label, words in study.runs.items()
+    }
+
+
+def table(study: Study, directories: Mapping[str, Path]) -> pd.DataFrame:
+    """A row for each run: its columns as they were measured, each with what was published for it where that is."""
+    rows = []
+    for label, directory in directories.items():
+        run = load_run(directory)
+        printed = applicable(check(run.config), typed_in(directory))
+        row: dict[str, Any] = {"run": label}
+        for column in study.columns:
+            metric, _, kernel = column.partition(" of the initial kernel")
+            wanted = Published(
+                metric, None, "", "initial" if kernel or column.endswith("initial kernel") else "trained"
+            )
+            row[column] = measured_as(wanted, run.metrics, directory)
+            known = [each.value for each in printed if each.place == wanted.place and each.value is not None]
+            row[f"{column}, published"] = known[0] if known else None
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.drop(
+        columns=[name for name in frame if str(name).endswith(", published") and frame[name].isna().all()]
+    )

@@ -1,0 +1,95 @@
+"""Studies: runs that answer a question together, their table and their picture."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kfx import load_run
+from kfx.config import catalogue
+from kfx.outcomes import ConfigError
+from kfx.plots.study import slope
+from kfx.report.measured import SHARES
+from kfx.running import study
+
+WORDS = ("kernel=rbf", "dataset.n_train=60", "dataset.n_test=20", "sampler.batch_size=30", "optimizer.iterations=6")
+
+
+@pytest.mark.parametrize("name", study.names())
+def test_every_study_composes_and_says_what_it_is(name):
+    read = study.read(name)
+    assert len(read.runs) > 1
+    assert read.columns
+    assert "20" in catalogue.description("study", name)  # the paper's year
+
+
+def test_a_study_has_a_table_and_a_picture(kfx, in_folder):
+    code, out, err = kfx("study", "momentum", "--smoke", "--jobs", "2", "--set", "seed=3")
+    assert code == 0, err
+    table = pd.read_csv(in_folder / "runs" / "study" / "momentum" / "table.csv")
+    assert table["run"].to_list() == ["SGD", "Nesterov momentum"]
+    assert table["sigma"].between(0.1, 10).all()
+    assert (in_folder / "runs" / "study" / "momentum" / "picture.png").stat().st_size > 10_000
+    run = load_run(in_folder / "runs" / "study" / "momentum" / "SGD" / "run")
+    assert run.config.seed == 3
+    assert "Nesterov momentum" in out
+    again = kfx("study", "momentum", "--smoke", "--set", "seed=3")
+    assert again[0] == 0  # nothing is run twice
+    assert load_run(run.directory).metrics == run.metrics
+
+
+@pytest.mark.parametrize("name", ["sample_proportion", "three_variants", "cost"])
+def test_each_kind_of_picture_is_drawn(kfx, in_folder, name):
+    code, _, err = kfx("study", name, "--smoke", "--jobs", "2")
+    if code != 0 and "mnist" in err:
+        pytest.skip("MNIST is not here")
+    assert code == 0, err
+    assert (in_folder / "runs" / "study" / name / "picture.png").is_file()
+
+
+def test_studies_are_listed(kfx):
+    code, out, _ = kfx("study")
+    assert code == 0
+    assert len(out.splitlines()) == len(study.names())
+
+
+def test_bad_words_are_one_line(kfx, in_folder):
+    for words, said in (
+        (("momentun",), "momentun: unknown study; it takes altered_rho"),
+        (("momentum", "--jobs", "0"), "--jobs 0: expected a whole number >= 1"),
+    ):
+        code, _, err = kfx("study", *words)
+        assert code == 2
+        assert said in err
+        assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runs: {a: [kernel=nothing]}", "kernel=nothing: unknown option"),
+        ("runs: [1, 2]", "expected a name and a list of words"),
+        ("runs: {a: [kernel=rbf]}\npicture: film", "picture=film"),
+        ("runs: {a: [kernel=rbf]}\ncolour: red", "colour: unknown key"),
+        ("runs: {a: [", "study.yaml"),
+    ],
+)
+def test_a_file_that_is_not_understood_is_one_line(tmp_path, monkeypatch, text, said):
+    (tmp_path / "study.yaml").write_text(text)
+    monkeypatch.setattr(study, "names", lambda: ["study"])
+    monkeypatch.setattr(catalogue, "file_of", lambda group, name: tmp_path / "study.yaml")
+    with pytest.raises(ConfigError, match=said):
+        study.read("study")
+
+
+def test_the_trace_says_where_the_time_went(kfx, in_folder):
+    assert kfx("run", *WORDS, "optimizer=finite_difference", "hydra.run.dir=r", "figures=false")[0] == 0
+    trace = load_run("r").trace
+    parts = trace[[f"diagnostic.{name}" for name in SHARES.values()]]
+    assert (parts.iloc[:, 0] > 0).all()
+    assert parts.to_numpy().sum() <= trace["seconds"].iloc[-1]
+
+
+def test_exponents_are_of_the_larger_half():
+    x = np.array([100.0, 200, 400, 800, 1600])
+    assert slope(x, 1e-3 * np.maximum(x / 400, 1) ** 3) == pytest.approx(3)
+    assert np.isnan(slope(x, np.full(5, np.nan)))
