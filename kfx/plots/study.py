@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
-from kfx.plots.style import COLOURS, FAINT, MARKERS, figure, legend, running, symbol
+from kfx.plots.style import COLOURS, FAINT, INITIAL, MARKERS, figure, legend, running, symbol
 from kfx.record.reading import Run
 
 Runs = Mapping[str, Run]
@@ -70,6 +70,8 @@ def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Fi
     band from the worst to the best."""
     picture, (axes,) = figure(height=4.4)
     metric = x or "accuracy"
+    starts = [_initial(run, metric) for run in runs.values()]
+    is_shared = len(starts) > 1 and all(start.equals(starts[0]) for start in starts)
     for i, (label, run) in enumerate(runs.items()):
         table = run.evaluation[run.evaluation["metric"] == metric]
         random = table[table["kernel"].str.startswith("random")]
@@ -81,10 +83,13 @@ def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Fi
             axes.fill_between(low.index, low, high, color=FAINT, alpha=0.4, linewidth=0, label=shown, zorder=0)
         for kernel, style in (("initial", "--"), ("trained", "-")):
             own = table[table["kernel"] == kernel].groupby("n_interpolation")["value"].mean()
-            if kernel == "initial" and run.config.optimizer.name == "none":
+            untrained = run.config.optimizer.name == "none"
+            if kernel == "initial" and (untrained or (is_shared and i)):
                 continue
-            said = label if run.config.optimizer.name == "none" else f"{label}, {kernel}"
+            said = label if untrained or (is_shared and kernel == "trained") else f"{label}, {kernel}"
             colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+            if kernel == "initial" and is_shared:
+                said, colour, marker = "before training", INITIAL, "x"
             axes.plot(own.index, own, style, label=said, markersize=5, color=colour, marker=marker)
     sizes = sorted({size for run in runs.values() for size in run.evaluation["n_interpolation"].unique()})
     axes.set_xscale("log")
@@ -93,6 +98,11 @@ def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Fi
     axes.set(xlabel="interpolation points $N_I$", ylabel=f"test {metric}")
     legend(picture, axes, most=3)
     return picture
+
+
+def _initial(run: Run, metric: str) -> pd.Series:
+    table = run.evaluation[(run.evaluation["metric"] == metric) & (run.evaluation["kernel"] == "initial")]
+    return table.groupby("n_interpolation")["value"].mean()
 
 
 def scaling(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
@@ -106,9 +116,19 @@ def scaling(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure
         axes.loglog(at, values, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)], label=label)
     axes.set_xticks(at, [f"{value:g}" for value in at])
     axes.minorticks_off()
-    axes.set(xlabel=x, ylabel=", ".join(dict.fromkeys(column.split(" of ")[0] for column in y)))
+    axes.set(xlabel=x, ylabel=_shared_end(y))
     legend(picture, axes, most=2)
     return picture
+
+
+def _shared_end(names: Sequence[str]) -> str:
+    """The last words that all of them have."""
+    shared: list[str] = []
+    for words in zip(*(reversed(name.split()) for name in names), strict=False):
+        if len(set(words)) > 1:
+            break
+        shared.insert(0, words[0])
+    return " ".join(shared)
 
 
 def slope(x: np.ndarray, y: np.ndarray) -> float:
