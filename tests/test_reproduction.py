@@ -116,6 +116,13 @@ def test_runs_become_rows_of_a_table_and_of_the_page(kfx, in_folder):
     assert "9.5" not in path.read_text()
 
 
+def test_a_smoke_run_is_no_measurement(kfx, in_folder):
+    assert kfx("run", "--smoke", f"+experiment={RBF}", "figures=false", "hydra.run.dir=r")[0] == 0
+    code, _, err = kfx("reproduce", "--add", "r")
+    assert code == 2
+    assert "r: is a smoke run" in err
+
+
 def test_a_number_measured_with_other_settings_is_stale(kfx, in_folder):
     made(kfx)
     assert kfx("reproduce", "--add", "r")[0] == 0

@@ -24,8 +24,12 @@ from kfx.report.published import Published
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
-NOT_OF_A_COMMAND = ("+experiment=", "seed=", "hydra.", "resume=", "device.threads=", "figures=", "report=")
-"""Words that say which run, where and how fast, not what."""
+NOT_OF_A_COMMAND = (
+    *("+experiment=", "seed=", "hydra.", "resume=", "retries=", "checkpoint.", "figures=", "report="),
+    *("device.threads=", "device.precision_check="),
+)
+"""How words begin that say which run, where and how fast, not what."""
+_SMOKE = "published=null"
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,10 @@ class Command:
 
     @classmethod
     def of_run(cls, directory: Path) -> Command:
-        """The command that a run was made with; ConfigError where that was no experiment."""
+        """The command that a run was made with; ConfigError where that was no experiment, or a smoke run."""
         typed = typed_in(directory)
+        if _SMOKE in typed:
+            raise ConfigError(f"{directory}: is a smoke run, whose numbers mean nothing; run it in full")
         for word in typed:
             if word.startswith("+experiment="):
                 return cls.of(word.removeprefix("+experiment="), typed)
