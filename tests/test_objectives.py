@@ -19,6 +19,7 @@ from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import cholesky
 from kfx.numerics.regularization import SCALES, Regularization
 from kfx.objectives import interpolation_error, loo, nll, rho, rho_polarized, rho_prediction
+from kfx.objectives.by_inverse import rho_by_inverse
 from kfx.outcomes import Event, NumericalError
 
 
@@ -54,6 +55,18 @@ def test_rho_lies_between_0_and_1(seed, n, rank, exponent):
     value, cotangent = rho(factor @ factor.T, rng.normal(size=(n, 2)), int(rng.integers(1, n)), 10.0**exponent)
     assert 0 <= value <= 1
     assert np.all(np.isfinite(cotangent))
+
+
+def test_rho_by_inverse_leaves_its_range_where_float32_ends():
+    x = torch.linspace(0, 1, 200)[:, None]
+    y = torch.sin(9 * x.double())
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    gram = RBF(0.7).gram(x[order])
+    values = [rho_by_inverse(gram, y[order], n, 1e-7, cotangent=False)[0] for n in (50, 100, 150)]
+    assert any(not 0 <= value <= 1 for value in values)
+    assert all(0 <= rho(gram, y[order], n, 1e-7, cotangent=False)[0] <= 1 for n in (50, 100, 150))
+    with pytest.raises(NumericalError):
+        rho_by_inverse(torch.zeros(4, 4), torch.ones(4, 1), 2, 0.0)
 
 
 def test_rho_tends_to_the_energy_left_out():
@@ -99,6 +112,7 @@ def profiled_by_hand(gram, y, n_c, a):
 
 OBJECTIVES = {
     "rho": (rho, lambda k, y, n, a: rho_from_its_definition(k, y, n, a[0, 0] - k[0, 0])),
+    "rho_by_inverse": (rho_by_inverse, lambda k, y, n, a: rho_from_its_definition(k, y, n, a[0, 0] - k[0, 0])),
     "rho_polarized": (rho_polarized, polarized_by_hand),
     "rho_prediction": (
         rho_prediction,

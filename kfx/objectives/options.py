@@ -111,8 +111,19 @@ class _Named(ObjectiveOption):
 
 
 @option("objective", "rho", "rho: relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019)")
-class Rho(_Named):
-    pass
+class Rho(ObjectiveOption):
+    solver: str = one_of(
+        "cholesky",
+        "cholesky",
+        "inverse",
+        meaning="inverse: explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
+    )
+
+    def build(self) -> Objective:
+        from kfx.objectives import rho
+        from kfx.objectives.by_inverse import rho_by_inverse
+
+        return rho if self.solver == "cholesky" else rho_by_inverse
 
 
 @option(

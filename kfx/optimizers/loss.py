@@ -16,6 +16,7 @@ from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import is_ratio, rho
+from kfx.objectives.by_inverse import rho_by_inverse
 from kfx.objectives.relative_error import nested_rho
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
@@ -184,6 +185,9 @@ class Loss:
         if self.objective is rho:
             rhos, cotangent = nested_rho(gram, y, sizes, regularization, gradient)
             value = rhos[0]
+        elif self.objective is rho_by_inverse:  # nothing that a factor would set right
+            rhos = [rho_by_inverse(gram, y, size, regularization, False)[0] for size in sizes]
+            value, cotangent = rho_by_inverse(gram, y, batch.sample_size, regularization, gradient)
         else:
             rhos, _ = nested_rho(gram, y, sizes, regularization, False)
             value, cotangent = self.objective(gram, y, batch.sample_size, regularization, gradient)

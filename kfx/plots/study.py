@@ -61,6 +61,8 @@ def over_iterations(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -
             axes.fill_between(rows["iteration"], low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(rows["iteration"], median, color=colour, linewidth=1.4, label=label)
     axes.set(xlabel="iteration", ylabel=r"$\rho$" if x == "rho" else symbol(x, first))
+    if x == "rho" and any(not run.trace["rho"].dropna().between(-1, 2).all() for run in runs.values()):
+        axes.set_yscale("symlog", linthresh=1)  # what leaves [0, 1] may leave it far
     legend(picture, axes)
     return picture
 

@@ -1,0 +1,50 @@
+"""ρ by explicit inverses in the kernel's own precision, as published codes have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kfx.numerics.arrays import Array
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.problem import Gram, pose, ratio
+from kfx.outcomes import Event, NumericalError
+
+
+@ratio
+def rho_by_inverse(
+    gram: Gram,
+    y: Array,
+    sample_size: int,
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+) -> tuple[float, Any]:
+    """ρ = 1 − Y_cᵀ A_c⁻¹ Y_c / Yᵀ A⁻¹ Y with the inverses formed in Θ's dtype (Owhadi & Yoo 2019, eq. 3.6).
+
+    In float32, or with a small λ, round-off carries it out of [0, 1]: what Khalid 2022, §3.5.4 has rules for.
+    Arguments, result and G as for `rho`; NumericalError where an inverse does not exist or is not finite.
+    """
+    problem = pose(gram, y, sample_size, regularization)
+    own = problem.factored.gram
+    matrix = own + problem.effective * torch.eye(len(own), dtype=own.dtype, device=own.device)
+    targets = problem.y.to(own.dtype)
+    whole, part = _inverse(matrix), _inverse(matrix[:sample_size, :sample_size])
+    y_hat, z_hat = whole @ targets, torch.zeros_like(targets)
+    z_hat[:sample_size] = part @ targets[:sample_size]
+    total, kept = float((targets * y_hat).sum()), float((targets * z_hat).sum())
+    if total == 0:
+        raise NumericalError(Event.DIVERGED, "the norm of the batch's interpolant is zero, so rho is 0/0")
+    value = 1 - kept / total
+    if not cotangent:
+        return value, None
+    y_hat, z_hat = y_hat.to(torch.float64), z_hat.to(torch.float64)
+    result = (z_hat @ z_hat.mT - (1 - value) * (y_hat @ y_hat.mT)) / total
+    return value, problem.in_kind(problem.regularization.pull(result))
+
+
+def _inverse(matrix: torch.Tensor) -> torch.Tensor:
+    found, info = torch.linalg.inv_ex(matrix)
+    if int(info) != 0 or not bool(torch.isfinite(found).all()):
+        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"a matrix of {len(matrix)} points has no inverse")
+    return found
