@@ -229,3 +229,20 @@ def test_a_job_that_fails_is_named_with_its_log(in_folder):
     assert processes.run([job], 1, say=said.append) == [job]
     assert "failed with exit code 2" in said[0]
     assert "kernel=nothing: unknown option" in job.log.read_text()
+
+
+def test_what_an_experiment_chooses_anyway_makes_no_other_command():
+    experiment = "owhadi_yoo/mnist_network"
+    assert Command.of(experiment, ["objective=rho", "seed=1"]) == Command(experiment)
+    other = Command.of(experiment, ["objective=cross_entropy"])
+    assert other.overrides == ("objective=cross_entropy",)
+    printed = read_published(experiment)
+    assert {each.text for each in of_command(printed, Command(experiment))} >= {"0.0064"}
+    assert "0.0064" not in {each.text for each in of_command(printed, other)}
+
+
+def test_curves_are_not_among_the_closing_lines(kfx, in_folder):
+    words = ("+experiment=owhadi_yoo/greens_recovery", "optimizer.iterations=3", "evaluation.repeats=2")
+    code, out, err = kfx("run", *words, "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    assert "published" not in out

@@ -158,7 +158,7 @@ def part_of(command: Command) -> Part:
 
 def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
     """The numbers printed for a command, or for what it is a variant of: those of the most overrides among its own."""
-    fitting = [each for each in printed if {*each.published.overrides} <= {*command.overrides}]
+    fitting = [each for each in printed if all(command.holds(word) for word in each.published.overrides)]
     most: dict[Any, int] = {}
     for each in fitting:
         most[each.published.place] = max(most.get(each.published.place, 0), len(each.published.overrides))

@@ -9,12 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig
 
+from kfx.config.compose import composed
+from kfx.config.registry import GROUPS
 from kfx.files import write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.identity import content
@@ -41,7 +44,15 @@ class Command:
 
     @classmethod
     def of(cls, experiment: str, words: Sequence[str]) -> Command:
-        return cls(experiment, tuple(sorted(word for word in words if not word.startswith(NOT_OF_A_COMMAND))))
+        """Words that choose what the experiment chooses anyway are left out."""
+        own = sorted(word for word in words if not word.startswith(NOT_OF_A_COMMAND))
+        return cls(experiment, tuple(word for word in own if not _is_usual(experiment, word)))
+
+    def holds(self, word: str) -> bool:
+        """Whether an override is among its own, or is the experiment's choice that none of its own changes."""
+        key = word.partition("=")[0]
+        changed = any(own.partition("=")[0] == key for own in self.overrides)
+        return word in self.overrides or (not changed and _is_usual(self.experiment, word))
 
     @classmethod
     def of_run(cls, directory: Path) -> Command:
@@ -66,6 +77,16 @@ class Command:
 
     def __str__(self) -> str:
         return " ".join(["kfx run", *self.words])
+
+
+def _is_usual(experiment: str, word: str) -> bool:
+    group, _, option = word.partition("=")
+    return group in GROUPS and _usual(experiment)[group].get("name") == option
+
+
+@cache
+def _usual(experiment: str) -> DictConfig:
+    return composed([f"+experiment={experiment}"])
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,8 @@ def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list
     lines = []
     for printed in applicable(cfg, typed_in(directory)) if metrics.get("status") == "completed" else []:
         measured = measured_as(printed, metrics, directory)
-        if measured is None and printed.statistic != "mean":  # as a deviation over runs, of one run
-            continue
+        if printed.value is None or (measured is None and printed.statistic != "mean"):
+            continue  # a curve without numbers; a deviation over runs, of one run
         beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
         of = "" if printed.kernel == "trained" else f" of the {printed.kernel} kernel"
         of += "" if printed.n_interpolation is None else f" at N_I {printed.n_interpolation}"

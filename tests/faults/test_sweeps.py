@@ -307,7 +307,7 @@ def test_rerun_repeats_bit_for_bit(kfx, in_folder):
     assert code == 0
     assert "bit for bit" in out
     trace = (in_folder / "r/trace.csv").read_text()
-    (in_folder / "r/trace.csv").write_text(trace.replace("parameter.sigma\n0,0.", "parameter.sigma\n0,0.9"))
+    (in_folder / "r/trace.csv").write_text(trace.replace("\n0,0.", "\n0,0.9", 1))
     code, out, _ = kfx("rerun", "r", "--output", "changed")
     assert code == 1
     assert "DIFFERENT: trace, rho: largest relative difference" in out
