@@ -48,8 +48,7 @@ def value(item: Item) -> str:
     """As printed, with its deviation."""
     if item.printed.text is None:
         return "a curve"
-    of = {"sd": "±", "se": "± (s.e.)"}
-    return item.printed.text + (f" {of['sd']} {item.deviation}" if item.deviation else "")
+    return item.printed.text + (f" ± {item.deviation}" if item.deviation else "")
 
 
 def spread(item: Item) -> str:

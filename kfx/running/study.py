@@ -62,7 +62,7 @@ def read(name: str) -> Study:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     study = make(str(path), Study, content)
     for words in study.runs.values():
-        check(composed([word for word in words if word != "--smoke"]))
+        check(composed(words))
     return study
 
 
