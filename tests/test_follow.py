@@ -80,3 +80,31 @@ def test_losses_are_drawn_against_the_number_of_points(kfx):
     ]
     code, _, err = kfx("compare", "s", "--by", "objective", "--curve", "curve.what")
     assert (code, "--curve curve.what" in err) == (2, True)
+
+
+def test_windows_have_the_statistics_of_what_was_evaluated_within(kfx):
+    words = ["optimizer=none", "optimizer.iterations=6", "follow.every=2", "follow.draw=anew"]
+    assert kfx("run", *SMALL, *words, "follow.windows=[[1,4],[5,6]]")[0] == 0
+    table, rows = pd.read_csv("r/follow.csv"), load_run("r").metrics["windows"]
+    within = table[table["iteration"].isin([2, 4]) & (table["n_interpolation"] == 10)]["value"]
+    first = next(row for row in rows if row["window"] == [1, 4] and row["n_interpolation"] == 10)
+    assert (first["iterations"], first["min"], first["max"]) == (2, within.min(), within.max())
+    assert first["sd"] == pytest.approx(within.std())
+    assert {row["iterations"] for row in rows if row["window"] == [5, 6]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ("[[3,2]]", "follow.windows=[[3, 2]]: expected a list of [first, last], whole numbers with 1 <= first <= last"),
+        ("[4]", "follow.windows=[4]: expected a list of [first, last]"),
+        ("[[1.5,3]]", "follow.windows=[[1.5, 3]]: expected a list of [first, last]"),
+        ("[[5,5]]", "none of the 6 iterations from 5 to 5 is evaluated; set follow.every to at most the window's length"),
+        ("[[7,9]]", "none of the 6 iterations from 7 to 9 is evaluated"),
+    ],
+)
+def test_a_window_without_an_evaluation_is_refused(kfx, windows, said):
+    code, _, err = kfx("run", *SMALL, "optimizer=adam", "kernel.sigma=30", "follow.every=2", f"follow.windows={windows}")
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1

@@ -229,12 +229,30 @@ def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]
     """Mean, min, max and standard deviation of each error over the last `count` layers, or iterations, that were
     evaluated, as the tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean. Number 0 is the
     initial kernel."""
+    errors, counted = _errors(directory, of_flow)
+    layers = sorted(set(errors[counted]) - {0})[-count:] if count else []
+    return _statistics(errors[errors[counted].isin(layers)], counted)
+
+
+def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[dict[str, Any]]:
+    """The same over those evaluated from the first to the last number of each window."""
+    errors, counted = _errors(directory, of_flow)
+    return [
+        {"window": list(window), **row}
+        for window in windows
+        for row in _statistics(errors[errors[counted].between(*window)], counted)
+    ]
+
+
+def _errors(directory: Path, of_flow: bool) -> tuple[pd.DataFrame, str]:
+    """The rows of errors, and what counts them."""
     file, counted = OF_FLOWS if of_flow else OF_OTHERS
     table = read_rows(directory / file, columns(counted))
-    errors = table[table["metric"].isin(ERRORS)]
-    layers = sorted(set(errors[counted]) - {0})[-count:] if count else []
+    return table[table["metric"].isin(ERRORS)], counted
+
+
+def _statistics(chosen: pd.DataFrame, counted: str) -> list[dict[str, Any]]:
     found = []
-    chosen = errors[errors[counted].isin(layers)]
     groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"], dropna=False)
     for (metric, size, regularization), rows in groups:
         each: pd.Series = rows.groupby(counted)["value"].mean()

@@ -59,6 +59,11 @@ class EvaluationRegularization(Option):
     )
 
 
+def _is_window(value: Any) -> bool:
+    numbers = isinstance(value, list) and all(type(each) is int for each in value)
+    return numbers and len(value) == 2 and 1 <= value[0] <= value[1]
+
+
 Job = tuple[int, int, "np.ndarray"]
 """(repeat, part, order of its training points) of one evaluation."""
 
@@ -243,8 +248,20 @@ class FollowSection(Option):
     )
     repeats: int = count(1, 1, "random subsets of each size", most=MOST_REPEATS)
     draw: str = one_of("once", "once", "anew", meaning="anew: other subsets at each evaluation")
+    windows: Any = ranged(
+        None,
+        "a list of [first, last], whole numbers with 1 <= first <= last, or null",
+        lambda v: v is None or (isinstance(v, list) and v != [] and all(map(_is_window, v))),
+        "statistics over the evaluations from the first to the last iteration, or layer, of each, as over the last",
+    )
 
     def check(self, config: Config) -> None:
+        for first, last in self.windows or ():
+            if not self._evaluates_within(first, last, config.optimizer.iterations):
+                raise ConfigError(
+                    f"follow.windows: none of the {config.optimizer.iterations} iterations from {first} to {last} is "
+                    "evaluated; set follow.every to at most the window's length, or another window"
+                )
         if not self.every + self.last:
             return
         if config.evaluation.regularization.value == "validation":
@@ -256,3 +273,9 @@ class FollowSection(Option):
         for n in self.n_interpolation or ():
             if n > size:
                 raise ConfigError(f"follow.n_interpolation: {n} exceeds the {size} training points of the data set")
+
+    def _evaluates_within(self, first: int, last: int, iterations: int) -> bool:
+        last, of_end = min(last, iterations), min(self.last, max(iterations // 10, 1))
+        is_due = bool(self.every) and first <= last // self.every * self.every
+        is_at_end = self.every + self.last > 0 and last > iterations - max(of_end, 1)
+        return first <= last and (is_due or is_at_end)

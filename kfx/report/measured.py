@@ -35,6 +35,9 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
         found: Mapping[str, Any] = pick(own, key=lambda row: row["n_interpolation"] or 0, default={})
         return found
 
+    if printed.window is not None:
+        within = [row for row in metrics.get("windows", []) if row["window"] == printed.window]
+        return _statistic(at(within, metric, min), printed.statistic)
     rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == printed.kernel]
     last = [*metrics.get("last_layers", []), *metrics.get("last_iterations", [])]
     if found := at(rows, metric, max):

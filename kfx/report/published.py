@@ -24,12 +24,16 @@ class Published(Option):
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
     n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
     statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
+    window: list[int] | None = ranged(
+        None, "[first, last], or null", lambda v: v is None or len(v) == 2, "of follow.windows; null: at the end"
+    )
     overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
 
     @property
-    def place(self) -> tuple[str, str, int | None, str]:
-        """What a run measures for it: metric, kernel, N_I and statistic."""
-        return self.metric, self.kernel, self.n_interpolation, self.statistic
+    def place(self) -> tuple[str, str, int | None, str, str | None]:
+        """What a run measures for it: metric, kernel, N_I, statistic and window, as text."""
+        window = None if self.window is None else "-".join(map(str, self.window))
+        return self.metric, self.kernel, self.n_interpolation, self.statistic, window
 
 
 def published(path: str, value: Any) -> list[Published]:

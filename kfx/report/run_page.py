@@ -145,6 +145,7 @@ def _published(run: Run, typed: Sequence[str]) -> Table | None:
             continue
         what = printed.metric + ("" if printed.statistic == "mean" else f", {printed.statistic}")
         what += " before training" if printed.kernel == "initial" else ""
+        what += "" if printed.window is None else f", {printed.window[0]} to {printed.window[1]}"
         what += "" if printed.n_interpolation is None else f", N_I {printed.n_interpolation}"
         shown = "a curve" if printed.value is None else f"{printed.value:g}"
         rows.append([printed.source, what, shown, "not measured" if measured is None else f"{measured:.4g}"])

@@ -25,7 +25,7 @@ from kfx.record.reading import load_run
 from kfx.report.measured import measured_as, typed_in
 from kfx.report.published import Published
 
-PLACE = ("metric", "kernel", "n_interpolation", "statistic")
+PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
 NOT_OF_A_COMMAND = (
     *("+experiment=", "seed=", "hydra.", "resume=", "retries=", "checkpoint.", "figures=", "report="),

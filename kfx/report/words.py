@@ -36,6 +36,7 @@ def what(item: Item) -> str:
     named = METRICS.get(printed.metric, printed.metric.replace("_", " "))
     named += "" if printed.statistic == "mean" else f", {printed.statistic}"
     named += " before training" if printed.kernel == "initial" else ""
+    named += "" if printed.window is None else f", {printed.window[0]} to {printed.window[1]}"
     return named + ("" if printed.n_interpolation is None else f", N_I {printed.n_interpolation}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from kfx.evaluation import device_products
 from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
-from kfx.evaluation.follower import last_rows
+from kfx.evaluation.follower import last_rows, window_rows
 from kfx.evaluation.options import Job, TestPoints
 from kfx.evaluation.scoring import (
     Scoring,
@@ -65,6 +65,8 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
     if record.follow is not None and config.follow.every + config.follow.last:
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
         entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
+        if config.follow.windows:
+            entries["windows"] = window_rows(record.directory, config.follow.windows, of_flow)
     return entries
 
 

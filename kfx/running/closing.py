@@ -165,6 +165,7 @@ def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list
         of = "" if printed.kernel == "trained" else f" of the {printed.kernel} kernel"
         of += "" if printed.n_interpolation is None else f" at N_I {printed.n_interpolation}"
         of += "" if printed.statistic == "mean" else f", {printed.statistic}"
+        of += "" if printed.window is None else f", {printed.window[0]} to {printed.window[1]}"
         lines.append(_line("published", f"{printed.metric}{of} {printed.value:g}, {beside} ({printed.source})"))
     return lines
 
