@@ -9,7 +9,7 @@ import torch
 from matplotlib import image
 
 from kfx import load_run
-from kfx.plots import curve, draw, flow, precision, surrogate, trace
+from kfx.plots import curve, draw, flow, plane, precision, surrogate, trace
 from kfx.plots.style import title
 
 QUICK = ["device.precision_check=off", "figures=false", "hydra.run.dir=r"]
@@ -59,8 +59,8 @@ def flowed(kfx):
 
 def test_a_flow_shows_its_positions_errors_and_steps(flowed):
     last = flow.snapshots(flowed)[-1][1]
-    picture = flow.positions(flowed)
-    drawn = picture.axes[-1].collections[0].get_offsets()
+    picture = plane.positions(flowed)
+    drawn = picture.axes[-1].collections[-1].get_offsets()
     np.testing.assert_allclose(np.asarray(drawn), last, err_msg="the last panel is where the points ended")
     picture = flow.errors(flowed)
     assert_readable(picture)
@@ -75,15 +75,38 @@ def test_a_flow_shows_its_positions_errors_and_steps(flowed):
     assert picture.axes[1].get_xlabel() == "layer"
 
 
-def test_a_flows_field_is_that_of_its_layers(flowed):
-    picture = flow.boundary_and_field(flowed)
-    panels = [axes.get_title() for axes in picture.axes]
-    assert panels[1:] == ["displacement, last layer", "displacement, mean of 6 layers"]
-    arrows = next(c for c in picture.axes[1].collections if type(c).__name__ == "Quiver")
-    layer = list(flowed.kernel.layers)[-1]
-    points = np.stack([arrows.X, arrows.Y], axis=1)
-    there = layer.step * layer.field(torch.as_tensor(points)).numpy()
-    np.testing.assert_allclose(np.stack([arrows.U, arrows.V], axis=1), there)
+def test_a_flows_field_is_that_of_its_layers(kfx):
+    words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=20", "dataset.n_train=30"]
+    assert kfx("run", *words, "flow.snapshots=20", "flow.record_layers=true", *QUICK)[0] == 0
+    run = load_run("r")
+    layers, picture = list(run.kernel.layers), plane.velocities(run)
+    panels = {axes.get_title().partition("\n")[0]: axes for axes in picture.axes}
+    assert list(panels) == [
+        *(f"layer {n}" for n in (11, 12, 13, 14, 20)),
+        *(f"10 × mean of {n} to {n + 3}" for n in (1, 5, 9, 13, 17)),
+    ]
+
+    def arrows(panel):
+        drawn = next(c for c in panels[panel].collections if type(c).__name__ == "Quiver")
+        return torch.as_tensor(np.stack([drawn.X, drawn.Y], axis=1)), np.stack([drawn.U, drawn.V], axis=1)
+
+    points, moved = arrows("layer 20")
+    np.testing.assert_allclose(moved, layers[-1].step * layers[-1].field(points).numpy(), atol=1e-12)
+    points, moved = arrows("10 × mean of 5 to 8")
+    after = points
+    for layer in layers[4:8]:
+        after = layer.move(after)
+    np.testing.assert_allclose(moved, 10 * (after - points).numpy() / 4, atol=1e-12)
+
+
+def test_a_flow_shows_on_which_side_its_kernel_puts_the_plane(flowed):
+    panel = plane.positions(flowed).axes[0]
+    sides = panel.collections[0]
+    assert len(sides.get_facecolor()) == 2, "two classes"
+    before, values = flow.snapshots(flowed)[0][1], flow.targets(flowed, 30)
+    upper = sides.get_paths()[1]
+    inside = [upper.contains_point(point) for point in before.reshape(30, 2)]
+    assert np.mean(inside == (values == values.max())) > 0.9, "30 points are fitted by the kernel that they move by"
 
 
 def test_images_that_flow_are_shown_as_images(kfx):
@@ -94,6 +117,33 @@ def test_images_that_flow_are_shown_as_images(kfx):
     assert {array.shape for array in shown} == {(8, 8)}
     before = flow.snapshots(load_run("r"))[0][1]
     np.testing.assert_array_equal(shown[0], before[0].reshape(8, 8))
+
+
+def test_training_images_stand_over_where_the_flow_took_them_class_by_class(kfx):
+    words = ["dataset=digits", "dataset.n_train=40", "dataset.n_test=10", "sampler.batch_size=20"]
+    assert kfx("run", *words, "optimizer=flow_euler", "optimizer.iterations=3", *QUICK)[0] == 0
+    run = load_run("r")
+    picture = flow.classes(run)
+    (_, before, _), *_, (_, after, _) = flow.snapshots(run)
+    labels = flow.targets(run, 40)
+    assert len([axes for axes in picture.axes if axes.images]) == len(np.unique(labels))
+    panel, own = picture.axes[0], labels == 0
+    assert panel.get_title(loc="left") == f"class 0, mean of {own.sum()}"
+    shown = panel.images[0].get_array()
+    for row, points in ((0, before), (10, after)):
+        np.testing.assert_allclose(shown[row + 1 : row + 9, 1:9], points[own][0].reshape(8, 8))
+        np.testing.assert_allclose(shown[row + 1 : row + 9, -9:-1], points[own].mean(axis=0).reshape(8, 8))
+
+
+def test_a_sample_that_changes_its_size_is_shown_with_rho(kfx):
+    words = ["dataset=three_bumps", "sampler=dynamic", "optimizer=sgd", "optimizer.iterations=12", "kernel.sigma=1"]
+    assert kfx("run", *words, "sampler.window=3", *QUICK)[0] == 0
+    run = load_run("r")
+    picture = trace.sample_size_over_iterations(run)
+    assert_readable(picture)
+    assert [axes.get_ylabel() for axes in picture.axes] == ["sample size $N_c$", r"$\rho$"]
+    np.testing.assert_array_equal(picture.axes[0].lines[0].get_ydata(), run.trace["diagnostic.sample_size"])
+    assert run.trace["diagnostic.sample_size"].nunique() > 1
 
 
 def test_a_search_shows_what_was_told_and_its_best(kfx):

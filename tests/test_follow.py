@@ -99,12 +99,17 @@ def test_windows_have_the_statistics_of_what_was_evaluated_within(kfx):
         ("[[3,2]]", "follow.windows=[[3, 2]]: expected a list of [first, last], whole numbers with 1 <= first <= last"),
         ("[4]", "follow.windows=[4]: expected a list of [first, last]"),
         ("[[1.5,3]]", "follow.windows=[[1.5, 3]]: expected a list of [first, last]"),
-        ("[[5,5]]", "none of the 6 iterations from 5 to 5 is evaluated; set follow.every to at most the window's length"),
+        (
+            "[[5,5]]",
+            "none of the 6 iterations from 5 to 5 is evaluated; set follow.every to at most the window's length",
+        ),
         ("[[7,9]]", "none of the 6 iterations from 7 to 9 is evaluated"),
     ],
 )
 def test_a_window_without_an_evaluation_is_refused(kfx, windows, said):
-    code, _, err = kfx("run", *SMALL, "optimizer=adam", "kernel.sigma=30", "follow.every=2", f"follow.windows={windows}")
+    code, _, err = kfx(
+        "run", *SMALL, "optimizer=adam", "kernel.sigma=30", "follow.every=2", f"follow.windows={windows}"
+    )
     assert code == 2
     assert said in err
     assert err.count("\n") == 1

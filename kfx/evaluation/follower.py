@@ -238,9 +238,9 @@ def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool
     """The same over those evaluated from the first to the last number of each window."""
     errors, counted = _errors(directory, of_flow)
     return [
-        {"window": list(window), **row}
-        for window in windows
-        for row in _statistics(errors[errors[counted].between(*window)], counted)
+        {"window": [first, last], **row}
+        for first, last in windows
+        for row in _statistics(errors[errors[counted].between(first, last)], counted)
     ]
 
 

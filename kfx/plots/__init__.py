@@ -9,7 +9,19 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from kfx.files import read_rows
-from kfx.plots import conductivity, curve, draws, evaluation, flow, landscape, layers, precision, surrogate, trace
+from kfx.plots import (
+    conductivity,
+    curve,
+    draws,
+    evaluation,
+    flow,
+    landscape,
+    layers,
+    plane,
+    precision,
+    surrogate,
+    trace,
+)
 from kfx.record.reading import load_run
 
 
@@ -31,14 +43,16 @@ def figures(directory: Path) -> dict[str, Figure]:
     drawn: dict[str, Figure | None] = {
         "rho": trace.objective_over_iterations(run),
         "parameters": trace.parameters_over_iterations(run),
+        "sample_size": trace.sample_size_over_iterations(run),
         "evaluation": evaluation.before_and_after(run),
         "landscape": landscape.objective_over_parameter(run),
         "displacement": trace.displacement_over_layers(run),
-        "flow_positions": flow.positions(run),
+        "flow_positions": plane.positions(run),
         "flow_displacement": flow.displacement(run),
         "flow_images": flow.images(run) if run.metrics.get("parameters") else None,
+        "flow_classes": flow.classes(run) if run.metrics.get("parameters") else None,
         "flow_errors" if (directory / "flow.csv").is_file() else "errors": flow.errors(run),
-        "flow_field": flow.boundary_and_field(run),
+        "flow_field": plane.velocities(run),
         "conductivity": conductivity.conductivities(run),
         "layers": layers.layers(run),
         "draws": draws.best_and_worst(run),

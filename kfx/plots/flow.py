@@ -1,16 +1,13 @@
-"""Figures of a flow: where its points went, what that did to the errors, and the field that moved them."""
+"""Figures of a flow: where its points went, and what that did to the errors. In the plane: `plane`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,12 +16,9 @@ from kfx.files import read_rows
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
 from kfx.record.reading import Run
 
-_PANELS = 8
-_IMAGES = 12
-_GRID = 60
+_IMAGES, _OF_A_CLASS = 12, 12
 _ONE_SCALE = 4
 _TRAIL = 12  # snapshots
-_AVERAGED = 300  # layers, as in Owhadi & Yoo 2019, Fig. 13
 
 
 def snapshots(run: Run) -> list[tuple[int, np.ndarray, np.ndarray]]:
@@ -64,23 +58,6 @@ def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, li
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
 
 
-def positions(run: Run) -> Figure | None:
-    """Points in the plane at eight layers."""
-    found = snapshots(run)
-    if len(found) < 2 or found[0][1][0].size != 2:
-        return None
-    chosen = [found[int(i)] for i in np.linspace(0, len(found) - 1, min(_PANELS, len(found))).round()]
-    picture, axes = figure(rows=2, columns=math.ceil(len(chosen) / 2), width=3.0, height=3.0)
-    scales = limits([train for _, train, _ in chosen])
-    for panel, (layer, train, _), limit in zip(axes, chosen, scales, strict=False):
-        draw_positions(panel, train, targets(run, len(train)), limit)
-        panel.set_title(f"layer {layer}", fontsize=9)
-    for panel in axes[len(chosen) :]:
-        panel.set_axis_off()
-    picture.suptitle(title(run), fontsize=10)
-    return picture
-
-
 def displacement(run: Run) -> Figure | None:
     """On a line: where each point went, and the targets over the new positions."""
     found = snapshots(run)
@@ -102,14 +79,18 @@ def displacement(run: Run) -> Figure | None:
     return picture
 
 
-def images(run: Run) -> Figure | None:
-    """Training and test images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
+def _image_size(run: Run) -> tuple[int, ...] | None:
+    """Height, width and channels of the data set's images; None for other points."""
     from kfx.config.registry import OPTIONS, load
 
     load()
-    found = snapshots(run)
     name = run.config.get("dataset", {}).get("name")
-    size = OPTIONS["dataset"][name].image if name in OPTIONS["dataset"] else None
+    return OPTIONS["dataset"][name].image if name in OPTIONS["dataset"] else None
+
+
+def images(run: Run) -> Figure | None:
+    """Training and test images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
+    found, size = snapshots(run), _image_size(run)
     if len(found) < 2 or size is None:
         return None
     (_, *before), (layer, *after) = found[0], found[-1]
@@ -130,6 +111,41 @@ def images(run: Run) -> Figure | None:
             panel.grid(visible=False)
         axes[i * count].set_title(name, fontsize=8, loc="left")
     return picture
+
+
+def classes(run: Run) -> Figure | None:
+    """Class by class, training images above where the flow took them, and behind them the mean of all that were kept:
+    the archetypes (Owhadi & Yoo 2019, Figs. 4, 15, 21 and 22)."""
+    found, size = snapshots(run), _image_size(run)
+    if len(found) < 2 or size is None:
+        return None
+    (_, before, _), (layer, after, _) = found[0], found[-1]
+    labels = targets(run, len(before))
+    if labels is None:
+        return None
+    names = np.unique(labels)
+    picture, axes = figure(rows=-(-len(names) // 2), columns=min(len(names), 2), width=6.2, height=1.35)
+    for panel, label in zip(axes, names, strict=False):
+        own = labels == label
+        rows = [_strip(points[own].reshape(own.sum(), -1, *size[:2]).mean(axis=1)) for points in (before, after)]
+        panel.imshow(np.concatenate(rows), cmap="gray_r", vmin=0)
+        height = len(rows[0])
+        panel.set_yticks([height / 2, height * 1.5], ["$x$", "$F(x)$"], fontsize=8)
+        panel.set_xticks([(_OF_A_CLASS + 0.5) * rows[0].shape[1] / (_OF_A_CLASS + 1)], ["mean"], fontsize=8)
+        panel.set_title(f"class {int(label)}, mean of {int(own.sum())}", fontsize=8, loc="left")
+        panel.grid(visible=False)
+    for panel in axes[len(names) :]:
+        panel.set_axis_off()
+    picture.suptitle(f"{title(run)} · layer {layer}", fontsize=9)
+    return picture
+
+
+def _strip(found: np.ndarray) -> np.ndarray:
+    """The first images and the mean of all, side by side; white where there are fewer."""
+    shown = np.zeros((_OF_A_CLASS + 1, *found.shape[1:]))
+    shown[: min(len(found), _OF_A_CLASS)] = found[:_OF_A_CLASS]
+    shown[-1] = found.mean(axis=0)
+    return np.concatenate(list(np.pad(shown, ((0, 0), (1, 1), (1, 1)))), axis=1)
 
 
 _ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error in the energy norm"}
@@ -189,54 +205,6 @@ def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted
 def _look(i: int, points: int) -> dict[str, Any]:
     marks = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "markevery": max(points // 40, 1)}
     return {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.3, **(marks if points <= 120 else {})}
-
-
-def boundary_and_field(run: Run) -> Figure | None:
-    """In the plane, with recorded layers: what the flowed kernel predicts, over the original points; and over the
-    final ones the velocity of the last layer and the mean over the last 300 (Owhadi & Yoo 2019, Figs. 11 to 13)."""
-    found = snapshots(run)
-    if len(found) < 2 or found[0][1][0].size != 2 or not (run.directory / "layers-0.bin").is_file():
-        return None
-    if run.metrics.get("status") != "completed" or len(run.metrics["parameters"].get("folds", [0])) > 1:
-        return None
-    (_, before, _), (_, after, _) = found[0], found[-1]
-    kernel: Any = run.kernel
-    values = targets(run, len(before))
-    count = sum(1 for _ in kernel.layers)
-    last = list(islice(kernel.layers, max(count - _AVERAGED, 0), None))
-    if values is None or not hasattr(last[-1], "field"):
-        return None
-    picture, axes = figure(columns=3, width=3.8)
-    corners = [(points.min(axis=0), points.max(axis=0)) for points in (before, after)]
-    spans = [(low - 0.15 * (high - low), high + 0.15 * (high - low)) for low, high in corners]
-
-    def mesh(low: np.ndarray, high: np.ndarray, n: int) -> np.ndarray:
-        return np.stack(np.meshgrid(*np.linspace(low, high, n).T), axis=-1)
-
-    grid = mesh(*spans[0], _GRID)
-    flowed = torch.as_tensor(kernel.transform(grid.reshape(-1, 2)))
-    gram = kernel.kernel.gram(after.astype(np.float64))
-    used = [row for row in run.metrics["evaluation"] if row["metric"] == "effective_regularization"]
-    weights = np.linalg.solve(gram + used[-1]["mean"] * np.eye(len(gram)), _centred(values))
-    predicted = (kernel.kernel.gram(flowed.numpy(), after.astype(np.float64)) @ weights).reshape(_GRID, _GRID)
-    axes[0].contourf(grid[..., 0], grid[..., 1], np.sign(predicted), levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
-    draw_positions(axes[0], before, values)
-    axes[0].set_title(f"prediction from {len(values)} points, λ = {used[-1]['mean']:.3g}", fontsize=9)
-    coarse = mesh(*spans[1], 22)
-    points = torch.as_tensor(coarse.reshape(-1, 2))
-    steps = [layer.step * layer.field(points) for layer in last]
-    mean = torch.stack(steps).mean(dim=0)
-    for panel, arrows, name in ((axes[1], steps[-1], "last layer"), (axes[2], mean, f"mean of {len(last)} layers")):
-        draw_positions(panel, after, values)
-        panel.quiver(points[:, 0], points[:, 1], arrows[:, 0], arrows[:, 1], color=DATA, alpha=0.6, width=0.004)
-        panel.set_title(f"displacement, {name}", fontsize=9)
-    picture.suptitle(title(run), fontsize=10)
-    return picture
-
-
-def _centred(values: np.ndarray) -> np.ndarray:
-    """±1 for two classes."""
-    return np.where(values == values.max(), 1.0, -1.0) if len(np.unique(values)) == 2 else values - values.mean()
 
 
 def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:

@@ -13,6 +13,7 @@ from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, legend, runni
 from kfx.record.reading import Run
 
 _MOST_CURVES = 8
+_SAMPLE_SIZE = "diagnostic.sample_size"
 _MOST_POINTS = 3000
 """Beyond, single points are a grey mass: a running median with its band says more."""
 
@@ -141,6 +142,24 @@ def displacement_over_layers(run: Run) -> Figure | None:
     axes[-1].set_xlabel("layer")
     set_title(axes[0], run)
     legend(picture, axes[0])
+    return picture
+
+
+def sample_size_over_iterations(run: Run) -> Figure | None:
+    """Of a sampler that changes it: the number of interpolation points that are kept, and ρ (Darcy 2020, Fig. 5.1)."""
+    trace = run.trace
+    if _SAMPLE_SIZE not in trace or trace[_SAMPLE_SIZE].nunique() < 2:
+        return None
+    picture, axes = figure(columns=2, width=4.8)
+    for panel, column, label in zip(axes, (_SAMPLE_SIZE, "rho"), ("sample size $N_c$", r"$\rho$"), strict=True):
+        for i, (fold, rows) in enumerate(folds(trace)):
+            values = rows[column].to_numpy(dtype=float)
+            name = None if fold is None else f"fold {fold}"
+            _draw_noisy(panel, within_fold(run, rows), values, label if i == 0 else "value", name, i)
+        panel.set(xlabel="iteration" if len(folds(trace)) == 1 else "iteration of the fold", ylabel=label)
+        panel.margins(y=0.08)
+    set_title(axes[0], run)
+    legend(picture, axes[-1])
     return picture
 
 

@@ -24,7 +24,7 @@ class Published(Option):
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
     n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
     statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
-    window: list[int] | None = ranged(
+    window: list[int] | None = ranged(  # noqa: RUF009
         None, "[first, last], or null", lambda v: v is None or len(v) == 2, "of follow.windows; null: at the end"
     )
     overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
