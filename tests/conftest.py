@@ -6,8 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 
 from kfx.cli import main
+from kfx.config import registry
 from kfx.numerics import threads
 
 
@@ -15,6 +19,19 @@ from kfx.numerics import threads
 def one_thread():
     """Small matrices on several threads wait for each other; a run sets its own number."""
     threads.use(1)
+
+
+@pytest.fixture
+def own_registry():
+    """Options that a test registers are gone after it."""
+    registry.load()
+    before = {group: dict(options) for group, options in registry.OPTIONS.items()}
+    yield
+    for group, options in before.items():
+        for name in set(registry.OPTIONS[group]) - set(options):
+            del registry.OPTIONS[group][name]
+            ConfigStore.instance().repo.get(group, {}).pop(f"{name}.yaml", None)
+    registry._plugins.clear()
 
 
 @pytest.fixture

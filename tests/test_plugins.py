@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hydra.core.config_store import ConfigStore
 
 from kfx import load_run
 from kfx.config import registry
@@ -19,17 +18,7 @@ from tests.plugins import BLOCKS, write_plugins
 SMALL = ["sampler.batch_size=30", "optimizer.iterations=6", "figures=false", "device.precision_check=off"]
 
 
-@pytest.fixture(autouse=True)
-def own_registry():
-    """Options that a test registers are gone after it."""
-    registry.load()
-    before = {group: dict(options) for group, options in registry.OPTIONS.items()}
-    yield
-    for group, options in before.items():
-        for name in set(registry.OPTIONS[group]) - set(options):
-            del registry.OPTIONS[group][name]
-            ConfigStore.instance().repo.get(group, {}).pop(f"{name}.yaml", None)
-    registry._plugins.clear()
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def test_contributing_shows_one_of_each_family():

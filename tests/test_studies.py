@@ -1,23 +1,33 @@
 """Studies: runs that answer a question together, their table and their picture."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from omegaconf import OmegaConf
 
 from kfx import load_run
-from kfx.config import catalogue
+from kfx.config import catalogue, registry
+from kfx.kernels import CNNGP
+from kfx.kernels.cnngp.architectures import architecture
 from kfx.outcomes import ConfigError
-from kfx.plots.study import slope
+from kfx.plots.study import scaling, slope
 from kfx.report.measured import SHARES
 from kfx.running import study
 
 WORDS = ("kernel=rbf", "dataset.n_train=60", "dataset.n_test=20", "sampler.batch_size=30", "optimizer.iterations=6")
 
 
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
 @pytest.mark.parametrize("name", study.names())
 def test_every_study_composes_and_says_what_it_is(name):
     read = study.read(name)
     assert len(read.runs) > 1
+    assert all(known.source for known in read.published)
     assert read.columns
     assert "20" in catalogue.description("study", name)  # the paper's year
 
@@ -37,13 +47,49 @@ def test_a_study_has_a_table_and_a_picture(kfx, in_folder):
     assert load_run(run.directory).metrics == run.metrics
 
 
-@pytest.mark.parametrize("name", ["sample_proportion", "three_variants", "cost"])
+@pytest.mark.parametrize("name", ["sample_proportion", "three_variants", "memory"])
 def test_each_kind_of_picture_is_drawn(kfx, in_folder, name):
     code, _, err = kfx("study", name, "--smoke", "--jobs", "2")
     if code != 0 and "mnist" in err:
         pytest.skip("MNIST is not here")
     assert code == 0, err
     assert (in_folder / "runs" / "study" / name / "picture.png").is_file()
+
+
+@pytest.mark.parametrize("relu", ["operations", "one_node"])
+def test_the_kept_graph_is_the_kernel_that_it_is_compared_with(relu):
+    study.read("memory")
+    common = {"trainable": None, "bounds": {}}
+    plain = registry.OPTIONS["kernel"]["kept_graph"](relu=relu).make((28, 28), **common)
+    kernel = CNNGP(architecture("simple", (28, 28)), 1.0, 1.0)
+    x = torch.as_tensor(np.random.default_rng(0).uniform(size=(6, 1, 28, 28)))
+    cotangent = torch.as_tensor(np.random.default_rng(1).normal(size=(6, 6)))
+    cotangent = cotangent + cotangent.T
+    gram, pull = plain.pullback(x)
+    torch.testing.assert_close(gram, kernel.gram(x), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(plain.gram(x), gram)
+    assert pull(cotangent)[0] == pytest.approx(kernel.pullback(x)[1](cotangent)[0], rel=1e-6)
+
+
+def test_what_a_paper_prints_stands_in_the_table(kfx, in_folder):
+    code, _, err = kfx("study", "profile", "--smoke", "--jobs", "2")
+    if code != 0 and "mnist" in err:
+        pytest.skip("MNIST is not here")
+    assert code == 0, err
+    table = pd.read_csv(in_folder / "runs" / "study" / "profile" / "table.csv").set_index("run")
+    assert table.loc["exact gradients", "share of the pullback, published"] == 0.8847
+    assert np.isnan(table.loc["finite differences", "share of the pullback, published"])
+    assert table.loc["Bayesian optimisation", "fit seconds, published"] == 12.42
+
+
+def test_curves_are_named_before_the_last_comma():
+    runs = {f"{kind}, N = {n}": SimpleNamespace(config=OmegaConf.create({"n": n})) for kind in "ab" for n in (1, 2, 4)}
+    values = [1.0, 2, 4, 1, 4, 16]
+    printed = [np.nan] * 5 + [20.0]
+    frame = pd.DataFrame({"run": list(runs), "MB": values, "MB, published": printed})
+    (axes,) = scaling(runs, "n", ["MB"], frame).axes
+    assert [line.get_label() for line in axes.lines] == ["a: exponent 1.00", "b: exponent 2.00", "published"]
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [1, 4, 16])
 
 
 def test_studies_are_listed(kfx):
@@ -71,6 +117,13 @@ def test_bad_words_are_one_line(kfx, in_folder):
         ("runs: {a: [kernel=rbf]}\npicture: film", "picture=film"),
         ("runs: {a: [kernel=rbf]}\ncolour: red", "colour: unknown key"),
         ("runs: {a: [", "study.yaml"),
+        ("runs: {a: [kernel=rbf]}\nplugins: [none.py]", r"none.py: expected a Python file"),
+        (
+            "runs: {a: [kernel=rbf]}\npublished: [{run: a, column: mse, value: 1, source: s}]",
+            "a, mse: is no run and col",
+        ),
+        ("runs: {a: [kernel=rbf]}\npublished: [{run: a, value: big}]", r"published\[0\].value=big: expected a number"),
+        ("runs: {a: [kernel=rbf]}\npublished: 3", "published=3: expected a list of"),
     ],
 )
 def test_a_file_that_is_not_understood_is_one_line(tmp_path, monkeypatch, text, said):

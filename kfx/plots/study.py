@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -108,15 +109,28 @@ def _initial(run: Run, metric: str) -> pd.Series:
 
 
 def scaling(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
-    """What a run costs against a key that was varied, with the exponents of straight lines through the larger half."""
+    """What a run costs against a key that was varied, with the exponents of straight lines through the larger half,
+    and what papers print. Runs whose names agree up to the last comma are a curve."""
     picture, (axes,) = figure(height=4.4)
-    at = np.array([float(OmegaConf.select(run.config, x)) for run in runs.values()])
-    for i, column in enumerate(y):
-        values = frame[column].to_numpy(dtype=float)
-        exponent = slope(at, values)
-        label = f"{column}: exponent {exponent:.2f}" if np.isfinite(exponent) else column
-        axes.loglog(at, values, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)], label=label)
-    axes.set_xticks(at, [f"{value:g}" for value in at])
+    at = {label: float(OmegaConf.select(run.config, x)) for label, run in runs.items()}
+    curves: dict[str, list[str]] = {}
+    for label in at:
+        curves.setdefault(label.rpartition(", ")[0], []).append(label)
+    table = frame.set_index("run")
+    for i, (curve, column) in enumerate(itertools.product(curves, y)):
+        sizes = np.array([at[label] for label in curves[curve]])
+        values = table.loc[curves[curve], column].to_numpy(dtype=float)
+        exponent = slope(sizes, values)
+        named = ", ".join([*([curve] if curve else []), *([column] if len(y) > 1 or not curve else [])])
+        label = f"{named}: exponent {exponent:.2f}" if np.isfinite(exponent) else named
+        colour = COLOURS[i % len(COLOURS)]
+        axes.loglog(sizes, values, color=colour, marker=MARKERS[i % len(MARKERS)], label=label)
+        if f"{column}, published" in table:
+            printed = table.loc[curves[curve], f"{column}, published"].to_numpy(dtype=float)
+            if np.isfinite(printed).any():
+                axes.plot(sizes, printed, "*", color=colour, markersize=13, markeredgecolor="white", label="published")
+    ticks = sorted(set(at.values()))
+    axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axes.minorticks_off()
     axes.set(xlabel=x, ylabel=_shared_end(y))
     legend(picture, axes, most=2)

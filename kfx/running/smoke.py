@@ -15,6 +15,7 @@ from kfx.config.check import check
 from kfx.config.compose import composed, without_hydra
 from kfx.config.registry import OPTIONS
 from kfx.outcomes import ConfigError
+from kfx.running import study
 from kfx.running.preflight import check_start
 
 _FEW = ("sampler.batch_size=40", "optimizer.iterations=5")
@@ -78,3 +79,6 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
             yield f"dataset={name}", [f"dataset={name}", *_FEW], False
     for name in OPTIONS["evaluation"]:
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW], False
+    for name in study.names():  # last: their plugins are options of what comes after
+        for label, words in study.read(name).runs.items():
+            yield f"study={name}: {label}", words, True

@@ -15,7 +15,7 @@ from kfx.config import catalogue
 from kfx.config.check import check
 from kfx.config.compose import composed
 from kfx.config.nodes import make, near
-from kfx.config.registry import Option, nested, one_of, ranged
+from kfx.config.registry import Option, nested, one_of, plug_in, ranged
 from kfx.outcomes import ConfigError
 from kfx.plots.study import PICTURES
 from kfx.record.reading import load_run
@@ -34,11 +34,32 @@ def _runs(path: str, value: Any) -> dict[str, list[str]]:
 
 
 @dataclass
+class Known(Option):
+    """A number that a paper prints for a run of a study."""
+
+    run: str = ranged("", "a run's name", lambda v: v != "", "which")
+    column: str = ranged("", "a column's name", lambda v: v != "", "which")
+    value: float = ranged(0.0, "a number", lambda v: True, "what is printed")
+    source: str = ranged("", "text", lambda v: v != "", "paper, table or figure")
+
+
+def _known(path: str, value: Any) -> list[Known]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{path}={value}: expected a list of {{run: …, column: …, value: …, source: …}}")
+    return [make(f"{path}[{i}]", Known, each) for i, each in enumerate(value)]
+
+
+@dataclass
 class Study(Option):
     """A file of the group `study`."""
 
     runs: Any = nested(  # noqa: RUF009
         None, "a name and a list of words for each run", _runs, "what is run, in the table's order"
+    )
+    words: list[str] = field(default_factory=list, metadata={"meaning": "of every run, before its own"})
+    plugins: list[str] = field(default_factory=list, metadata={"meaning": "files beside this one that its runs need"})
+    published: Any = nested(  # noqa: RUF009
+        [], "a list of run, column, value and source", _known, "what a paper prints for the table's cells"
     )
     columns: list[str] = field(default_factory=list, metadata={"meaning": "what the table has of each run"})
     picture: str = one_of("none", "none", *PICTURES, meaning="what is drawn of all runs")
@@ -61,14 +82,21 @@ def read(name: str) -> Study:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     study = make(str(path), Study, content)
+    study.plugins = [str(path.parent / name) for name in study.plugins]
+    plug_in(study.plugins)
+    study.runs = {label: [*study.words, *words] for label, words in study.runs.items()}
     for words in study.runs.values():
         check(composed(words))
+    for known in study.published:
+        if known.run not in study.runs or known.column not in study.columns:
+            raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
 
 
 def jobs(name: str, study: Study, folder: Path, more: Sequence[str]) -> dict[str, Job]:
     """The runs of a study by their names, each in a folder of its own, where none takes another for itself. more:
     words for all of them."""
+    more = [*more, *(word for path in study.plugins for word in ("--plugin", path))]
     return {
         label: Job((*words, *more, "figures=false"), folder / name / re.sub(r"[^\w.=-]+", "_", label) / "run")
         for label, words in study.runs.items()
@@ -76,19 +104,19 @@ def jobs(name: str, study: Study, folder: Path, more: Sequence[str]) -> dict[str
 
 
 def table(study: Study, directories: Mapping[str, Path]) -> pd.DataFrame:
-    """A row for each run: its columns as they were measured, each with what was published for it where that is."""
+    """A row for each run: its columns as they were measured, each with what was published for it where that is: by the
+    study, or by the experiment."""
     rows = []
     for label, directory in directories.items():
         run = load_run(directory)
         printed = applicable(check(run.config), typed_in(directory))
         row: dict[str, Any] = {"run": label}
         for column in study.columns:
-            metric, _, kernel = column.partition(" of the initial kernel")
-            wanted = Published(
-                metric, None, "", "initial" if kernel or column.endswith("initial kernel") else "trained"
-            )
+            metric = column.removesuffix(_INITIAL)
+            wanted = Published(metric, None, "", "trained" if metric == column else "initial")
             row[column] = measured_as(wanted, run.metrics, directory)
-            known = [each.value for each in printed if each.place == wanted.place and each.value is not None]
+            known = [each.value for each in study.published if (each.run, each.column) == (label, column)]
+            known += [each.value for each in printed if each.place == wanted.place and each.value is not None]
             row[f"{column}, published"] = known[0] if known else None
         rows.append(row)
     frame = pd.DataFrame(rows)

@@ -1,0 +1,76 @@
+"""The three-layer CNNGP of Khalid 2022, Fig. 3.7, by plain autograd, its graph kept: what his Fig. 3.8 measures."""
+
+import math
+
+import torch
+from torch.nn.functional import conv2d
+
+from kfx.kernels import Formula
+from kfx.options import KernelOption, one_of, option, variance
+
+
+def arc_cosine(c, v, w):
+    """E[relu(f) relu(g)] for variances v, w and covariance c (eq. 3.3), an operation of autograd a step."""
+    s = torch.sqrt((v * w - c * c).clamp_min(1e-12))
+    return (s + (math.pi - torch.atan2(s, c)) * c) / (2 * math.pi)
+
+
+class ArcCosine(torch.autograd.Function):
+    """The same as one operation, which keeps its inputs alone (eq. 3.4 to 3.7)."""
+
+    @staticmethod
+    def forward(ctx, c, v, w):
+        ctx.save_for_backward(c, v, w)
+        return arc_cosine(c, v, w)
+
+    @staticmethod
+    def backward(ctx, g):
+        c, v, w = ctx.saved_tensors
+        s = torch.sqrt((v * w - c * c).clamp_min(1e-12))
+        by_variance = (g * s / (4 * math.pi * v)).sum(dim=1, keepdim=True)
+        by_other = (g * s / (4 * math.pi * w)).sum(dim=0, keepdim=True)
+        return g * (math.pi - torch.atan2(s, c)) / (2 * math.pi), by_variance, by_other
+
+
+class KeptGraph(Formula):
+    """Its pullback goes back through the graph of all pairs."""
+
+    def _pullback(self, x):
+        with torch.enable_grad():
+            parameters = self._tensors(x, gradient=True)
+            gram = self.formula(x, x, **parameters)
+
+        def pull(cotangent, inputs):
+            if inputs:
+                raise ValueError("kept_graph: has no gradient to its inputs")
+            slopes = torch.autograd.grad(gram, list(parameters.values()), cotangent.to(gram))
+            return dict(zip(parameters, map(float, slopes), strict=True)), None
+
+        return gram.detach(), pull
+
+
+@option("kernel", "kept_graph", "CNNGP `simple` by torch's autograd, whose graph is kept: a baseline for memory")
+class KeptGraphOption(KernelOption):
+    images_only = True
+    input_gradients = False
+
+    weight_variance: float = variance(1.0, 1e-3, 1e3, "of a convolution's weights, divided by its patch")
+    bias_variance: float = variance(1.0, 1e-3, 1e3, "of its biases")
+    relu: str = one_of("operations", "operations", "one_node", meaning="its covariance in autograd's graph")
+
+    def make(self, image, **common):
+        relu = {"operations": arc_cosine, "one_node": ArcCosine.apply}[self.relu]
+
+        def formula(x, y, weight_variance, bias_variance):
+            patch = torch.ones(1, 1, 7, 7, dtype=x.dtype)
+
+            def convolved(maps):
+                flat = maps.reshape(-1, 1, *maps.shape[-2:])
+                return bias_variance + weight_variance * conv2d(flat, patch / 49, padding=3).reshape(maps.shape)
+
+            c = convolved((x[:, None] * y[None, :]).mean(dim=2))
+            v, w = (convolved((points**2).mean(dim=1)) for points in (x, y))
+            return bias_variance + weight_variance * relu(c, v[:, None], w[None, :]).mean(dim=(-2, -1))
+
+        values = {"weight_variance": self.weight_variance, "bias_variance": self.bias_variance}
+        return KeptGraph(formula, values, may_be_zero=values, name=self.name, **common)
