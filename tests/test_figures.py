@@ -170,7 +170,7 @@ def test_the_precision_check_has_a_line_for_each_arithmetic(kfx, in_folder):
     import json
 
     content = json.loads((in_folder / "r/precision.json").read_text())
-    picture = precision.error_against_size(content)
+    picture = precision.error_against_size({"": content})
     assert_readable(picture)
     for verdict in content["verdicts"]:
         drawn = line(picture.axes[0], f"{verdict['framework']} {verdict['device']} {verdict['dtype']}")

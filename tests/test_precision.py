@@ -36,7 +36,13 @@ def verdict_of(arithmetic):
 
 def on_gpu(verdict):
     return precision.Verdict(
-        verdict.framework, "cuda:0", verdict.dtype, verdict.products, verdict.convolution, verdict.name
+        verdict.framework,
+        "cuda:0",
+        verdict.dtype,
+        verdict.products,
+        verdict.distances,
+        verdict.convolution,
+        verdict.name,
     )
 
 
@@ -138,6 +144,38 @@ def test_the_command_prints_its_table(kfx, in_folder):
         assert word in out
     assert ("no GPU" in out) == (not torch.cuda.is_available())
     assert {p.name for p in (in_folder / "p").iterdir()} == {"precision.json", "precision.png"}
+
+
+def test_machines_stand_side_by_side(kfx, in_folder):
+    switches = precision.set_switches(False)
+    for name, bits, tf32 in (("RTX 3070", 23, False), ("H100", 10, True)):
+        content = {"machine": name, **report([on_gpu(verdict_of(Rounding(bits)))], switches)}
+        content["switches"]["torch.backends.cuda.matmul.allow_tf32"] = tf32
+        (in_folder / f"{name}.json").write_text(json.dumps(content))
+    code, out, err = kfx("precision", "RTX 3070.json", "H100.json", "--output", "p")
+    assert code == 0, err
+    rows = {line.split("│")[1].strip(): line for line in out.splitlines() if line.startswith("│")}
+    assert "delivers" not in rows["RTX 3070"]
+    assert "tf32 or float16  — less than" in rows["H100 with TF32"]
+    assert (in_folder / "p/machines.png").stat().st_size > 10_000
+
+
+def test_the_norm_of_the_difference_stands_beside_the_relative_one():
+    a, b = np.random.default_rng(0).standard_normal((2, SIZES[0], SIZES[0]))
+    verdict, arithmetic = verdict_of(Rounding(10)), Rounding(10)
+    distance = np.linalg.norm(arithmetic.product(a, b) - a @ b)
+    assert verdict.distances[SIZES[0]] == pytest.approx(distance)
+    assert verdict.products[SIZES[0]] == pytest.approx(distance / np.linalg.norm(a @ b))
+
+
+@pytest.mark.parametrize("text", ["", "3", "{}", '{"switches": {}, "verdicts": [1]}', None])
+def test_another_file_is_no_measurement(kfx, in_folder, text):
+    if text is not None:
+        (in_folder / "x.json").write_text(text)
+    code, _, err = kfx("precision", "x.json")
+    assert code == 1
+    assert err.startswith("kfx: x.json: is no precision.json of kfx")
+    assert len(err.strip().splitlines()) == 1
 
 
 def test_kernel_check(kfx, in_folder):

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch.nn.functional import conv2d
+from torch.nn.functional import avg_pool2d
 
 from kfx.kernels import Formula
 from kfx.options import KernelOption, one_of, option, variance
@@ -62,11 +62,8 @@ class KeptGraphOption(KernelOption):
         relu = {"operations": arc_cosine, "one_node": ArcCosine.apply}[self.relu]
 
         def formula(x, y, weight_variance, bias_variance):
-            patch = torch.ones(1, 1, 7, 7, dtype=x.dtype)
-
             def convolved(maps):
-                flat = maps.reshape(-1, 1, *maps.shape[-2:])
-                return bias_variance + weight_variance * conv2d(flat, patch / 49, padding=3).reshape(maps.shape)
+                return bias_variance + weight_variance * avg_pool2d(maps, 7, stride=1, padding=3)
 
             c = convolved((x[:, None] * y[None, :]).mean(dim=2))
             v, w = (convolved((points**2).mean(dim=1)) for points in (x, y))

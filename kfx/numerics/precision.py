@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from kfx.outcomes import ConfigError, KfxError
+from kfx.outcomes import ConfigError, KfxError, RecordError
 
 SIZES = tuple(range(100, 1001, 100))
 VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
@@ -142,13 +144,16 @@ class Verdict:
     """What one device delivers in one dtype.
 
     products: size → relative Frobenius error of a product of two random matrices against float64 on the CPU.
-    convolution: the same of one 7 × 7 conv2d. name: the class of arithmetic that errors of this size belong to.
+    distances: size → the norm of that difference itself, as Khalid 2022, Figs. 3.4 and 3.5, show it.
+    convolution: the relative error of one 7 × 7 conv2d.
+    name: the class of arithmetic that errors of this size belong to.
     """
 
     framework: str
     device: str
     dtype: str
     products: dict[int, float]
+    distances: dict[int, float]
     convolution: float
     name: str
 
@@ -182,11 +187,13 @@ def measure(candidates: Iterable[Arithmetic], sizes: Sequence[int] = SIZES) -> l
     convolved = np.einsum("nchwij,ocij->nohw", windows, weights, optimize=True)
     verdicts = []
     for candidate in candidates:
-        errors = {n: _error(candidate.product(a, b), products[n]) for n, (a, b) in pairs.items()}
+        distances = {n: float(np.linalg.norm(candidate.product(a, b) - products[n])) for n, (a, b) in pairs.items()}
+        errors = {n: distance / float(np.linalg.norm(products[n])) for n, distance in distances.items()}
         of_convolution = _error(candidate.convolution(images, weights), convolved)
         largest = max(*errors.values(), of_convolution) if np.all(np.isfinite([*errors.values()])) else np.nan
         name = classify(largest if np.isfinite(of_convolution) else np.nan)
-        verdicts.append(Verdict(candidate.framework, candidate.device, candidate.dtype, errors, of_convolution, name))
+        of = candidate.framework, candidate.device, candidate.dtype
+        verdicts.append(Verdict(*of, errors, distances, of_convolution, name))
     return verdicts
 
 
@@ -232,6 +239,7 @@ def report(verdicts: Sequence[Verdict], switches: dict[str, Any]) -> dict[str, A
                 "verdict": v.name,
                 "keeps_promise": v.keeps_promise,
                 "products": v.products,
+                "distances": v.distances,
                 "conv2d_7x7": v.convolution,
             }
             for v in verdicts
@@ -239,19 +247,37 @@ def report(verdicts: Sequence[Verdict], switches: dict[str, Any]) -> dict[str, A
     }
 
 
-def table(content: dict[str, Any]) -> Any:
-    """A table of `precision.json` for the screen."""
+def table(contents: Mapping[str, dict[str, Any]]) -> Any:
+    """A table of the `precision.json` of each machine, by its name, for the screen."""
     from rich.table import Table
 
     shown = Table(title="Precision of products and convolutions, relative to float64 on the CPU")
-    for heading in ("framework", "device", "dtype"):
+    for heading in (*(["machine"] if len(contents) > 1 else []), "framework", "device", "dtype"):
         shown.add_column(heading)
-    for heading in ("product, N = 100", "product, N = 1000", "conv2d 7 × 7"):
+    for heading in ("product, N = 100", "product, N = 1000", "its norm, N = 1000", "conv2d 7 × 7"):
         shown.add_column(heading, justify="right")
     shown.add_column("delivers")
-    for v in content["verdicts"]:
-        products = list(v["products"].values())
-        mark = "" if v["keeps_promise"] else f"  — less than {v['dtype']}"
-        errors = (products[0], products[-1], v["conv2d_7x7"])
-        shown.add_row(v["framework"], v["device"], v["dtype"], *(f"{e:.1e}" for e in errors), v["verdict"] + mark)
+    for machine, content in contents.items():
+        for v in content["verdicts"]:
+            products, distances = list(v["products"].values()), list(v.get("distances", {}).values())
+            mark = "" if v["keeps_promise"] else f"  — less than {v['dtype']}"
+            errors = [products[0], products[-1], *(distances[-1:] or [None]), v["conv2d_7x7"]]
+            named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
+            shown.add_row(*named, *("" if e is None else f"{e:.1e}" for e in errors), v["verdict"] + mark)
     return shown
+
+
+def read(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """The content of several `precision.json` by the machine that each was measured on, with TF32 where that was
+    allowed; RecordError for another file."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        try:
+            content = json.loads(path.read_text())
+            name = content.get("machine") or path.parent.name
+            name += " with TF32" if any(value is True for value in content["switches"].values()) else ""
+            [(v["framework"], v["device"], v["dtype"], v["products"], v["verdict"]) for v in content["verdicts"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path}: is no precision.json of kfx: {' '.join(str(error).split())}") from error
+        found[name if name not in found else f"{name} ({path})"] = content
+    return found

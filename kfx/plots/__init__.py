@@ -61,7 +61,7 @@ def figures(directory: Path) -> dict[str, Figure]:
         "surrogate": surrogate.surface(run),
     }
     if (directory / "precision.json").is_file():
-        drawn["precision"] = precision.error_against_size(json.loads((directory / "precision.json").read_text()))
+        drawn["precision"] = precision.error_against_size({"": json.loads((directory / "precision.json").read_text())})
     if (directory / "kernel_check.csv").is_file():
         drawn["kernel_check"] = precision.product_check(read_rows(directory / "kernel_check.csv"))
     return {name: figure for name, figure in drawn.items() if figure is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,20 +12,27 @@ from kfx.numerics.precision import VERDICTS
 from kfx.plots.style import COLOURS, MARKERS, figure, legend
 
 
-def error_against_size(content: dict[str, Any]) -> Figure:
-    """Relative error of products against the matrix size, each device and dtype (as Khalid 2022, Fig. 3.4, which
-    shows the norm itself)."""
-    picture, (axes,) = figure(width=7.2)
-    for i, v in enumerate(content["verdicts"]):
-        sizes = [int(n) for n in v["products"]]
-        # float64 on the CPU is the reference: an error of exactly 0 has no place on a logarithmic axis
-        errors = [max(float(e), 1e-17) for e in v["products"].values()]
-        label = f"{v['framework']} {v['device']} {v['dtype']}"
-        marker = MARKERS[i % len(MARKERS)]
-        axes.plot(sizes, errors, "-", marker=marker, color=COLOURS[i % len(COLOURS)], markersize=4, label=label)
+def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
+    """Error of products against the matrix size, on each machine, device and dtype: relative, and, where it was kept,
+    the norm itself (Khalid 2022, Figs. 3.4 and 3.5)."""
+    rows = [(machine, v) for machine, content in contents.items() for v in content["verdicts"]]
+    has_norm = all("distances" in v for _, v in rows)
+    picture, axes = figure(columns=2 if has_norm else 1, width=5.6, height=4.2)
+    for i, (machine, v) in enumerate(rows):
+        named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
+        look: dict[str, Any] = {
+            "marker": MARKERS[i % len(MARKERS)],
+            "color": COLOURS[i % len(COLOURS)],
+            "markersize": 4,
+        }
+        for panel, key in zip(axes, ("products", "distances"), strict=False):
+            sizes = [int(n) for n in v[key]]
+            # float64 on the CPU is the reference: an error of exactly 0 has no place on a logarithmic axis
+            errors = [max(float(e), 1e-17) for e in v[key].values()]
+            panel.plot(sizes, errors, "-", label=" ".join(named), **look)
     for name, bound in VERDICTS:
-        axes.axhline(bound, color="#b9c1cc", linewidth=0.8, linestyle="--", zorder=0)
-        axes.annotate(
+        axes[0].axhline(bound, color="#b9c1cc", linewidth=0.8, linestyle="--", zorder=0)
+        axes[0].annotate(
             f"at most {bound:g}: {name}",
             (1.0, bound),
             xycoords=("axes fraction", "data"),
@@ -35,10 +43,13 @@ def error_against_size(content: dict[str, Any]) -> Figure:
             fontsize=8,
             color="#6c757d",
         )
-    axes.set_yscale("log")
-    axes.set(xlabel="matrix size N", ylabel="relative Frobenius error", title="Products of random matrices")
-    axes.set_ylim(5e-18, 1e-1)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    names = ("relative Frobenius error", "Frobenius norm of the difference")
+    for panel, name in zip(axes, names, strict=False):
+        panel.set_yscale("log")
+        panel.set(xlabel="matrix size N", ylabel=name)
+    axes[0].set_ylim(5e-18, 1e-1)
+    axes[0].set_title("Products of random matrices")
+    legend(picture, axes[0], most=4)
     return picture
 
 

@@ -50,7 +50,7 @@ def describe(
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": threads,
@@ -95,7 +95,8 @@ def _output(command: list[str]) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name."""
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
