@@ -38,7 +38,7 @@ def test_no_number_on_the_page_is_stale(entries):
     assert not changed
 
 
-@pytest.mark.parametrize("paper", ["darcy", "khalid", "owhadi_yoo"])
+@pytest.mark.parametrize("paper", ["darcy", "khalid", "owhadi_yoo", "milsom/cifar", "milsom/mnist"])
 def test_every_command_of_a_printed_number_composes(entries, paper):
     commands = [part.command for entry in entries if entry.experiment.startswith(paper) for part in entry.parts]
     for command in commands:

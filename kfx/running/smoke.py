@@ -81,4 +81,4 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW], False
     for name in study.names():  # last: their plugins are options of what comes after
         for label, words in study.read(name).runs.items():
-            yield f"study={name}: {label}", words, True
+            yield f"study={name}: {label}", [*words, "figures=false"], True
