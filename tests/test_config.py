@@ -87,6 +87,8 @@ def test_every_experiment_composes_says_its_command_and_can_be_swept_over_optimi
     for kernel, optimizer in pairs():
         if config.objective.has_head and not OPTIONS["optimizer"][optimizer].can_train_heads:
             continue
+        if config.kernel_check and OPTIONS["optimizer"][optimizer].moves_points:
+            continue
         if kernel == config.kernel.name and config.regularization.selection == "fixed":
             values = {key: raw.optimizer[key] for key in own if key in OPTIONS["optimizer"][optimizer].fields()}
             swept = with_option(raw, "optimizer", optimizer, **values)

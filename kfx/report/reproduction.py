@@ -16,13 +16,14 @@ from kfx.config.compose import composed, without_hydra
 from kfx.config.nodes import near
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import tables
+from kfx.report.measured import SHARES
 from kfx.report.published import Published, published
 from kfx.report.tables import Command, Table
 from kfx.report.verdict import Verdict, verdict
 
 FOLDER = Path("runs") / "reproduction"
 _REMARKS, _NOT_COVERED = "remarks.yaml", "not_covered.yaml"
-_TIMES = ("seconds an iteration", "fit seconds")
+_TIMES = ("seconds an iteration", "fit seconds", "MB of the fit", *SHARES)
 """Of another machine: nothing that can be reproduced."""
 _DEVIATIONS = {"sd": 1, "se": 8}
 """Of one run, what is printed is a deviation, or a standard error over eight seeds (Milsom et al. 2023 alone)."""
