@@ -46,6 +46,19 @@ def test_every_command_of_a_printed_number_composes(entries, paper):
     assert len(commands) > 8
 
 
+@pytest.mark.parametrize(
+    ("printed", "measured", "expected"),
+    [
+        ("1", [1.0], Verdict.REPRODUCED),
+        ("1", [1.0, 0.0], Verdict.DIFFERS),  # not most
+        ("1", [1.0, 0.0, 1.0], Verdict.REPRODUCED),
+        ("0", [1.0, 0.0, 1.0], Verdict.DIFFERS),  # though within two deviations of the seeds
+    ],
+)
+def test_of_what_is_so_or_not_most_seeds_decide(printed, measured, expected):
+    assert verdict(printed, measured, None, False, is_yes_or_no=True) == expected
+
+
 def test_digits_are_kept_as_they_are_printed():
     printed = read_published("darcy/boston_flow")[0]
     assert printed.text == "47.830"

@@ -25,6 +25,7 @@ FOLDER = Path("runs") / "reproduction"
 _REMARKS, _NOT_COVERED = "remarks.yaml", "not_covered.yaml"
 _TIMES = ("seconds an iteration", "fit seconds", "MB of the fit", *SHARES)
 """Of another machine: nothing that can be reproduced."""
+_YES_OR_NO = ("linearly_separable",)
 _DEVIATIONS = {"sd": 1, "se": 8}
 """Of one run, what is printed is a deviation, or a standard error over eight seeds (Milsom et al. 2023 alone)."""
 
@@ -229,7 +230,8 @@ def _part(
         beside = deviations.get((each.published.place[:3], each.published.source)) if is_mean else None
         sd = float(beside[0]) * math.sqrt(_DEVIATIONS[beside[1]]) if beside and beside[0] else None
         text = None if each.published.metric in _TIMES else each.text
-        said = verdict(text, measured, sd, bool(remark.readings))
+        is_yes_or_no = each.published.metric in _YES_OR_NO
+        said = verdict(text, measured, sd, bool(remark.readings), is_yes_or_no)
         if measured and changed:
             said = Verdict.STALE
         items.append(Item(each, beside[0] if beside else None, measured, said))

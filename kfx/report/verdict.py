@@ -22,7 +22,8 @@ class Verdict(StrEnum):
 
 RULE = (
     "*Reproduced*: the mean over seeds is the printed number to all its digits, or within two standard deviations of "
-    "it: of the seeds, where there are three or more, or of the paper, where it prints one. *Differs*: it is not. "
+    "it: of the seeds, where there are three or more, or of the paper, where it prints one; of what is so or is not, "
+    "as that classes are separable, most seeds agree with it. *Differs*: it is not. "
     "*Cannot be decided from the text*: it is not, and the text allows another reading, whose numbers stand beside it. "
     "*Stale*: measured with settings that are others today. *Not run*: nobody has, at full settings; what it takes is "
     "said. What a paper shows only as a picture, and the times of its machine, have a measurement and *no verdict*."
@@ -30,18 +31,32 @@ RULE = (
 _SEEDS = 3
 
 
-def verdict(printed: str | None, measured: Sequence[float], deviation: float | None, has_readings: bool) -> Verdict:
-    """By `RULE`. printed: as the paper has it, None for a picture; deviation: the paper's own, of one run."""
+def verdict(
+    printed: str | None,
+    measured: Sequence[float],
+    deviation: float | None,
+    has_readings: bool,
+    is_yes_or_no: bool = False,
+) -> Verdict:
+    """By `RULE`. printed: as the paper has it, None for a picture; deviation: the paper's own, of one run.
+    is_yes_or_no: whether each measurement is 1 or 0."""
     if not measured:
         return Verdict.NOT_RUN
     if printed is None:
         return Verdict.NONE
+    if is_yes_or_no:
+        agree = sum(value == float(printed) for value in measured)
+        return _reproduced_or_not(2 * agree > len(measured), has_readings)
     allowed = [half_a_digit(printed)]
     if len(measured) >= _SEEDS:
         allowed.append(2 * float(np.std(measured, ddof=1)))
     if deviation is not None:
         allowed.append(2 * deviation)
-    if abs(float(np.mean(measured)) - float(printed)) <= max(allowed) * (1 + 1e-9):
+    return _reproduced_or_not(abs(float(np.mean(measured)) - float(printed)) <= max(allowed) * (1 + 1e-9), has_readings)
+
+
+def _reproduced_or_not(is_reproduced: bool, has_readings: bool) -> Verdict:
+    if is_reproduced:
         return Verdict.REPRODUCED
     return Verdict.UNDECIDED if has_readings else Verdict.DIFFERS
 
