@@ -158,6 +158,16 @@ def test_an_option_that_is_new_makes_nothing_stale():
     assert table.changed(raw) == []
 
 
+def test_rows_of_before_an_option_stay_and_those_of_other_settings_go():
+    now = tables.settings(without_hydra(composed([f"+experiment={RBF}"])))
+    before = {key: value for key, value in now.items() if key != "follow"}
+    other = {**now, "kernel": {**now["kernel"], "sigma": 9.0}}
+    rows = [{"seed": str(seed), "measured": "1"} for seed in range(2)]
+    new = tables.Table(Command(RBF), now, (rows[1],))
+    assert tables.merged(tables.Table(Command(RBF), before, (rows[0],)), new).rows == tuple(rows)
+    assert tables.merged(tables.Table(Command(RBF), other, (rows[0],)), new).rows == (rows[1],)
+
+
 def test_what_is_missing_is_run_and_not_run_again(kfx, in_folder):
     code, out, err = kfx("reproduce", RBF, "--seeds", "2", "--jobs", "2")
     assert code == 0, err

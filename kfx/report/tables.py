@@ -167,8 +167,9 @@ def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> T
 
 
 def merged(old: Table | None, new: Table) -> Table:
-    """The rows of both; those of a seed that is in both are the new ones. Rows of other settings go."""
-    if old is None or old.settings != new.settings:
+    """The rows of both; those of a seed that is in both are the new ones. Rows of other settings go; those of before an
+    option was there stay."""
+    if old is None or _differences(old.settings, new.settings):
         return new
     kept = [row for row in old.rows if int(row["seed"]) not in new.seeds]
     return replace(new, rows=tuple(sorted([*kept, *new.rows], key=lambda row: int(row["seed"]))))
