@@ -11,6 +11,7 @@ import torch
 from kfx import load_run
 from kfx.numerics import precision
 from kfx.numerics.precision import TorchArithmetic, classify, complaint, measure, report
+from kfx.plots.precision import error_against_size
 
 SIZES = (100, 200)
 
@@ -168,7 +169,34 @@ def test_the_norm_of_the_difference_stands_beside_the_relative_one():
     assert verdict.products[SIZES[0]] == pytest.approx(distance / np.linalg.norm(a @ b))
 
 
-@pytest.mark.parametrize("text", ["", "3", "{}", '{"switches": {}, "verdicts": [1]}', None])
+def _damaged(**changed):
+    whole = report([verdict_of(Rounding(23))], {})
+    (entry,) = whole["verdicts"]
+    entry.update(changed)
+    for key in [key for key, value in changed.items() if value is KeyError]:
+        del entry[key]
+    return json.dumps(whole)
+
+
+def test_a_file_counts_once_and_an_old_one_takes_no_norm_from_others(kfx, in_folder):
+    (in_folder / "new.json").write_text(json.dumps({"machine": "a", **report([verdict_of(Rounding(23))], {})}))
+    (in_folder / "old.json").write_text(_damaged(distances=KeyError))
+    code, out, err = kfx("precision", "new.json", "new.json", "old.json", "--output", "p")
+    assert code == 0, err
+    assert sum(line.startswith("│") for line in out.splitlines()) == 2
+    contents = precision.read([in_folder / "new.json", in_folder / "old.json"])
+    assert len(error_against_size(contents).axes) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "3", "{}", '{"switches": {}, "verdicts": [1]}', '{"switches": {}, "verdicts": []}', None),
+        *(_damaged(products={}), _damaged(products=[1, 2]), _damaged(products={"100": None}), _damaged(distances=None)),
+        *(_damaged(products={"a": 1.0}), _damaged(verdict=None)),
+        *(_damaged(keeps_promise=KeyError), _damaged(conv2d_7x7=KeyError)),
+    ],
+)
 def test_another_file_is_no_measurement(kfx, in_folder, text):
     if text is not None:
         (in_folder / "x.json").write_text(text)

@@ -13,7 +13,7 @@ from kfx.config import catalogue, registry
 from kfx.kernels import CNNGP
 from kfx.kernels.cnngp.architectures import architecture
 from kfx.outcomes import ConfigError
-from kfx.plots.study import scaling, slope
+from kfx.plots.study import landscape, over_iterations, scaling, slope
 from kfx.report.measured import SHARES
 from kfx.running import study
 
@@ -35,11 +35,11 @@ def test_every_study_composes_and_says_what_it_is(name):
 def test_a_study_has_a_table_and_a_picture(kfx, in_folder):
     code, out, err = kfx("study", "momentum", "--smoke", "--jobs", "2", "--set", "seed=3")
     assert code == 0, err
-    table = pd.read_csv(in_folder / "runs" / "study" / "momentum" / "table.csv")
+    table = pd.read_csv(in_folder / "runs" / "study" / "momentum,seed=3,smoke" / "table.csv")
     assert table["run"].to_list() == ["SGD", "Nesterov momentum"]
     assert table["sigma"].between(0.1, 10).all()
-    assert (in_folder / "runs" / "study" / "momentum" / "picture.png").stat().st_size > 10_000
-    run = load_run(in_folder / "runs" / "study" / "momentum" / "SGD" / "run")
+    assert (in_folder / "runs" / "study" / "momentum,seed=3,smoke" / "picture.png").stat().st_size > 10_000
+    run = load_run(in_folder / "runs" / "study" / "momentum,seed=3,smoke" / "SGD" / "run")
     assert run.config.seed == 3
     assert "Nesterov momentum" in out
     again = kfx("study", "momentum", "--smoke", "--set", "seed=3")
@@ -53,7 +53,7 @@ def test_each_kind_of_picture_is_drawn(kfx, in_folder, name):
     if code != 0 and "mnist" in err:
         pytest.skip("MNIST is not here")
     assert code == 0, err
-    assert (in_folder / "runs" / "study" / name / "picture.png").is_file()
+    assert (in_folder / "runs" / "study" / f"{name},smoke" / "picture.png").is_file()
 
 
 @pytest.mark.parametrize("relu", ["operations", "one_node"])
@@ -72,14 +72,15 @@ def test_the_kept_graph_is_the_kernel_that_it_is_compared_with(relu):
 
 
 def test_what_a_paper_prints_stands_in_the_table(kfx, in_folder):
-    code, _, err = kfx("study", "worst_of_five", "--smoke", "--jobs", "2")
-    if code != 0 and "mnist" in err:
-        pytest.skip("MNIST is not here")
-    assert code == 0, err
-    table = pd.read_csv(in_folder / "runs" / "study" / "worst_of_five" / "table.csv").set_index("run")
-    assert table.loc["Bayesian optimisation", "iterations to the optimum, published"] == 9
-    assert np.isnan(table.loc["finite differences", "iterations to the optimum, published"])
-    assert table["fit seconds, published"].to_list()[:2] == [4320, 780]
+    assert kfx("run", *WORDS, "hydra.run.dir=r", "figures=false")[0] == 0
+    known = study.Known("a", "mse", 2.5, "a paper")
+    asked = study.Study(runs={"a": [], "b": []}, columns=["mse"], published=[known])
+    there = {"a": in_folder / "r", "b": in_folder / "r"}
+    table = study.table(asked, there)
+    assert list(table) == ["run", "mse", "mse, published"]
+    assert table["mse, published"].to_list()[0] == 2.5
+    assert np.isnan(table["mse, published"].to_list()[1])
+    assert list(study.table(asked, there, is_as_published=False)) == ["run", "mse"]
 
 
 def test_curves_are_named_before_the_last_comma():
@@ -92,6 +93,13 @@ def test_curves_are_named_before_the_last_comma():
     np.testing.assert_array_equal(axes.lines[1].get_ydata(), [1, 4, 16])
 
 
+def test_a_picture_of_what_no_run_records_is_one_line(kfx, in_folder):
+    assert kfx("run", *WORDS, "hydra.run.dir=r", "figures=false")[0] == 0
+    for draw in (landscape, over_iterations):
+        with pytest.raises(ConfigError, match="x=sigmaa: a records no such parameter"):
+            draw({"a": load_run("r")}, "sigmaa", [], pd.DataFrame())
+
+
 def test_studies_are_listed(kfx):
     code, out, _ = kfx("study")
     assert code == 0
@@ -102,6 +110,7 @@ def test_bad_words_are_one_line(kfx, in_folder):
     for words, said in (
         (("momentun",), "momentun: unknown study; it takes altered_rho"),
         (("momentum", "--jobs", "0"), "--jobs 0: expected a whole number >= 1"),
+        (("momentum", "--set", "kernel.sigam=2"), "kernel.sigam: unknown key"),
     ):
         code, _, err = kfx("study", *words)
         assert code == 2
@@ -112,18 +121,26 @@ def test_bad_words_are_one_line(kfx, in_folder):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("runs: {a: [kernel=nothing]}", "kernel=nothing: unknown option"),
-        ("runs: [1, 2]", "expected a name and a list of words"),
-        ("runs: {a: [kernel=rbf]}\npicture: film", "picture=film"),
-        ("runs: {a: [kernel=rbf]}\ncolour: red", "colour: unknown key"),
+        ("runs: {a: [kernel=nothing]}\ncolumns: [mse]", "kernel=nothing: unknown option"),
+        ("runs: [1, 2]\ncolumns: [mse]", "expected a name and a list of words"),
+        ("", "expected runs and columns"),
+        ("runs: {a b: [], a_b: []}\ncolumns: [mse]", "a b and a_b: would share a folder"),
+        ("runs: {a: [hydra.run.dir=x]}\ncolumns: [mse]", "hydra.run.dir=x: where a run goes"),
+        ("runs: {a: [kernel=rbf]}\ncolumns: [mse]\npicture: landscape", "picture=landscape: needs x"),
+        ("runs: {a: [kernel=rbf]}\ncolumns: [mse]\npicture: scaling\nx: no.thing", "x=no.thing: is no key with a"),
+        ("runs: {a: [kernel=rbf]}\ncolumns: [mse]\npicture: film", "picture=film"),
+        ("runs: {a: [kernel=rbf]}\ncolumns: [mse]\ncolour: red", "colour: unknown key"),
         ("runs: {a: [", "study.yaml"),
-        ("runs: {a: [kernel=rbf]}\nplugins: [none.py]", r"none.py: expected a Python file"),
+        ("runs: {a: [kernel=rbf]}\ncolumns: [mse]\nplugins: [none.py]", r"none.py: expected a Python file"),
         (
-            "runs: {a: [kernel=rbf]}\npublished: [{run: a, column: mse, value: 1, source: s}]",
-            "a, mse: is no run and col",
+            "runs: {a: [kernel=rbf]}\ncolumns: [mse]\npublished: [{run: a, column: mae, value: 1, source: s}]",
+            "a, mae: is no run and col",
         ),
-        ("runs: {a: [kernel=rbf]}\npublished: [{run: a, value: big}]", r"published\[0\].value=big: expected a number"),
-        ("runs: {a: [kernel=rbf]}\npublished: 3", "published=3: expected a list of"),
+        (
+            "runs: {a: [kernel=rbf]}\ncolumns: [mse]\npublished: [{run: a, value: big}]",
+            r"published\[0\].value=big: expected a number",
+        ),
+        ("runs: {a: [kernel=rbf]}\ncolumns: [mse]\npublished: 3", "published=3: expected a list of"),
     ],
 )
 def test_a_file_that_is_not_understood_is_one_line(tmp_path, monkeypatch, text, said):

@@ -14,7 +14,9 @@ def add(commands: Any) -> None:
     """Register the command."""
     study = commands.add_parser("study", help="several runs that answer a question, as a table and a picture")
     study.add_argument("names", nargs="*", metavar="STUDY", help="without one: what there is")
-    study.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="words for every run, as seed=1")
+    study.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a word for every run, as seed=1 (repeatable)"
+    )
     study.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     study.add_argument("--folder", type=Path, default=Path("runs") / "study", help="default: runs/study")
     study.add_argument("--smoke", action="store_true", help="under each experiment's list `smoke`, in seconds")
@@ -44,16 +46,23 @@ def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
     from kfx.running.study import jobs, table
 
     more = [*parsed.set, *(["--smoke"] if parsed.smoke else [])]
-    runs = jobs(name, study, parsed.folder, more)
+    # Runs of other settings are other runs: a folder for each
+    folder = parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
+    runs = jobs(study, folder, more)
+    for old in ("table.csv", "picture.png"):
+        (folder / old).unlink(missing_ok=True)
     failed = processes.run(list(runs.values()), parsed.jobs, say=lambda line: print(line, file=sys.stderr, flush=True))
     there = {label: job.directory for label, job in runs.items() if job not in failed}
     if not there:
         return 1
-    frame = table(study, there)
-    folder = parsed.folder / name
+    is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
+    frame = table(study, there, is_as_published=is_as_published)
     frame.to_csv(folder / "table.csv", index=False)
     Console(width=None if sys.stdout.isatty() else 180).print(_screen(name, frame))
     print(folder / "table.csv")
+    unmeasured = [column for column in study.columns if frame[column].isna().all()]
+    if unmeasured:
+        print(f"kfx: warning: {', '.join(unmeasured)}: no run measures it", file=sys.stderr)
     if study.picture != "none":
         found = {label: load_run(directory) for label, directory in there.items()}
         PICTURES[study.picture](found, study.x, study.y, frame).savefig(folder / "picture.png")

@@ -137,6 +137,12 @@ def signed_parameter(default: float, low: float, high: float, meaning: str) -> A
     return ranged(default, "a number", math.isfinite, meaning, bounds=(low, high), signed=True)
 
 
+def is_window(value: Any) -> bool:
+    """Whether a value is [first, last] with 1 ≤ first ≤ last."""
+    numbers = isinstance(value, list) and all(type(each) is int for each in value)
+    return numbers and len(value) == 2 and 1 <= value[0] <= value[1]
+
+
 def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning: str) -> Any:
     """A field that holds options: `convert(path, value)` makes them of what the config has."""
     return ranged(default, takes, lambda v: True, meaning, convert=convert)

@@ -17,6 +17,7 @@ from kfx.config.registry import (
     Option,
     count,
     flag,
+    is_window,
     one_of,
     option,
     ranged,
@@ -57,11 +58,6 @@ class EvaluationRegularization(Option):
         lambda v: v is None or v in SCALES,
         "units of value",
     )
-
-
-def _is_window(value: Any) -> bool:
-    numbers = isinstance(value, list) and all(type(each) is int for each in value)
-    return numbers and len(value) == 2 and 1 <= value[0] <= value[1]
 
 
 Job = tuple[int, int, "np.ndarray"]
@@ -251,7 +247,7 @@ class FollowSection(Option):
     windows: Any = ranged(
         None,
         "a list of [first, last], whole numbers with 1 <= first <= last, or null",
-        lambda v: v is None or (isinstance(v, list) and v != [] and all(map(_is_window, v))),
+        lambda v: v is None or (isinstance(v, list) and v != [] and all(map(is_window, v))),
         "statistics over the evaluations from the first to the last iteration, or layer, of each, as over the last",
     )
 

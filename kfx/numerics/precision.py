@@ -271,13 +271,29 @@ def read(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """The content of several `precision.json` by the machine that each was measured on, with TF32 where that was
     allowed; RecordError for another file."""
     found: dict[str, dict[str, Any]] = {}
-    for path in paths:
+    for path in dict.fromkeys(each.resolve() for each in paths):
         try:
             content = json.loads(path.read_text())
-            name = content.get("machine") or path.parent.name
+            name = str(content.get("machine") or path.parent.name)
             name += " with TF32" if any(value is True for value in content["switches"].values()) else ""
-            [(v["framework"], v["device"], v["dtype"], v["products"], v["verdict"]) for v in content["verdicts"]]
+            for v in content["verdicts"]:
+                _check_entry(v)
+            if not content["verdicts"]:
+                raise ValueError("nothing was measured")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RecordError(f"{path}: is no precision.json of kfx: {' '.join(str(error).split())}") from error
-        found[name if name not in found else f"{name} ({path})"] = content
+            why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+            raise RecordError(f"{path.name}: is no precision.json of kfx: {why}") from error
+        found[name if name not in found else f"{name} ({path.parent.name}/{path.name})"] = content
     return found
+
+
+def _check_entry(entry: dict[str, Any]) -> None:
+    """ValueError, KeyError or TypeError where a verdict of a file is damaged."""
+    if not all(isinstance(entry[key], str) for key in ("framework", "device", "dtype", "verdict")):
+        raise ValueError("framework, device, dtype and verdict must be text")
+    bool(entry["keeps_promise"])
+    float(entry["conv2d_7x7"])
+    for key in ("products", "distances") if "distances" in entry else ("products",):
+        sizes = {int(size): float(value) for size, value in entry[key].items()}
+        if not sizes:
+            raise ValueError(f"{key}: is empty")

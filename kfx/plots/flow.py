@@ -16,7 +16,7 @@ from kfx.files import read_rows
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
 from kfx.record.reading import Run
 
-_IMAGES, _OF_A_CLASS = 12, 12
+_IMAGES, _OF_A_CLASS = 12, 24
 _ONE_SCALE = 4
 _TRAIL = 12  # snapshots
 
@@ -106,7 +106,12 @@ def images(run: Run) -> Figure | None:
             panel = axes[i * count + j]
             signed = name.endswith("difference")
             pixels = image.reshape(-1, *size[:2]).mean(axis=0)
-            panel.imshow(pixels, cmap="RdBu_r" if signed else "gray_r", vmin=-span if signed else 0, vmax=span)
+            panel.imshow(
+                pixels,
+                cmap="RdBu_r" if signed else "gray_r",
+                vmin=-span if signed else min(0.0, float(shown.min())),
+                vmax=span,
+            )
             panel.set(xticks=[], yticks=[])
             panel.grid(visible=False)
         axes[i * count].set_title(name, fontsize=8, loc="left")
@@ -128,7 +133,7 @@ def classes(run: Run) -> Figure | None:
     for panel, label in zip(axes, names, strict=False):
         own = labels == label
         rows = [_strip(points[own].reshape(own.sum(), -1, *size[:2]).mean(axis=1)) for points in (before, after)]
-        panel.imshow(np.concatenate(rows), cmap="gray_r", vmin=0)
+        panel.imshow(np.concatenate(rows), cmap="gray_r", vmin=min(0.0, float(before.min())))
         height = len(rows[0])
         panel.set_yticks([height / 2, height * 1.5], ["$x$", "$F(x)$"], fontsize=8)
         panel.set_xticks([(_OF_A_CLASS + 0.5) * rows[0].shape[1] / (_OF_A_CLASS + 1)], ["mean"], fontsize=8)
@@ -142,10 +147,10 @@ def classes(run: Run) -> Figure | None:
 
 def _strip(found: np.ndarray) -> np.ndarray:
     """The first images and the mean of all, side by side; white where there are fewer."""
-    shown = np.zeros((_OF_A_CLASS + 1, *found.shape[1:]))
+    shown = np.full((_OF_A_CLASS + 1, *found.shape[1:]), np.nan)
     shown[: min(len(found), _OF_A_CLASS)] = found[:_OF_A_CLASS]
     shown[-1] = found.mean(axis=0)
-    return np.concatenate(list(np.pad(shown, ((0, 0), (1, 1), (1, 1)))), axis=1)
+    return np.concatenate(list(np.pad(shown, ((0, 0), (1, 1), (1, 1)), constant_values=np.nan)), axis=1)
 
 
 _ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error in the energy norm"}

@@ -33,7 +33,8 @@ def positions(run: Run) -> Figure | None:
     if len(found) < 2 or found[0][1][0].size != 2:
         return None
     chosen = [found[int(i)] for i in np.linspace(0, len(found) - 1, min(_PANELS, len(found))).round()]
-    picture, axes = figure(rows=2, columns=math.ceil(len(chosen) / 2), width=3.0, height=3.0)
+    columns = max(math.ceil(len(chosen) / 2), 2)
+    picture, axes = figure(rows=math.ceil(len(chosen) / columns), columns=columns, width=3.0, height=3.0)
     scales = limits([train for _, train, _ in chosen])
     values = targets(run, len(chosen[0][1]))
     kernel = _unmoved_kernel(run) if values is not None and len(np.unique(values)) == 2 else None
@@ -69,16 +70,17 @@ def _draw_boundary(
 ) -> None:
     """Shade the two sides of what kernel ridge regression predicts from the points."""
     x = torch.as_tensor(points, dtype=torch.float64).reshape(len(points), -1)
-    sides = torch.as_tensor(np.where(values == values.max(), 1.0, -1.0))[:, None]
+    signs = torch.as_tensor(np.where(values == values.max(), 1.0, -1.0))[:, None]
     line = np.linspace(-limit, limit, _GRID)
     mesh = torch.as_tensor(np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2))
     gram = kernel.gram(x)
     try:
-        weights = coefficients(gram, sides, regularization.of(gram))
+        weights = coefficients(gram, signs, regularization.of(gram))
     except NumericalError:
         return
     predicted = (kernel.gram(mesh, x) @ weights).reshape(_GRID, _GRID).numpy()
-    panel.contourf(line, line, np.sign(predicted), levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
+    sides = np.ma.masked_equal(np.sign(predicted), 0)  # a kernel that has died away says nothing
+    panel.contourf(line, line, sides, levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
 
 
 def velocities(run: Run) -> Figure | None:

@@ -16,7 +16,7 @@ def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
     """Error of products against the matrix size, on each machine, device and dtype: relative, and, where it was kept,
     the norm itself (Khalid 2022, Figs. 3.4 and 3.5)."""
     rows = [(machine, v) for machine, content in contents.items() for v in content["verdicts"]]
-    has_norm = all("distances" in v for _, v in rows)
+    has_norm = any("distances" in v for _, v in rows)
     picture, axes = figure(columns=2 if has_norm else 1, width=5.6, height=4.2)
     for i, (machine, v) in enumerate(rows):
         named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
@@ -26,6 +26,8 @@ def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
             "markersize": 4,
         }
         for panel, key in zip(axes, ("products", "distances"), strict=False):
+            if key not in v:  # a record of version 0.1 has no norms
+                continue
             sizes = [int(n) for n in v[key]]
             # float64 on the CPU is the reference: an error of exactly 0 has no place on a logarithmic axis
             errors = [max(float(e), 1e-17) for e in v[key].values()]

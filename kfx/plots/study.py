@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
+from kfx.outcomes import ConfigError
 from kfx.plots.style import COLOURS, FAINT, INITIAL, MARKERS, figure, legend, running, symbol
 from kfx.record.reading import Run
 
@@ -20,7 +21,7 @@ def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figu
     """The objective over a parameter, mean and one standard deviation over batches; below its absolute derivative,
     where it was recorded."""
     first = next(iter(runs.values()))
-    column = f"parameter.{x}"
+    column = _recorded(runs, f"parameter.{x}", x)
     keys = ["objective"]
     if all(
         "diagnostic.gradient" in run.trace and run.trace["diagnostic.gradient"].notna().any() for run in runs.values()
@@ -47,13 +48,21 @@ def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figu
     return picture
 
 
+def _recorded(runs: Runs, column: str, x: str) -> str:
+    """The column, if all runs have it."""
+    for label, run in runs.items():
+        if column not in run.trace:
+            raise ConfigError(f"x={x}: {label} records no such parameter; it has {', '.join(run.trace.columns)}")
+    return column
+
+
 def over_iterations(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
     """ρ or a parameter at each iteration, as running medians."""
     picture, (axes,) = figure(height=4.2)
     first = next(iter(runs.values()))
     for i, (label, run) in enumerate(runs.items()):
         rows = run.trace
-        values = rows[x if x in rows else f"parameter.{x}"].to_numpy(dtype=float)
+        values = rows[_recorded(runs, x if x in rows else f"parameter.{x}", x)].to_numpy(dtype=float)
         colour, window = COLOURS[i % len(COLOURS)], max(len(rows) // 50, 1) if x in rows else 1
         if window == 1 and x in rows:
             axes.plot(rows["iteration"], values, ".", color=colour, alpha=0.35, markersize=4)
@@ -157,6 +166,7 @@ def slope(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.polyfit(np.log(x[good][large]), np.log(y[good][large]), 1)[0])
 
 
+NEEDS_X = ("landscape", "over_iterations", "scaling")
 PICTURES: dict[str, Callable[[Runs, str, Sequence[str], pd.DataFrame], Figure]] = {
     "landscape": landscape,
     "over_iterations": over_iterations,

@@ -42,6 +42,7 @@ def reproduction(entries: Sequence[Entry], not_covered: Sequence[str]) -> str:
         rule=RULE.replace("*", ""),
         verdicts=list(Verdict),
         totals=words.totals(entries),
+        entries=entries,
         papers=[(paper, list(of)) for paper, of in groupby(ordered, key=lambda entry: entry.paper)],
         not_covered=not_covered,
     )

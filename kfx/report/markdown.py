@@ -18,7 +18,7 @@ what there is and what it costs; `kfx reproduce darcy --seeds 5` runs what is mi
 
 def page(entries: Sequence[Entry], not_covered: Sequence[str]) -> str:
     """The whole page."""
-    lines = [_HEAD, RULE, "", *_totals(entries)]
+    lines = [_HEAD, RULE, "", *_totals(entries), "", words.reproduced(entries)]
     for paper, _ in words.totals(entries):
         of_paper = [entry for entry in entries if entry.paper == paper]
         lines += ["", f"## {paper}"]

@@ -36,7 +36,8 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
         return found
 
     if printed.window is not None:
-        within = [row for row in metrics.get("windows", []) if row["window"] == printed.window]
+        of_fit = metrics.get("windows", []) if printed.kernel == "trained" else []
+        within = [row for row in of_fit if row["window"] == printed.window]
         return _statistic(at(within, metric, min), printed.statistic)
     rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == printed.kernel]
     last = [*metrics.get("last_layers", []), *metrics.get("last_iterations", [])]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.nodes import make
-from kfx.config.registry import Option, count_or_null, one_of, ranged
+from kfx.config.registry import Option, count_or_null, is_window, one_of, ranged
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +24,11 @@ class Published(Option):
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
     n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
     statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
-    window: list[int] | None = ranged(  # noqa: RUF009
-        None, "[first, last], or null", lambda v: v is None or len(v) == 2, "of follow.windows; null: at the end"
+    window: Any = ranged(  # noqa: RUF009
+        None,
+        "[first, last], whole numbers with 1 <= first <= last, or null",
+        lambda v: v is None or is_window(v),
+        "of follow.windows; null: at the end",
     )
     overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
 

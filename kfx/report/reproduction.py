@@ -197,10 +197,15 @@ def _entry(
     experiment: str, printed: Sequence[Printed], own: Mapping[Command, Table], remark: Remark, is_checked: bool
 ) -> Entry:
     asked = commands(printed, experiment)
-    parts = [_part(command, printed, own.get(command), False, remark, is_checked) for command in asked]
-    for command, table in own.items():
-        if command not in asked:
-            parts.append(_part(command, printed, table, True, remark, is_checked))
+    others = {command: table for command, table in own.items() if command not in asked}
+    read_otherwise = [
+        each.published
+        for command, table in others.items()
+        for each in of_command(printed, command)
+        if table.at(each.published)
+    ]
+    parts = [_part(command, printed, own.get(command), False, read_otherwise, is_checked) for command in asked]
+    parts += [_part(command, printed, table, True, read_otherwise, is_checked) for command, table in others.items()]
     return Entry(experiment, catalogue.description("experiment", experiment), parts, remark)
 
 
@@ -209,7 +214,7 @@ def _part(
     printed: Sequence[Printed],
     table: Table | None,
     is_reading: bool,
-    remark: Remark,
+    read_otherwise: Sequence[Published],
     checked: bool,
 ) -> Part:
     own = of_command(printed, command)
@@ -231,8 +236,10 @@ def _part(
         sd = float(beside[0]) * math.sqrt(_DEVIATIONS[beside[1]]) if beside and beside[0] else None
         text = None if each.published.metric in _TIMES else each.text
         is_yes_or_no = each.published.metric in _YES_OR_NO
-        said = verdict(text, measured, sd, bool(remark.readings), is_yes_or_no)
+        said = verdict(text, measured, sd, each.published in read_otherwise, is_yes_or_no)
         if measured and changed:
             said = Verdict.STALE
+        if not measured and table is not None:
+            said = Verdict.NONE  # no single run measures it
         items.append(Item(each, beside[0] if beside else None, measured, said))
     return Part(command, items, table, is_reading, changed)

@@ -26,7 +26,8 @@ RULE = (
     "as that classes are separable, most seeds agree with it. *Differs*: it is not. "
     "*Cannot be decided from the text*: it is not, and the text allows another reading, whose numbers stand beside it. "
     "*Stale*: measured with settings that are others today. *Not run*: nobody has, at full settings; what it takes is "
-    "said. What a paper shows only as a picture, and the times of its machine, have a measurement and *no verdict*."
+    "said. What a paper shows only as a picture, the times of its machine, and what no single run measures have "
+    "*no verdict*."
 )
 _SEEDS = 3
 

@@ -129,6 +129,28 @@ def made_on(part: Part) -> str:
     return " · ".join(parts)
 
 
+def reproduced(entries: Sequence[Entry]) -> str:
+    """What those that are reproduced are: a kernel that is not trained, and one that interpolates, prove little."""
+    found = [
+        item
+        for entry in entries
+        for part in entry.parts
+        if not part.is_reading
+        for item in part.items
+        if item.verdict is Verdict.REPRODUCED
+    ]
+    untrained = sum(item.printed.published.kernel == "initial" for item in found)
+    zero = sum(
+        each.value == 0 and each.kernel == "trained" and each.metric.startswith("train_")
+        for each in (item.printed.published for item in found)
+    )
+    left = len(found) - untrained - zero
+    return (
+        f"Of the {len(found)} that are reproduced {untrained} are of a kernel before training, and {zero} of a trained "
+        f"one are printed as 0, as errors of an interpolating kernel on training points are; {left} are left."
+    )
+
+
 def totals(entries: Sequence[Entry]) -> list[tuple[str, list[int]]]:
     """Of each paper how many numbers have which verdict, in the order of `Verdict`."""
     found: dict[str, list[int]] = {}

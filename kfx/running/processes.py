@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kfx.config.compose import quoted
+from kfx.running.signals import interruptible
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def run(
         for child in list(children.values()):
             child.send_signal(signal.SIGINT)
 
-    with ThreadPoolExecutor(at_once) as pool:
+    with interruptible(), ThreadPoolExecutor(at_once) as pool:
         waiting = [pool.submit(one, job) for job in jobs]
         try:
             while not all(each.done() for each in waiting):

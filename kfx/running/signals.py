@@ -33,6 +33,17 @@ def stoppable(record: Record) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM as Ctrl-C: what runs in other processes is stopped with this one."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    with _handled_by(stop):
+        yield
+
+
+@contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """A second Ctrl-C or SIGTERM waits until the record is written."""
     with _handled_by(signal.SIG_IGN):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from omegaconf import OmegaConf
 
 from kfx.config import catalogue
 from kfx.config.check import check
@@ -17,7 +18,7 @@ from kfx.config.compose import composed
 from kfx.config.nodes import make, near
 from kfx.config.registry import Option, nested, one_of, plug_in, ranged
 from kfx.outcomes import ConfigError
-from kfx.plots.study import PICTURES
+from kfx.plots.study import NEEDS_X, PICTURES
 from kfx.record.reading import load_run
 from kfx.report.measured import measured_as, typed_in
 from kfx.report.published import Published, applicable
@@ -30,7 +31,16 @@ def _runs(path: str, value: Any) -> dict[str, list[str]]:
     whole = isinstance(value, Mapping) and value and all(isinstance(words, list) for words in value.values())
     if not whole or not all(isinstance(word, str) for words in value.values() for word in words):
         raise ConfigError(f"{path}={value}: expected a name and a list of words of kfx run for each run")
+    folders: dict[str, str] = {}
+    for name in map(str, value):
+        if (other := folders.setdefault(_folder(name), name)) != name:
+            raise ConfigError(f"{path}: {other} and {name}: would share a folder; name them otherwise")
     return {str(name): list(words) for name, words in value.items()}
+
+
+def _folder(name: str) -> str:
+    """What a run's folder is called."""
+    return re.sub(r"[^\w.=-]+", "_", name).lstrip(".") or "_"
 
 
 @dataclass
@@ -79,33 +89,45 @@ def read(name: str) -> Study:
     path = catalogue.file_of("study", name)
     try:
         content = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
-    study = make(str(path), Study, content)
+    if not isinstance(content, Mapping) or not content.get("runs") or not content.get("columns"):
+        raise ConfigError(f"{path}: expected runs and columns at least")
+    study: Study = make(str(path), Study, content)
+    if study.picture in NEEDS_X and not study.x:
+        raise ConfigError(f"{path}: picture={study.picture}: needs x, what stands on its axis")
     study.plugins = [str(path.parent / name) for name in study.plugins]
     plug_in(study.plugins)
     study.runs = {label: [*study.words, *words] for label, words in study.runs.items()}
     for words in study.runs.values():
-        check(composed(words))
+        refused = [word for word in words if word.startswith(("hydra.", "--"))]
+        if refused:
+            raise ConfigError(f"{path}: {refused[0]}: where a run goes, and its plugins, are the study's to say")
+        config = composed(words)
+        check(config)
+        if study.picture == "scaling" and not isinstance(OmegaConf.select(config, study.x), (int, float)):
+            raise ConfigError(f"{path}: x={study.x}: is no key with a number")
     for known in study.published:
         if known.run not in study.runs or known.column not in study.columns:
             raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
 
 
-def jobs(name: str, study: Study, folder: Path, more: Sequence[str]) -> dict[str, Job]:
+def jobs(study: Study, folder: Path, more: Sequence[str]) -> dict[str, Job]:
     """The runs of a study by their names, each in a folder of its own, where none takes another for itself. more:
-    words for all of them."""
+    words for all of them; ConfigError where they are not understood."""
+    for words in study.runs.values():
+        check(composed([*words, *(word for word in more if not word.startswith("--"))]))
     more = [*more, *(word for path in study.plugins for word in ("--plugin", path))]
     return {
-        label: Job((*words, *more, "figures=false"), folder / name / re.sub(r"[^\w.=-]+", "_", label) / "run")
+        label: Job((*words, *more, "figures=false"), folder / _folder(label) / "run")
         for label, words in study.runs.items()
     }
 
 
-def table(study: Study, directories: Mapping[str, Path]) -> pd.DataFrame:
+def table(study: Study, directories: Mapping[str, Path], *, is_as_published: bool = True) -> pd.DataFrame:
     """A row for each run: its columns as they were measured, each with what was published for it where that is: by the
-    study, or by the experiment."""
+    study, or by the experiment. is_as_published: whether the runs have the settings of that."""
     rows = []
     for label, directory in directories.items():
         run = load_run(directory)
@@ -117,7 +139,7 @@ def table(study: Study, directories: Mapping[str, Path]) -> pd.DataFrame:
             row[column] = measured_as(wanted, run.metrics, directory)
             known = [each.value for each in study.published if (each.run, each.column) == (label, column)]
             known += [each.value for each in printed if each.place == wanted.place and each.value is not None]
-            row[f"{column}, published"] = known[0] if known else None
+            row[f"{column}, published"] = known[0] if known and is_as_published else None
         rows.append(row)
     frame = pd.DataFrame(rows)
     return frame.drop(
