@@ -116,8 +116,9 @@ def read(name: str) -> Study:
 def jobs(study: Study, folder: Path, more: Sequence[str]) -> dict[str, Job]:
     """The runs of a study by their names, each in a folder of its own, where none takes another for itself. more:
     words for all of them; ConfigError where they are not understood."""
-    for words in study.runs.values():
-        check(composed([*words, *(word for word in more if not word.startswith("--"))]))
+    own = [word for word in more if not word.startswith("--")]
+    for words in study.runs.values() if own else []:
+        check(composed([*words, *own]))
     more = [*more, *(word for path in study.plugins for word in ("--plugin", path))]
     return {
         label: Job((*words, *more, "figures=false"), folder / _folder(label) / "run")
