@@ -239,10 +239,13 @@ def test_a_remark_that_is_not_understood_is_one_line(tmp_path):
 
 def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
     words = ("+experiment=darcy/synthetic_rbf", "checkpoint.iterations=5", "optimizer.iterations=20000")
-    job = Job(words, in_folder / "r" / "seed-0")
-    said: list[str] = []
-    assert not processes.run([job], 1, say=said.append, deadline=time.monotonic() + 8)
-    assert "the budget is spent" in said[0]
+    for seconds in (8, 30, 90):  # on a busy machine the first is spent before the run has begun
+        job = Job(words, in_folder / f"r{seconds}" / "seed-0")
+        said: list[str] = []
+        assert not processes.run([job], 1, say=said.append, deadline=time.monotonic() + seconds)
+        assert "the budget is spent" in said[0]
+        if (job.directory / "metrics.json").is_file():
+            break
     assert json.loads((job.directory / "metrics.json").read_text())["status"] == "interrupted"
 
 
