@@ -129,7 +129,7 @@ def classes(run: Run) -> Figure | None:
     if labels is None:
         return None
     names = np.unique(labels)
-    picture, axes = figure(rows=-(-len(names) // 2), columns=min(len(names), 2), width=6.2, height=1.35)
+    picture, axes = figure(rows=-(-len(names) // 2), columns=min(len(names), 2), width=6.2, height=1.05)
     for panel, label in zip(axes, names, strict=False):
         own = labels == label
         rows = [_strip(points[own].reshape(own.sum(), -1, *size[:2]).mean(axis=1)) for points in (before, after)]
