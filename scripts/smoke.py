@@ -8,10 +8,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import sys
 import time
 import traceback
 from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 
 from kfx.config.compose import composed, without_hydra
 from kfx.outcomes import KfxError
