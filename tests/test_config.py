@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 
+import numpy as np
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -39,11 +40,17 @@ def with_option(raw, group, name, **values):
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
-def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name, usual):
+def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name, usual, tmp_path):
     small = {"n_train": 200} if name in ("mnist", "fashion_mnist", "cifar10", "cifar100") else {}
     raw = with_option(usual, group, name, **small)
     if name in ("cnngp", "network_features", "cross_entropy", "conv_dkm", "elbo"):
         raw = with_option(raw, "dataset", "digits")
+    if name == "table":
+        (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},{i / 3}\n" for i in range(130)))
+        raw = with_option(usual, group, name, path=str(tmp_path / "t.csv"), target="y")
+    if name == "arrays":
+        np.savez(tmp_path / "t.npz", x=np.eye(130), y=np.arange(130) / 3)
+        raw = with_option(usual, group, name, path=str(tmp_path / "t.npz"))
     if name == "greens_function":
         raw = with_option(raw, "dataset", "elliptic_1d")
     if name == "cross_entropy":

@@ -69,6 +69,14 @@ def check(raw: DictConfig) -> Config:
 
     Hydra's own node is left to `kfx.config.hydra_node`.
     """
+    config = typed(raw)
+    for option in config.options():
+        option.check(config)
+    return config
+
+
+def typed(raw: DictConfig) -> Config:
+    """The typed config by itself: each key is one that is there, each value in its range. Data files stay unread."""
     registry.load()
     try:
         _refuse_resolvers(raw)
@@ -85,10 +93,16 @@ def check(raw: DictConfig) -> Config:
     for name, schema in sections.items():
         parts[name] = make(name, schema, content.get(name, {}))
     own = make("", general, {**general.defaults(), **{k: v for k, v in content.items() if k in general.fields()}})
-    config = Config(**parts, **{name: getattr(own, name) for name in general.fields()})
-    for option in config.options():
-        option.check(config)
-    return config
+    return Config(**parts, **{name: getattr(own, name) for name in general.fields()})
+
+
+def placed(raw: DictConfig, config: Config) -> DictConfig:
+    """The config with paths of data files that hold wherever one stands, as a record needs them."""
+    own = OmegaConf.to_container(raw.dataset, resolve=True)
+    assert isinstance(own, dict)
+    moved = OmegaConf.merge(raw, {"dataset": config.dataset.placed({str(key): value for key, value in own.items()})})
+    assert isinstance(moved, DictConfig)
+    return moved
 
 
 def sources(config: Config) -> dict[str, str]:

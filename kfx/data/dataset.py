@@ -146,6 +146,20 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
     return data
 
 
+def imputed(data: Dataset, how: str) -> Dataset:
+    """The data with the `mean` or `median` of the training points' values of a feature where it is NaN; with any other
+    word as they are."""
+    if how not in ("mean", "median"):
+        return data
+    train, test = data.x_train, data.x_test
+    if empty := int(np.isnan(train).all(axis=0).sum()):
+        raise DataError(f"dataset.missing={how}: {empty} features have no value in the training points; leave them out")
+    filler = (np.nanmean if how == "mean" else np.nanmedian)(train, axis=0)
+    return replace(
+        data, x_train=np.where(np.isnan(train), filler, train), x_test=np.where(np.isnan(test), filler, test)
+    )
+
+
 def _whitened(data: Dataset, epsilon: float, relative: bool) -> Dataset:
     from scipy.linalg import eigh
 

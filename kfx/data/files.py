@@ -6,6 +6,7 @@ import os
 import shutil
 import tarfile
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,19 +130,37 @@ def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
             raise DataError(f"{path} is missing: run `kfx data fetch {dataset}`, or put the original file there")
         _fetch(file, path)
     elif file.md5 is not None and digest(path, "md5") != file.md5:
-        _warn_once(str(path))
+        warn_once(str(path), " is not the published file (its checksum differs): used as it is, and recorded")
     return path
+
+
+def require_file(path: Path, suffixes: Sequence[str] = ()) -> None:
+    """DataError unless a regular file of one's own is there, of a size that is read, ending in one of `suffixes`."""
+    try:
+        if not path.is_file():
+            what = "is no regular file" if path.exists() else "is not there"
+            raise DataError(f"dataset.path={path}: {what}; expected a file, its path from where you stand")
+        if suffixes and path.suffix.lower() not in suffixes:
+            raise DataError(f"dataset.path={path}: expected a name that ends in {', '.join(suffixes)}")
+        if (size := path.stat().st_size) > MOST_OWN_BYTES:
+            raise DataError(f"dataset.path={path}: {size} bytes are too many ({MOST_OWN_BYTES} at most)")
+        if not os.access(path, os.R_OK):
+            raise PermissionError("it may not be read")
+    except (OSError, ValueError) as error:
+        raise DataError(f"dataset.path={path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
+MOST_OWN_BYTES = 8 << 30
 
 
 _warned: set[str] = set()
 
 
-def _warn_once(path: str) -> None:
-    if path not in _warned:
-        _warned.add(path)
-        warnings.warn(
-            f"{path} is not the published file (its checksum differs): used as it is, and recorded", stacklevel=4
-        )
+def warn_once(about: str, said: str) -> None:
+    """A warning that a process gives once, however often data are read. about: begins it, and tells it from others."""
+    if about not in _warned:
+        _warned.add(about)
+        warnings.warn(about + said, stacklevel=4)
 
 
 def _fetch(file: File, path: Path) -> None:

@@ -11,6 +11,7 @@ from kfx.config.choices import STEPS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     MOST_POINTS,
+    Config,
     FieldError,
     Option,
     count,
@@ -24,9 +25,11 @@ from kfx.config.registry import (
     rising,
     some_of,
 )
-from kfx.outcomes import DataError
+from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from kfx.data.dataset import Dataset
@@ -50,11 +53,14 @@ class DatasetOption(Option, abc.ABC):
     """Whether its test points are taken from the one table that it is, as cross-validation wants it."""
     pool: ClassVar[int | None] = None
     """How many points it has to take training points from; None for as many as are asked for."""
+    from_path: ClassVar[bool] = False
+    """Whether it is read from a file that the person names."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self, config: Config) -> None:
         if "normalize_channels" in self.preprocess and self.image is None:
-            raise FieldError("preprocess", self.preprocess, "no normalize_channels: it has no images; use normalize")
+            raise ConfigError(
+                f"dataset.preprocess={self.preprocess}: expected no normalize_channels: it has no images; use normalize"
+            )
 
     @abc.abstractmethod
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -82,11 +88,29 @@ class DatasetOption(Option, abc.ABC):
             raise DataError(f"{asked}: {self.name} leaves at most {max(available, 0)} training points")
         return wanted
 
+    def test_size(self) -> int | None:
+        """How many test points it is asked for; None for all that there are."""
+        return self.n_test
+
     def files(self) -> list[tuple[str, str]]:
-        """(data set, file) for each original file that it is read from."""
+        """(data set, file) for each original file in the folder of data files that it is read from."""
         from kfx.data.files import FILES
 
         return [(self.name, file) for file in FILES.get(self.name, ())]
+
+    def paths(self) -> list[Path]:
+        """The files that it is read from, fetched where they are missing and can be; DataError where they cannot."""
+        from kfx.data.files import locate
+
+        return [locate(dataset, file) for dataset, file in self.files()]
+
+    def placed(self, node: dict[str, Any]) -> dict[str, Any]:
+        """Its part of a config with paths that hold wherever one stands."""
+        return node
+
+    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+        """Its part of a config without the places of files, whose content is what counts."""
+        return node
 
 
 def _any(least: int, meaning: str, default: int) -> Any:

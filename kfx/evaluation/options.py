@@ -174,7 +174,7 @@ class TestPoints(EvaluationOption):
             raise ConfigError("evaluation.rho=true: compares with the largest N_I; give two or more in n_interpolation")
         if self.order == "file" and self.repeats > 1:
             raise ConfigError(f"evaluation.repeats={self.repeats}: with evaluation.order=file all are the same; set 1")
-        if config.dataset.n_test == 0:
+        if config.dataset.test_size() == 0:
             raise ConfigError(
                 "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"
             )

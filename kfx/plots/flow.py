@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from omegaconf.errors import OmegaConfBaseException
 
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
+from kfx.outcomes import KfxError
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
 from kfx.record.reading import Run
 
@@ -81,11 +83,14 @@ def displacement(run: Run) -> Figure | None:
 
 def _image_size(run: Run) -> tuple[int, ...] | None:
     """Height, width and channels of the data set's images; None for other points."""
-    from kfx.config.registry import OPTIONS, load
+    from kfx.config import registry
+    from kfx.config.nodes import make_option, plain
 
-    load()
-    name = run.config.get("dataset", {}).get("name")
-    return OPTIONS["dataset"][name].image if name in OPTIONS["dataset"] else None
+    registry.load()
+    try:
+        return make_option("dataset", "dataset", plain(run.config.dataset)).image
+    except (KfxError, OmegaConfBaseException):  # of a plugin that is not here, from a file that is gone
+        return None
 
 
 def images(run: Run) -> Figure | None:

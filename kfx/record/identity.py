@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from kfx import __version__
 from kfx.config import registry
 from kfx.config.check import Config, sources
-from kfx.data.files import locate
 from kfx.files import digest
 
 _ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "figures", "report", "published", "smoke")
@@ -33,7 +32,9 @@ def content(raw: DictConfig) -> dict[str, Any]:
 def identity(raw: DictConfig, config: Config) -> str:
     """Sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and the versions of kfx and of
     packages whose options were chosen."""
-    parts: list[Any] = [content(raw), data_checksums(config), __version__]
+    own = content(raw)
+    own["dataset"] = config.dataset.without_places(own["dataset"])
+    parts: list[Any] = [own, data_checksums(config), __version__]
     by_plugins = {Path(plugin.path).name for plugin in registry.plugins()}
     packages = sorted(set(sources(config).values()) - by_plugins)
     outside = sorted(plugin.sha256 for plugin in registry.plugins()), packages
@@ -43,13 +44,18 @@ def identity(raw: DictConfig, config: Config) -> str:
 
 
 def data_checksums(config: Config) -> dict[str, str]:
-    """File name → SHA-256 of each original file that the data set is read from; they must be there."""
-    return checksums([locate(dataset, name) for dataset, name in config.dataset.files()])
+    """File name → SHA-256 of each file that the data set is read from; they must be there."""
+    return checksums(config.dataset.paths())
 
 
 def checksums(paths: list[Path]) -> dict[str, str]:
-    """File name → SHA-256; a file that has not changed is read once a process."""
-    return {path.name: _sha256(path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
+    """File name, with a number where another has it too, → SHA-256; a file that has not changed is read once a
+    process."""
+    found: dict[str, str] = {}
+    for path in paths:
+        name = path.name if path.name not in found else f"{path.name} ({len(found) + 1})"
+        found[name] = _sha256(path, path.stat().st_mtime_ns, path.stat().st_size)
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config import registry
-from kfx.config.check import check
+from kfx.config.check import typed
 from kfx.files import read_rows
 from kfx.outcomes import RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
@@ -66,7 +66,7 @@ class Run:
 
         registry.require(self.plugins, str(self.directory))
         parameters = self.metrics["parameters"]
-        config = check(self.config)
+        config = typed(self.config)
         built = config.kernel.build(config.dataset.image)
         built = built.to(getattr(torch, config.device.dtype), torch.device("cpu"))
         values = recorded_parameters(self.directory, parameters)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from kfx import plots
-from kfx.config.check import check
+from kfx.config.check import typed as typed_config
 from kfx.numerics.formatting import in_bytes, number
 from kfx.outcomes import ConfigError, Status
 from kfx.record.reading import Run, load_run
@@ -139,7 +139,7 @@ def _published(run: Run, typed: Sequence[str]) -> Table | None:
     if run.metrics["status"] != Status.COMPLETED or "published" not in run.config:
         return None
     rows = []
-    for printed in applicable(check(run.config), typed):
+    for printed in applicable(typed_config(run.config), typed):
         measured = measured_as(printed, run.metrics, run.directory)
         if measured is None and (printed.statistic != "mean" or printed.value is None):
             continue

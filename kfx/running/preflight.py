@@ -37,7 +37,9 @@ def check(jobs: Sequence[Config]) -> None:
             jax_devices()
             if device.type == "cuda":
                 _require_jax_gpu(job.device.name)
-    from_files = [job for job in jobs if job.dataset.files() or getattr(job.dataset, "classes", None)]
+    from_files = [
+        job for job in jobs if job.dataset.files() or job.dataset.from_path or getattr(job.dataset, "classes", None)
+    ]
     for dataset, name in dict.fromkeys(pair for job in from_files for pair in job.dataset.files()):
         locate(dataset, name)
     for job in {repr(job.dataset): job for job in from_files}.values():

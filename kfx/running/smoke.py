@@ -75,7 +75,7 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
         for name in OPTIONS[group]:
             yield f"{group}={name}", [*_SMALL, f"{group}={name}", *OPTIONS[group][name].quick], False
     for name, option in OPTIONS["dataset"].items():
-        if not option().files():  # embedded
+        if not option().files() and not option.from_path:  # embedded
             yield f"dataset={name}", [f"dataset={name}", *_FEW], False
     for name in OPTIONS["evaluation"]:
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW], False

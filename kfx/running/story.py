@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 
 from kfx.config import registry
-from kfx.config.check import Config, check
+from kfx.config.check import Config, check, placed
 from kfx.files import write_whole
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
 from kfx.record.identity import identity
@@ -68,6 +68,8 @@ def _recorded(
 ) -> int:
     """Run the story into a record; its end, good or bad, is written, drawn and said."""
     config = check(raw)
+    if overrides is not None:
+        raw = placed(raw, config)
     record = Record(
         directory,
         None if overrides is None else (raw, overrides),

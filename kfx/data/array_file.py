@@ -1,0 +1,103 @@
+"""Read arrays of one's own from an .npz file, as if it were hostile; a pickle is never loaded."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+
+from kfx.data.files import require_file
+from kfx.data.own import Points, Targets, as_targets, require_numbers
+from kfx.outcomes import DataError
+
+_ONE, _TWO = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
+_MOST_BYTES = 8 << 30
+
+
+def read(path: Path, task: str) -> Points:
+    """The points of an .npz file: x and y, or x_train, y_train, x_test and y_test."""
+    require_file(path, (".npz",))
+    shapes = _shapes(path)
+    names = next((names for names in (_ONE, _TWO) if set(names) == set(shapes)), None)
+    if names is None:
+        raise DataError(
+            f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x and y, or {', '.join(_TWO)}"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = [stored[name] for name in names]
+    except (ValueError, OSError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: is damaged ({' '.join(str(error).split())})") from error
+    x = [_points(path, name, array) for name, array in zip(names[::2], arrays[::2], strict=True)]
+    y = [_target(path, name, array) for name, array in zip(names[1::2], arrays[1::2], strict=True)]
+    for name, own, other in zip(names[1::2], y, x, strict=True):
+        if len(own) != len(other):
+            raise DataError(f"{path}: {name} has {len(own)} entries, x {len(other)}; expected as many")
+    if len({each.shape[1:] for each in x}) > 1 or len({(each.shape[1:], each.dtype.kind == "U") for each in y}) > 1:
+        raise DataError(f"{path}: training and test points, or their targets, have different shapes")
+    targets: Targets = as_targets(np.concatenate(y), task, f"{path}: {', '.join(names[1::2])}")
+    is_test = None if names is _ONE else np.arange(len(x[0]) + len(x[1])) >= len(x[0])
+    return Points(np.concatenate(x), targets, is_test)
+
+
+def image(path: Path) -> tuple[int, ...] | None:
+    """Height and width and, where it is not 1, how many channels; None where the points are no images."""
+    require_file(path, (".npz",))
+    shapes = _shapes(path)
+    shape = shapes.get("x", shapes.get("x_train", ()))
+    if len(shape) != 4:
+        return None
+    _, channels, height, width = shape
+    return (height, width) if channels == 1 else (height, width, channels)
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The arrays by name and their shapes, from headers alone; DataError for what cannot or must not be loaded."""
+    try:
+        with ZipFile(path) as archive:
+            found = {info.filename.removesuffix(".npy"): _shape(archive, info, path) for info in archive.infolist()}
+    except (ValueError, OSError, EOFError, BadZipFile, NotImplementedError, zlib.error, RuntimeError) as error:
+        raise DataError(f"{path}: is no .npz file that can be read ({' '.join(str(error).split())[:200]})") from error
+    return found
+
+
+def _shape(archive: ZipFile, info: Any, path: Path) -> tuple[int, ...]:
+    name = info.filename.removesuffix(".npy")
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(stream)
+    if dtype.hasobject or dtype.kind not in "biufU":
+        raise DataError(f"{path}: {name} holds {dtype}; expected numbers, or words for classes (objects are pickles)")
+    size = math.prod(shape) * dtype.itemsize
+    if any(length < 0 for length in shape) or size > _MOST_BYTES:
+        raise DataError(f"{path}: {name} says that it has {size} bytes, shape {shape}; at most {_MOST_BYTES} are read")
+    if size > info.file_size:
+        raise DataError(f"{path}: {name} is cut off: {info.file_size} of {size} bytes")
+    return tuple(shape)
+
+
+def _points(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+    if x.ndim not in (2, 4) or x.dtype.kind == "U":
+        hint = {1: "reshape it to (n, 1)", 3: "images of one channel are (n, 1, height, width)"}.get(x.ndim, "")
+        raise DataError(
+            f"{path}: {name} has shape {x.shape}; expected (n, features) or (n, channels, height, width)"
+            + (f": {hint}" if hint else "")
+        )
+    if len(x) < 1 or 0 in x.shape:
+        raise DataError(f"{path}: {name} has shape {x.shape}, which holds no points")
+    x = x.astype(np.float64)
+    require_numbers(x.reshape(len(x), -1), f"{path}: {name}")
+    return x
+
+
+def _target(path: Path, name: str, y: np.ndarray) -> np.ndarray:
+    if y.ndim not in (1, 2) or (y.ndim == 2 and y.shape[1] == 0):
+        raise DataError(f"{path}: {name} has shape {y.shape}; expected (n,) or (n, outputs)")
+    if y.dtype.kind != "U":
+        require_numbers(y.astype(np.float64), f"{path}: {name}")
+    return y.astype(str) if y.dtype.kind == "b" else y

@@ -1,0 +1,130 @@
+"""Points and targets from a file of one's own: classes or values, training and test points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kfx.data.dataset import Dataset, one_hot, split, take
+from kfx.data.files import warn_once
+from kfx.outcomes import DataError
+
+_MOST_CLASSES = 1000
+_MOST_CLASSES_OF_NUMBERS = 20
+"""With more different numbers they are values, unless the config says otherwise."""
+_LARGEST = 1e100
+"""Beyond, squares of distances leave the range of float64."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """y: (n, outputs), float64, one-hot where there are classes. labels: (n,) class numbers, or None. classes: what
+    they are called, in their order."""
+
+    y: np.ndarray
+    labels: np.ndarray | None = None
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Points:
+    """What a file holds. x: (n, features) or (n, channels, height, width), float64; NaN where a value is missing.
+    is_test: (n,), which of them are test points; None where the file does not say."""
+
+    x: np.ndarray
+    targets: Targets
+    is_test: np.ndarray | None = None
+
+
+def looks_like_classes(values: np.ndarray) -> bool:
+    """Whether targets are classes rather than values: words, true and false, or a few whole numbers that repeat."""
+    if values.dtype.kind not in "iuf":
+        return True
+    different = np.unique(values)
+    few = len(different) <= min(_MOST_CLASSES_OF_NUMBERS, max(len(values) // 2, 2))
+    return bool(few and np.isfinite(different).all() and (different == np.floor(different)).all())
+
+
+def as_targets(values: np.ndarray, task: str, where: str) -> Targets:
+    """Targets of a column of numbers or words, (n,), or of several columns of numbers, (n, outputs).
+
+    task: `classification`, `regression`, or `auto` for what the values look like. where: begins the words of an error.
+    """
+    wide = values.ndim == 2 and values.shape[1] > 1
+    column = values if wide else values.reshape(len(values))
+    if task == "regression" or (task == "auto" and (wide or not looks_like_classes(column))):
+        return _values(column.reshape(len(column), -1), where)
+    if wide:
+        return _from_one_hot(column, where)
+    names, labels = np.unique(column, return_inverse=True)
+    if task == "auto" and column.dtype.kind in "iuf" and len(names) > 2:
+        said = f": {len(names)} different whole numbers are taken as classes; set dataset.task=regression, or "
+        warn_once(where, said + "classification to agree")
+    return _classes(labels, tuple(map(_name, names)), where)
+
+
+def _values(y: np.ndarray, where: str) -> Targets:
+    if y.dtype.kind not in "biuf":
+        raise DataError(f"{where}: holds {_name(y.flat[0])!r}, and regression takes numbers; set dataset.task")
+    y = y.astype(np.float64)
+    require_numbers(y, where)
+    if len(y) and (y == y[0]).all():
+        raise DataError(f"{where}: is {y[0, 0]:g} in every row, which leaves nothing to learn")
+    return Targets(y)
+
+
+def _classes(labels: np.ndarray, names: tuple[str, ...], where: str) -> Targets:
+    if len(names) < 2:
+        raise DataError(f"{where}: holds one class, {', '.join(names)}; a classification takes two or more")
+    if len(names) > _MOST_CLASSES:
+        raise DataError(
+            f"{where}: {len(names)} different values are no classes ({_MOST_CLASSES} at most); set "
+            "dataset.task=regression, or another target"
+        )
+    return Targets(one_hot(labels, len(names)), labels, names)
+
+
+def _from_one_hot(y: np.ndarray, where: str) -> Targets:
+    if y.dtype.kind not in "biuf" or not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
+        raise DataError(f"{where}: of several columns, classification takes rows with a single 1, and 0 elsewhere")
+    return _classes(y.argmax(axis=1), tuple(map(str, range(y.shape[1]))), where)
+
+
+def _name(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
+    """DataError unless all are finite and of a size that can be squared. missing: NaN is let through."""
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(values) <= _LARGEST)
+    if missing:
+        wrong &= ~np.isnan(values)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        value = values[place]
+        why = "too large to be squared; rescale it" if np.isfinite(value) else "no finite number"
+        raise DataError(f"{where}: holds {value:g} in row {place[0] + 1}, which is {why}")
+
+
+def as_dataset(
+    name: str, points: Points, fraction: float, n_train: int | None, n_test: int | None, rng: np.random.Generator
+) -> Dataset:
+    """Training and test points: as the file says, or a random `fraction` of them, `n_test` where that is given."""
+    of_all = np.arange(len(points.x))
+    if points.is_test is None:
+        wanted = test_size(len(of_all), fraction) if n_test is None else n_test
+        _, train, _, test = split(points.x, of_all, n_train, wanted, rng)
+    else:
+        train, test = np.flatnonzero(~points.is_test), np.flatnonzero(points.is_test)
+        train = train[take("n_train", len(train), n_train, rng)]
+        test = test[take("n_test", len(test), n_test, rng)]
+    y, labels = points.targets.y, points.targets.labels
+    own = (None, None) if labels is None else (labels[train], labels[test])
+    return Dataset(name, points.x[train], y[train], points.x[test], y[test], *own)
+
+
+def test_size(n: int, fraction: float) -> int:
+    """How many of n points are test points."""
+    return min(max(round(fraction * n), 1), n - 1) if fraction else 0

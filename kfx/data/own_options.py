@@ -1,0 +1,252 @@
+"""Data sets from files of one's own: a table, or arrays."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.registry import count_or_null, one_of, option, ranged
+from kfx.data.options import DatasetOption
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kfx.data.dataset import Dataset
+    from kfx.data.own import Points
+
+
+def _path(suffixes: str) -> Any:
+    takes = f"a path that ends in {suffixes}"
+    return ranged(None, takes, lambda v: v is None or bool(v.strip()), "the file, from where you stand; must be given")
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+
+
+_TASK = "of the target; auto: classification of words, of true and false, and of a few whole numbers"
+
+
+@dataclass
+class OwnFile(DatasetOption, abc.ABC):
+    """Points in a file that a person names. A subclass says how it is read."""
+
+    from_path = True
+
+    n_train: int | None = count_or_null(None, 2, "all", "training points, a random subset by seed")
+    n_test: int | None = count_or_null(None, 0, "as test says", "test points; 0 with evaluation=k_fold")
+    path: str | None = None
+    task: str = "auto"
+    test: Any = None
+
+    def file(self) -> Path:
+        """The file; ConfigError where none is named."""
+        if self.path is None:
+            takes = self.fields()["path"].metadata["takes"]
+            raise ConfigError(f"dataset.path=null: dataset={self.name} is read from a file; expected {takes}")
+        return Path(self.path).expanduser()
+
+    def paths(self) -> list[Path]:
+        return [self.file()]
+
+    @abc.abstractmethod
+    def read(self) -> Points:
+        """What the file holds; it is read once in a process, as long as it does not change."""
+
+    @property
+    def has_classes(self) -> bool:  # type: ignore[override]  # of these the file says what a class says of others
+        return self.read().targets.labels is not None
+
+    @property
+    def is_table(self) -> bool:  # type: ignore[override]
+        return self.read().is_test is None
+
+    def available(self) -> int:
+        points = self.read()
+        if points.is_test is not None:
+            return int((~points.is_test).sum())
+        return len(points.x) - self.test_size()
+
+    def test_size(self) -> int:
+        from kfx.data import own
+
+        points = self.read()
+        if self.n_test is not None:
+            return self.n_test
+        if points.is_test is not None:
+            return int(points.is_test.sum())
+        return own.test_size(len(points.x), float(self.test))
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.own import as_dataset
+
+        fraction = float(self.test) if _is_fraction(self.test) else 0.0
+        return as_dataset(self.name, self.read(), fraction, self.n_train, self.n_test, rng)
+
+    def placed(self, node: dict[str, Any]) -> dict[str, Any]:
+        return {**node, "path": str(self.file().absolute())}
+
+    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+        return {**node, "path": self.file().name}
+
+
+def _changes(path: Path) -> tuple[str, ...]:
+    """A file's path, and what changes with its content; DataError where there is none."""
+    from kfx.data.files import require_file
+
+    require_file(path)
+    state = path.stat()
+    return str(path), *map(str, (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size))
+
+
+# ---- tables
+
+
+def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
+    """Columns of a table: a list of them, or also a single one."""
+    takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
+
+    def test(value: Any) -> bool:
+        if value is None:
+            return bool(null) or one
+        if one and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return True
+        known = isinstance(value, list) and all(isinstance(name, (str, int, float)) for name in value)
+        return known and len(set(value)) == len(value) and (value != [] or default == [])
+
+    return ranged(default, takes, test, meaning)
+
+
+def _test_of_table(value: Any) -> bool:
+    return _is_fraction(value) or (isinstance(value, str) and bool(value.strip()))
+
+
+def _is_encoding(name: str) -> bool:
+    import codecs
+
+    try:
+        return codecs.lookup(name)._is_text_encoding
+    except LookupError:
+        return False
+
+
+@option("dataset", "table", "A table of one's own: CSV, TSV or Parquet, names of columns first, a row a point")
+class OwnTable(OwnFile):
+    path: str | None = _path(".csv, .tsv, .txt or .parquet")
+    target: Any = _names(None, "", "what is predicted; must be given", one=True)
+    features: Any = _names(None, "all that are nothing else", "what it is predicted from")
+    categorical: Any = _names([], "", "features that are words or codes: a column of 0 and 1 for each of their values")
+    task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
+    test: Any = ranged(
+        0.2,
+        "a fraction >= 0 and < 1, a column, or the path of a second table",
+        _test_of_table,
+        "test points: so many at random by seed; rows where the column says test; those of the second table",
+    )
+    missing: str = one_of(
+        "refuse",
+        "refuse",
+        "mean",
+        "median",
+        "drop",
+        meaning="values of features; mean, median: of the training points'; drop: leave such rows out",
+    )
+    separator: str | None = ranged(
+        None, "one character, or null to find out", lambda v: v is None or len(v) == 1, "between fields of a text"
+    )
+    decimal: str = one_of(".", ".", ",", meaning="point of numbers in a text")
+    encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "of a text")
+
+    def second(self) -> Path | None:
+        """The second table, if `test` names one rather than a column."""
+        from kfx.data.table_file import columns
+
+        if not isinstance(self.test, str) or self.test in columns(self.file(), self._layout()):
+            return None
+        path = Path(self.test).expanduser()
+        if not path.exists():
+            raise ConfigError(
+                f"dataset.test={self.test}: expected a fraction, a column of {self.file()}, or the path of a second "
+                "table"
+            )
+        return path
+
+    def paths(self) -> list[Path]:
+        second = self.second()
+        return [self.file()] if second is None else [self.file(), second]
+
+    def _layout(self) -> Any:
+        from kfx.data.table_file import Layout
+
+        def listed(value: Any) -> tuple[str, ...]:
+            return () if value is None else tuple(map(str, value if isinstance(value, list) else [value]))
+
+        return Layout(
+            listed(self.target),
+            None if self.features is None else listed(self.features),
+            listed(self.categorical),
+            self.test if isinstance(self.test, str) else None,
+            self.task,
+            self.missing,
+            self.separator,
+            self.decimal,
+            self.encoding,
+        )
+
+    def read(self) -> Points:
+        from dataclasses import replace
+
+        layout, second = self._layout(), self.second()
+        if second is not None:
+            layout = replace(layout, test=None)
+        return _table(_changes(self.file()), layout, None if second is None else _changes(second))
+
+    def preprocessed(self, data: Dataset) -> Dataset:
+        from kfx.data.dataset import imputed
+
+        return super().preprocessed(imputed(data, self.missing))
+
+    def placed(self, node: dict[str, Any]) -> dict[str, Any]:
+        second = self.second()
+        return {**super().placed(node), **({} if second is None else {"test": str(second.absolute())})}
+
+    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+        second = self.second()
+        return {**super().without_places(node), **({} if second is None else {"test": second.name})}
+
+
+@lru_cache(maxsize=4)
+def _table(file: tuple[str, ...], layout: Any, second: tuple[str, ...] | None) -> Points:
+    from kfx.data.table_file import read
+
+    return read(Path(file[0]), layout, None if second is None else Path(second[0]))
+
+
+# ---- arrays
+
+
+@option("dataset", "arrays", "Arrays of one's own in an .npz file: x and y, or x_train, y_train, x_test and y_test")
+class OwnArrays(OwnFile):
+    path: str | None = _path(".npz")
+    task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
+    test: Any = ranged(0.2, "a fraction >= 0 and < 1", _is_fraction, "of x and y, random test points by seed")
+
+    @property
+    def image(self) -> tuple[int, ...] | None:  # type: ignore[override]
+        from kfx.data.array_file import image
+
+        return image(self.file()) if self.path is not None else None
+
+    def read(self) -> Points:
+        return _arrays(_changes(self.file()), self.task)
+
+
+@lru_cache(maxsize=4)
+def _arrays(file: tuple[str, ...], task: str) -> Points:
+    from kfx.data.array_file import read
+
+    return read(Path(file[0]), task)

@@ -1,0 +1,540 @@
+"""Data sets from files of one's own: what is read, what is refused in one line, and that all else works on them."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import sys
+import zipfile
+import zlib
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_diabetes, load_iris
+
+from kfx import load_run
+from kfx.config.compose import load
+from kfx.numerics.streams import Streams
+from kfx.record.identity import data_checksums
+
+ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
+FEW = ("sampler.batch_size=20", "optimizer.iterations=3", "figures=false")
+
+
+def table(*words, path="t.csv", target="y"):
+    return [
+        f"dataset={'arrays' if path.endswith('.npz') else 'table'}",
+        f"dataset.path={path}",
+        *([f"dataset.target={target}"] if target and not path.endswith(".npz") else []),
+        *words,
+        "sampler.batch_size=null",
+    ]
+
+
+def built(*words, seed=0, **of):
+    option = load(table(*words, **of)).dataset
+    return option.preprocessed(option.build(Streams(seed)["data"]))
+
+
+def iris(path="iris.csv"):
+    bunch = load_iris(as_frame=True)
+    frame = bunch.data.assign(species=bunch.target_names[bunch.target], wet=np.arange(150) % 4 == 0)
+    frame.to_csv(path, index=False)
+    return frame
+
+
+# ---- what is read
+
+
+def test_a_table_has_its_columns_in_order_and_disjoint_random_test_points(in_folder):
+    (in_folder / "t.csv").write_text("a,b,y\n" + "".join(f"{i},{i * i},{i / 2}\n" for i in range(50)))
+    data = built()
+    assert data.x_train.shape == (40, 2)
+    assert data.x_test.shape == (10, 2)
+    whole = np.concatenate([data.x_train, data.x_test])
+    assert sorted(whole[:, 0]) == list(range(50))
+    assert np.array_equal(whole[:, 1], whole[:, 0] ** 2)
+    assert np.array_equal(data.y_train[:, 0], data.x_train[:, 0] / 2)
+    assert data.labels_train is None
+    assert len(built("dataset.test=0.5").x_test) == 25
+    assert len(built("dataset.n_test=7", "dataset.n_train=11").x_train) == 11
+    chosen = built("dataset.features=[b]")
+    assert np.array_equal(chosen.x_train[:, 0], data.x_train[:, 1]), "the same points, by the same seed"
+    assert not np.array_equal(built(seed=1).x_train, data.x_train)
+
+
+def test_words_are_classes_and_words_among_features_are_one_hot_by_name(in_folder):
+    frame = iris()
+    assert frame["wet"].dtype == bool
+    words = ["dataset.test=0"], {"path": "iris.csv", "target": "species"}
+    data = built(*words[0], "dataset.categorical=[wet]", "evaluation=k_fold", **words[1])
+    assert data.y_train.shape == (150, 3)
+    assert set(data.labels_train) == {0, 1, 2}
+    assert np.array_equal(data.labels_train, load_iris().target), "in alphabetical order, here that of the file"
+    assert np.array_equal(data.x_train[:, 4:], np.stack([~frame["wet"], frame["wet"]], axis=1))
+    plain = built(*words[0], "evaluation=k_fold", **words[1])
+    assert np.array_equal(plain.x_train[:, 4], frame["wet"]), "true and false are 1 and 0"
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["yes", "no"] * 5, True),
+        ([True, False] * 5, True),
+        ([0, 1] * 5, True),
+        ([0.0, 1.0, 2.0, 2.0] * 5, True),
+        ([0.5, 1.0] * 5, False),
+        (list(range(30)), False),
+        (list(range(4)), False),
+    ],
+)
+def test_auto_takes_words_and_few_whole_numbers_as_classes(in_folder, monkeypatch, values, classes):
+    monkeypatch.setattr("kfx.data.files._warned", set())
+    pd.DataFrame({"x": np.arange(len(values)), "y": values}).to_csv("t.csv", index=False)
+    if classes and len(set(values)) > 2:
+        with pytest.warns(UserWarning, match="different whole numbers are taken as classes"):
+            data = built()
+    else:
+        data = built()
+    assert (data.labels_train is not None) == classes
+    if not isinstance(values[0], (str, bool)):
+        assert built("dataset.task=regression").labels_train is None
+    assert built("dataset.task=classification").y_train.shape[1] == len(set(values))
+
+
+def test_test_points_by_a_column_and_by_a_second_table(in_folder):
+    frame = pd.DataFrame({"a": range(10), "y": np.arange(10) / 3, "part": ["train", "test"] * 5})
+    frame.to_csv("t.csv", index=False)
+    by_column = built("dataset.test=part")
+    frame[frame["part"] == "train"].drop(columns="part").to_csv("one.csv", index=False)
+    frame[frame["part"] == "test"].drop(columns="part")[["y", "a"]].to_csv("two.csv", index=False)
+    by_file = built("dataset.test=two.csv", path="one.csv")
+    for data in (by_column, by_file):
+        assert data.x_train[:, 0].tolist() == [0, 2, 4, 6, 8]
+        assert data.x_test[:, 0].tolist() == [1, 3, 5, 7, 9]
+    assert len(built("dataset.test=two.csv", "dataset.n_test=2", path="one.csv").x_test) == 2
+    files = data_checksums(load(table("dataset.test=two.csv", path="one.csv")))
+    assert list(files) == ["one.csv", "two.csv"]
+
+
+def test_missing_values_are_filled_by_what_training_points_say(in_folder):
+    (in_folder / "t.csv").write_text("a,c,y,part\n1,x,0.1,0\n,x,0.2,0\n4,,0.3,0\n7,z,0.4,0\nNA,z,0.5,1\n100,x,0.6,1\n")
+    words = ("dataset.test=part", "dataset.categorical=[c]")
+    data = built(*words, "dataset.missing=mean")
+    assert [data.x_train[1, 0], data.x_test[0, 0]] == [4, 4], "not moved by the test point's 100"
+    assert np.allclose(data.x_train[2, 1:], [2 / 3, 1 / 3]), "the frequencies of x and z"
+    assert built(*words, "dataset.missing=median").x_train[1, 0] == 4
+    dropped = built(*words, "dataset.missing=drop")
+    assert dropped.x_train[:, 0].tolist() == [1, 7]
+    assert dropped.x_test[:, 0].tolist() == [100]
+
+
+def test_of_several_targets_each_is_an_output(in_folder):
+    (in_folder / "t.csv").write_text(ROWS)
+    data = built("dataset.target=[b,y]", target=None)
+    assert data.y_train.shape[1] == 2
+    assert data.x_train.shape[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "path"),
+    [
+        (ROWS.encode("utf-8-sig"), (), "t.csv"),
+        (ROWS.replace("\n", "\r\n").encode(), (), "t.csv"),
+        (ROWS.replace(",", ";").encode(), (), "t.csv"),
+        (ROWS.replace(",", "\t").encode(), (), "t.tsv"),
+        (ROWS.replace(",", " , ").encode(), (), "t.csv"),
+        (ROWS.replace(",", ";").replace(".", ",").encode(), ("dataset.decimal=','",), "t.csv"),
+        (ROWS.replace("a", "ä").encode("latin-1"), ("dataset.encoding=latin-1",), "t.csv"),
+        (ROWS.encode("utf-16"), ("dataset.encoding=utf-16",), "t.csv"),
+        (ROWS.replace(",", "~").encode(), ("dataset.separator='~'",), "t.txt"),
+        ((ROWS + "\n\n").encode(), (), "t.csv"),
+        (ROWS.replace("a,", '"a, or\nelse",').encode(), (), "t.csv"),
+    ],
+    ids=[
+        "BOM",
+        "CRLF",
+        "semicolons",
+        "tabs",
+        "spaces",
+        "decimal commas",
+        "latin-1",
+        "UTF-16",
+        "tildes",
+        "blank lines",
+        "quoted",
+    ],
+)
+def test_texts_of_many_kinds_hold_the_same_numbers(in_folder, content, words, path):
+    (in_folder / path).write_bytes(content)
+    data = built(*words, "dataset.test=0", "evaluation=k_fold", "evaluation.folds=2", path=path)
+    assert data.x_train.tolist() == [[1, 2], [3, 4], [5, 6], [7, 9]]
+    assert data.y_train[:, 0].tolist() == [
+        0.5,
+        1.5,
+        2.5,
+        3.5,
+    ]
+
+
+def test_parquet_holds_what_its_table_holds(in_folder):
+    pytest.importorskip("pyarrow")
+    frame = iris()
+    frame.to_parquet("iris.parquet")
+    pair = [built("dataset.categorical=[wet]", path=path, target="species") for path in ("iris.csv", "iris.parquet")]
+    assert np.array_equal(pair[0].x_train, pair[1].x_train)
+    assert np.array_equal(pair[0].labels_train, pair[1].labels_train)
+
+
+def test_arrays_are_points_or_images_in_one_part_or_two(in_folder):
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((30, 2, 5, 4)), np.arange(30) % 2
+    np.savez("t.npz", x=images.astype(np.float32), y=labels)
+    config = load(table(path="t.npz"))
+    assert config.dataset.image == (5, 4, 2)
+    assert config.dataset.has_classes
+    assert config.dataset.is_table
+    data = built(path="t.npz")
+    assert data.x_train.shape == (24, 2, 5, 4)
+    assert data.x_train.dtype == np.float64
+    np.savez_compressed(
+        "u.npz", x_train=images[:20, 0, 0], y_train=labels[:20] / 3, x_test=images[20:, 0, 0], y_test=labels[20:] / 3
+    )
+    two = load(table(path="u.npz"))
+    assert two.dataset.image is None
+    assert not two.dataset.has_classes
+    assert not two.dataset.is_table
+    assert np.array_equal(built(path="u.npz").x_test, images[20:, 0, 0])
+    np.savez("w.npz", x=images[:, 0, 0], y=np.array(["cat", "dog"])[labels])
+    assert built(path="w.npz").y_train.shape[1] == 2
+    np.savez("h.npz", x=images[:, 0, 0], y=np.eye(2)[labels])
+    assert set(built("dataset.task=classification", path="h.npz").labels_train) == {0, 1}
+
+
+# ---- what is refused
+
+
+def npz(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def claiming(shape, descr="<f8"):
+    """An .npz whose x says that it has this shape, and holds nothing."""
+    header = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode()
+    header += b" " * (63 - (len(header) + 10) % 64) + b"\n"
+    body = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("x.npy", body)
+        archive.writestr("y.npy", body)
+    return stream.getvalue()
+
+
+def pickled():
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("x.npy", pickle.dumps(os.getcwd))
+        archive.writestr("y.npy", pickle.dumps([1]))
+    return stream.getvalue()
+
+
+GOOD = np.arange(12.0).reshape(6, 2)
+WIDE = ",".join(f"c{i}" for i in range(1_000_000))
+HOSTILE = {
+    "no file": ("t.csv", None, (), "t.csv: is not there", "expected a file"),
+    "a folder": ("t.csv", "folder", (), "t.csv: is no regular file", "expected a file"),
+    "a pipe": ("t.csv", "pipe", (), "t.csv: is no regular file", "expected a file"),
+    "no path": (None, None, (), "dataset.path=null", ".csv, .tsv"),
+    "another ending": ("t.xlsx", ROWS, (), "t.xlsx: expected a name that ends in", ".parquet"),
+    "empty": ("t.csv", "", (), "t.csv: is empty", "column names"),
+    "a first line alone": ("t.csv", "a,b,y\n", (), "holds 0 rows", "at least 2"),
+    "one row": ("t.csv", "a,b,y\n1,2,3\n", (), "holds 1 rows", "at least 2"),
+    "no header": ("t.csv", "1,2,3\n4,5,6\n7,8,9\n", (), "its first line holds numbers", "names of the columns"),
+    "a short row": ("t.csv", ROWS + "1,2\n", (), "line 6 has 2 fields", "the first line 3"),
+    "a long row": ("t.csv", ROWS + "1,2,3,4\n", (), "line 6 has 4 fields", "the first line 3"),
+    "an open quotation mark": ("t.csv", ROWS + '1,"2,3\n4,5,6\n', (), "t.csv: line", "quotation mark"),
+    "a zero byte in the header": ("t.csv", "a,\0,y\n1,2,3\n", (), "zero byte", "UTF-8"),
+    "a zero byte": ("t.csv", ROWS + "1,\0,3\n", (), "t.csv: ", "row 5"),
+    "latin-1": ("t.csv", (ROWS + "é,1,2\n").encode("latin-1"), (), "line 6 holds the byte 0xe9", "dataset.encoding"),
+    "UTF-16": ("t.csv", ROWS.encode("utf-16"), (), "is UTF-16", "dataset.encoding=utf-16"),
+    "an encoding that is none": (
+        "t.csv",
+        ROWS,
+        ("dataset.encoding=runes",),
+        "dataset.encoding=runes",
+        "name of an encoding",
+    ),
+    "a codec that is none of text": ("t.csv", ROWS, ("dataset.encoding=zlib",), "dataset.encoding=zlib", "encoding"),
+    "no target": ("t.csv", ROWS, ("dataset.target=null",), "dataset.target=null", "a, b, y"),
+    "another target": ("t.csv", ROWS, ("dataset.target=z",), "dataset.target=z: no column", "a, b, y"),
+    "another feature": ("t.csv", ROWS, ("dataset.features=[a,q]",), "dataset.features=q: no column", "a, b, y"),
+    "the target among the features": ("t.csv", ROWS, ("dataset.features=[a,y]",), "dataset.features=y", "leave it out"),
+    "a categorical column that is no feature": (
+        "t.csv",
+        ROWS,
+        ("dataset.features=[a]", "dataset.categorical=[b]"),
+        "dataset.categorical=b",
+        "none of the features",
+    ),
+    "no features": ("t.csv", "y\n1\n2\n3\n", (), "no column is left for the features", "beside y"),
+    "one name over two columns": ("t.csv", "a,a,y\n1,2,3\n4,5,6\n", (), "stand over several columns, as a", "rename"),
+    "a column without a name": ("t.csv", ",a,y\n0,1,2.5\n1,2,3.5\n", (), "column 1 has no name", "dataset.features"),
+    "words": ("t.csv", ROWS + "red,2,3\n", (), "column a holds 'red' in row 5", "dataset.categorical"),
+    "a date": (
+        "t.csv",
+        "a,y\n2020-01-01,1.5\n2020-01-02,2.5\n",
+        (),
+        "column a holds '2020-01-01'",
+        "dataset.categorical",
+    ),
+    "missing values": (
+        "t.csv",
+        ROWS + ",2,3\n4,NA,5\n",
+        (),
+        "2 rows miss a value, rows 5, 6",
+        "dataset.missing=mean, median or drop",
+    ),
+    "a missing target": (
+        "t.csv",
+        ROWS + "1,2,\n",
+        ("dataset.missing=mean",),
+        "1 rows miss a value, rows 5",
+        "dataset.missing=drop",
+    ),
+    "nothing but missing values": (
+        "t.csv",
+        "a,b,y\n,1,2\n,3,4\n,5,7\n",
+        ("dataset.missing=mean",),
+        "column a is empty",
+        "dataset.features",
+    ),
+    "nothing left": (
+        "t.csv",
+        "a,b,y\n,1,2\n,3,4\n",
+        ("dataset.missing=drop",),
+        "0 rows have no missing value",
+        "mean or median",
+    ),
+    "infinity": ("t.csv", ROWS + "inf,2,3\n", (), "column a: holds inf in row 5", "no finite number"),
+    "a huge value": ("t.csv", ROWS + "1,2e200,3\n", (), "column b: holds 2e+200 in row 5", "rescale"),
+    "a number beyond float64": ("t.csv", ROWS + "1,2e999,3\n", (), "column b: holds inf in row 5", "no finite number"),
+    "one class": ("t.csv", "a,y\n1,red\n2,red\n3,red\n", (), "holds one class, red", "two or more"),
+    "a constant target": ("t.csv", "a,y\n1,2.5\n2,2.5\n3,2.5\n", (), "is 2.5 in every row", "nothing to learn"),
+    "words as values": ("t.csv", "a,y\n1,red\n2,blue\n", ("dataset.task=regression",), "holds 'red'", "dataset.task"),
+    "too many classes": (
+        "t.csv",
+        "a,y\n" + "".join(f"{i},w{i}\n" for i in range(1001)),
+        (),
+        "1001 different values are no classes",
+        "dataset.task=regression",
+    ),
+    "a million columns": (
+        "t.csv",
+        WIDE + ",y\n" + "1," * 1_000_000 + "2\n",
+        (),
+        "1000000 features are too many",
+        "20000 at most",
+    ),
+    "a code for each row": (
+        "t.csv",
+        "a,y\n" + "".join(f"w{i},{i / 2}\n" for i in range(20_001)),
+        ("dataset.categorical=[a]",),
+        "20001 different values",
+        "leave it out",
+    ),
+    "a field without end": (
+        "t.csv",
+        "a,y\n1,2\n3," + "4" * 200_000 + "\n",
+        (),
+        "t.csv: line 3",
+        "field larger than field limit",
+    ),
+    "a test column of other words": (
+        "t.csv",
+        "a,p,y\n1,red,2.5\n2,test,3.5\n",
+        ("dataset.test=p",),
+        "column p holds 'red'",
+        "train",
+    ),
+    "test points alone": (
+        "t.csv",
+        "a,p,y\n1,1,2.5\n2,1,3.5\n",
+        ("dataset.test=p",),
+        "all rows are test points",
+        "some of each",
+    ),
+    "no second table": ("t.csv", ROWS, ("dataset.test=other.csv",), "dataset.test=other.csv", "path of a second table"),
+    "another second table": ("t.csv", ROWS, ("dataset.test=second.csv",), "second.csv: its columns", "differ in b"),
+    "a fraction above 1": ("t.csv", ROWS, ("dataset.test=1.5",), "dataset.test=1.5", "a fraction"),
+    "more points than there are": ("t.csv", ROWS, ("dataset.n_train=9",), "dataset.n_train=9", "at most 3"),
+    "Parquet that is none": ("t.parquet", "PAR1 and then nothing", (), "no Parquet file", "t.parquet"),
+    "Parquet with lists": ("t.parquet", "lists", (), "column a holds list", "numbers or words"),
+    "no .npz": ("t.npz", "PK and then nothing", (), "is no .npz file", "t.npz"),
+    "a pickle": ("t.npz", pickled(), (), "is no .npz file", "t.npz"),
+    "objects": (
+        "t.npz",
+        npz(x=np.array([{}, []], dtype=object), y=np.zeros(2)),
+        (),
+        "x holds object",
+        "objects are pickles",
+    ),
+    "complex numbers": ("t.npz", npz(x=GOOD + 1j, y=GOOD[:, 0]), (), "x holds complex128", "expected numbers"),
+    "other arrays": ("t.npz", npz(points=GOOD, y=GOOD[:, 0]), (), "holds points, y", "expected x and y"),
+    "one array too many": ("t.npz", npz(x=GOOD, y=GOOD[:, 0], z=GOOD), (), "holds x, y, z", "expected x and y"),
+    "a line of points": ("t.npz", npz(x=GOOD[:, 0], y=GOOD[:, 0]), (), "x has shape (6,)", "reshape it to (n, 1)"),
+    "images without channels": (
+        "t.npz",
+        npz(x=np.zeros((6, 3, 3)), y=GOOD[:, 0]),
+        (),
+        "x has shape (6, 3, 3)",
+        "(n, 1, height, width)",
+    ),
+    "no points": ("t.npz", npz(x=np.zeros((0, 2)), y=np.zeros(0)), (), "x has shape (0, 2)", "no points"),
+    "fewer targets": ("t.npz", npz(x=GOOD, y=GOOD[:4, 0]), (), "y has 4 entries", "x 6"),
+    "NaN": (
+        "t.npz",
+        npz(x=np.where(GOOD == 5, np.nan, GOOD), y=GOOD[:, 0]),
+        (),
+        "x: holds nan in row 3",
+        "no finite number",
+    ),
+    "two sizes": (
+        "t.npz",
+        npz(x_train=GOOD, y_train=GOOD[:, 0], x_test=GOOD[:, :1], y_test=GOOD[:, 0]),
+        (),
+        "different shapes",
+        "t.npz",
+    ),
+    "a size that lies": ("t.npz", claiming((10**12, 100)), (), "x says that it has 800000000000000 bytes", "at most"),
+    "a negative size": ("t.npz", claiming((-5, 2)), (), "t.npz", "x"),
+    "an array cut off": ("t.npz", claiming((100, 2)), (), "x is cut off", "1600 bytes"),
+    "a file cut off": ("t.npz", npz(x=GOOD, y=GOOD[:, 0])[:-200], (), "is no .npz file", "t.npz"),
+    "outputs that are no classes": (
+        "t.npz",
+        npz(x=GOOD, y=GOOD),
+        ("dataset.task=classification",),
+        "a single 1",
+        "t.npz",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_one_clear_line(kfx, in_folder, name):
+    path, content, words, *expected = HOSTILE[name]
+    (in_folder / "second.csv").write_text("a,y\n1,2\n3,4\n")
+    if content == "folder":
+        (in_folder / path).mkdir()
+    elif content == "pipe":
+        os.mkfifo(in_folder / path)
+    elif content == "lists":
+        pytest.importorskip("pyarrow")
+        pd.DataFrame({"a": [[1], [2, 3]], "y": [0.5, 1.5]}).to_parquet(in_folder / path)
+    elif content is not None:
+        (in_folder / path).write_bytes(content.encode() if isinstance(content, str) else content)
+    given = [word for word in words if word.startswith("dataset.target")]
+    code, out, err = kfx("run", *table(*words, path=path or "x", target=None if given else "y")[: None if path else 1])
+    lines = [line for line in err.splitlines() if "warning" not in line]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert lines[0].startswith("kfx: ")
+    assert len(lines[0]) < 420
+    for part in expected:
+        assert part in lines[0]
+    assert not (in_folder / "runs").exists()
+
+
+def test_a_compressed_array_that_grows_is_refused_by_its_header(in_folder, kfx):
+    """A megabyte of zeros, compressed, whose directory says that it is small."""
+    body = npz(x=np.zeros((200_000, 5)), y=np.zeros(3))
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        x = archive.read("x.npy")
+    (in_folder / "t.npz").write_bytes(body.replace(struct.pack("<I", zlib.crc32(x)), b"\0\0\0\0"))
+    code, _, err = kfx("run", *table(path="t.npz"))
+    assert code == 2
+    assert "t.npz" in err
+    assert err.count("\n") == 1
+
+
+# ---- all else works on them
+
+
+def test_a_run_on_a_csv_is_that_of_the_embedded_data(kfx, in_folder):
+    """CSV → run: the same numbers, bit for bit, where points and order are the same."""
+    load_diabetes(as_frame=True).frame.to_csv("d.csv", index=False)
+    words = [*FEW, "dataset.n_test=100", "evaluation.batches=2"]
+    assert kfx("run", "dataset=diabetes", *words, "hydra.run.dir=one")[0] == 0
+    assert (
+        kfx("run", "dataset=table", "dataset.path=d.csv", "dataset.target=target", *words, "hydra.run.dir=two")[0] == 0
+    )
+    one, two = load_run("one"), load_run("two")
+    assert np.allclose(one.trace["rho"], two.trace["rho"], rtol=1e-9), "the CSV has the scaled features' digits"
+    assert one.metrics["n_train"] == two.metrics["n_train"] == 342
+
+
+def test_a_record_finds_its_file_from_anywhere_and_knows_it_by_its_content(kfx, in_folder, monkeypatch):
+    (in_folder / "data").mkdir()
+    iris(in_folder / "data/iris.csv")
+    words = ["dataset=table", "dataset.path=data/iris.csv", "dataset.target=species", *FEW]
+    assert kfx("run", *words, "hydra.run.dir=r", "sampler.choice=stratified")[0] == 0
+    run = load_run("r")
+    assert run.config.dataset.path == str(in_folder / "data/iris.csv")
+    assert list(run.metrics)
+    assert "iris.csv" in (in_folder / "r/environment.json").read_text()
+    monkeypatch.chdir(in_folder / "data")
+    assert kfx("rerun", "../r")[0] == 0
+    code, _, err = kfx(
+        "run",
+        "dataset=table",
+        "dataset.path=iris.csv",
+        "dataset.target=species",
+        *FEW,
+        "sampler.choice=stratified",
+        "resume=true",
+        "hydra.run.dir=../s",
+    )
+    assert (code, "completed already" in err) == (0, True), "the same file, wherever one stands"
+    with (in_folder / "data/iris.csv").open("a") as stream:
+        stream.write("1,1,1,1,setosa,False\n")
+    code, _, err = kfx(
+        "run",
+        "dataset=table",
+        "dataset.path=iris.csv",
+        "dataset.target=species",
+        *FEW,
+        "sampler.choice=stratified",
+        "resume=true",
+        "hydra.run.dir=../t",
+    )
+    assert (code, "completed already" in err) == (0, False), "another content, another run"
+    (in_folder / "data/iris.csv").unlink()
+    assert load_run("../r").kernel.parameters, "the kernel of a record needs no data"
+
+
+def test_folds_flows_and_comparison_on_own_files(kfx, in_folder):
+    iris()
+    base = ["dataset=table", "dataset.path=iris.csv", "dataset.target=species", *FEW]
+    assert kfx("run", *base, "dataset.test=0", "evaluation=k_fold", "evaluation.folds=3", "hydra.run.dir=folds")[0] == 0
+    flow = ["optimizer=flow_euler", "flow.record_layers=true", "dataset.preprocess=[normalize]", "figures=true"]
+    assert kfx("run", *base, *flow, "hydra.run.dir=flow")[0] == 0
+    assert load_run("flow").kernel.transform(np.zeros((2, 5))).shape == (2, 5)
+    code, _, _ = kfx("run", "-m", *base, "optimizer=none,adam", "seed=0,1", "hydra.sweep.dir=sweep")
+    assert code == 0
+    code, out, _ = kfx("compare", "sweep", "--by", "optimizer")
+    assert code == 0
+    assert out.count("±") >= 2
+    images = np.random.default_rng(0).random((60, 1, 6, 6))
+    np.savez("i.npz", x=images, y=np.arange(60) % 3)
+    words = ["dataset=arrays", "dataset.path=i.npz", "dataset.task=classification", *FEW, "kernel=cnngp"]
+    assert kfx("run", *words, "optimizer=flow_euler", "figures=true", "hydra.run.dir=images")[0] == 0
+    assert (in_folder / "images/figures/flow_images.png").is_file()
+    os.remove("i.npz")
+    assert kfx("plot", "images")[0] == 0, "pictures are drawn from the record"
+
+
+if sys.platform == "win32":
+    pytest.skip("pipes and permissions of POSIX", allow_module_level=True)
