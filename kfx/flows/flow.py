@@ -159,7 +159,7 @@ class Flow(Optimizer):
     def tell(self, evaluation: Evaluation) -> Row:
         with collect() as incidents:
             move = self.make_layer(evaluation, self.at)
-            along = checked(move.layer.move(self.along), self.kernel)
+            along = checked(move.layer.move(self.along), self.kernel) if len(self.along) else self.along
         checked(move.x, self.kernel)
         if self.settings.record_layers:
             self._layer_file().append(move.layer)
@@ -180,9 +180,9 @@ class Flow(Optimizer):
             layers = partial(self.recorded, self.task.layer_path, self.kernel, self.task.loss)
         return FlowedKernel(self.kernel, (self.names, torch.cat([self.x, self.along])), layers, self.needs_together)
 
-    def recorded(self, path: Path, kernel: Kernel, loss: Loss) -> Iterator[Layer]:
-        """The layers in a file, over a kernel of the kind that made them."""
-        return read_layers(path, kernel, Velocity(loss, self.settings.interpolation, self.settings.complete), self)
+    def recorded(self, source: Path | bytes, kernel: Kernel, loss: Loss) -> Iterator[Layer]:
+        """The layers in a file, or in its content, over a kernel of the kind that made them."""
+        return read_layers(source, kernel, Velocity(loss, self.settings.interpolation, self.settings.complete), self)
 
     def _layer_file(self) -> LayerFile:
         if self.layer_file is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -61,6 +62,12 @@ class FlowedKernel(Kernel):
                 "no layers were recorded: flow.record_layers=true is what moves points that did not flow along"
             )
         return iter(self._layers())
+
+    def with_layers(self, layers: Callable[[], Iterable[Any]]) -> Self:
+        """The same kernel, its layers recorded elsewhere."""
+        other = copy.copy(self)
+        other._layers = layers
+        return other
 
     def transform(self, x: Array) -> Any:
         """F(x), in x's shape and dtype. ValueError for a point that did not flow along without recorded layers."""

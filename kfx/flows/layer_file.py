@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -55,12 +56,15 @@ class LayerFile:
         self._stream.close()
 
 
-def read_layers(path: Path, kernel: Kernel, velocity: Velocity, flow: Any) -> Iterator[EulerLayer | RungeKuttaLayer]:
-    """The layers of a file in order, one in memory at a time. kernel: of the kind that made them; velocity and flow:
-    the settings that made them."""
+def read_layers(
+    source: Path | bytes, kernel: Kernel, velocity: Velocity, flow: Any
+) -> Iterator[EulerLayer | RungeKuttaLayer]:
+    """The layers of a file, or of its content, in order, one in memory at a time. kernel: of the kind that made them;
+    velocity and flow: the settings that made them."""
     own = velocity.interpolation.kernel
-    with path.open("rb") as stream:
-        end = os.fstat(stream.fileno()).st_size
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
 
         def array() -> np.ndarray:
             return np.lib.format.read_array(stream, allow_pickle=False)

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -53,6 +54,19 @@ def use(count: int, engine: int | None = None) -> None:
     threadpool_limits(1, user_api="blas")
     _engine = engine or count
     _settle()
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """After the block there are as many threads as before it."""
+    global _engine
+    before = torch.get_num_threads(), _engine
+    with threadpool_limits(limits=None):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before[0])
+            _engine = before[1]
 
 
 def of_engine() -> int:

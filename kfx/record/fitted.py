@@ -60,8 +60,8 @@ def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, K
         raise RecordError(f"{path}: damaged: {error}") from error
 
 
-def recorded_layers(config: Config, path: Path, base: Kernel) -> Any:
-    """The layers that a run of this config recorded, read one by one."""
+def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Any:
+    """The layers that a run of this config recorded, in a file or its content, read one by one."""
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)
-    return flow.recorded(path, base, config.optimizer.loss(config)(base, nothing, nothing))
+    return flow.recorded(source, base, config.optimizer.loss(config)(base, nothing, nothing))

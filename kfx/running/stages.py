@@ -131,8 +131,8 @@ def load_data(config: Config, machine: Machine, record: Record) -> Task:
     if config.dataset.origin != "kfx":
         whole = checked(whole)
     parts = [config.dataset.preprocessed(part) for part in config.evaluation.parts(whole, streams["data"])]
-    tensors = [_tensors(part, machine) for part in parts]
-    of_fit, of_evaluation = _threads(config, parts, machine)
+    tensors = [tensors_of(part, machine) for part in parts]
+    of_fit, of_evaluation = threads_for(config, parts, machine)
     here = environment.describe(
         config.seed, machine.device, machine.switches, data_checksums(config), machine.threads, of_fit, of_evaluation
     )
@@ -146,14 +146,15 @@ def load_data(config: Config, machine: Machine, record: Record) -> Task:
     return Task(config, record, machine, streams, parts, tensors, of_evaluation)
 
 
-def _tensors(part: Dataset, machine: Machine) -> Tensors:
+def tensors_of(part: Dataset, machine: Machine) -> Tensors:
+    """The points of a data set where they are computed with."""
     x_train, x_test = (
         torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
     )
     return x_train, torch.as_tensor(part.y_train, device=machine.device), x_test
 
 
-def _threads(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
+def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
     """Threads for the fit and for the evaluation: as many as the config says, else by the size of the work."""
     count = machine.threads
     if config.device.threads is not None or machine.device.type != "cpu" or config.kernel.own_threads():

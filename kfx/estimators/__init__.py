@@ -1,0 +1,9 @@
+"""Kernel Flows as scikit-learn estimators: a regressor, a classifier, and a learned flow as a transformer."""
+
+from __future__ import annotations
+
+from kfx.estimators.classifier import KernelFlowClassifier
+from kfx.estimators.regressor import KernelFlowRegressor
+from kfx.estimators.transformer import KernelFlowTransformer
+
+__all__ = ["KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer"]

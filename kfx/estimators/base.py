@@ -1,0 +1,214 @@
+"""What the estimators share: their parameters, the fit of a kernel, and ridge regression with it."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections import defaultdict
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from kfx.data.dataset import Dataset
+from kfx.estimators.fit import fit
+from kfx.estimators.settings import GROUPS, NESTED, as_config, settings_of, with_settings
+from kfx.evaluation.scoring import interpolation_order, predicted
+from kfx.numerics import threads
+from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
+from kfx.numerics.regression import posterior_variance
+from kfx.numerics.streams import Streams
+
+_ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
+_BLOCK = 2000
+
+
+class KernelFlow(BaseEstimator):
+    """A kernel, fitted as `kfx run` fits it with the same settings and the same training points: to the same bits.
+
+    Parameters
+    ----------
+    kernel : str, mapping or Kernel
+        A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
+        RBF(2.0) + Matern(1.0).
+    objective, optimizer, sampler : str, mapping or object
+        As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. A
+        batch size that is not given is at most the number of points.
+    regularization : float, str, mapping or Regularization
+        λ in units of its scale (None: 1e-4, centered); "validation" or "trained" as `regularization.selection`; or
+        settings of that section.
+    flow : mapping
+        Settings of that section, of optimizers that move points.
+    n_interpolation : int
+        How many training points interpolate, at random; None for all.
+    image_shape : tuple
+        (channels, height, width) that the rows of X are folded into, for kernels of images. X may have these four
+        dimensions itself.
+    device : str or mapping
+        As in configs: "cpu", "cuda", {"name": "cpu", "dtype": "float32", "threads": 1}.
+    random_state : int, RandomState or None
+        An int is the `seed` of a run.
+    verbose : bool
+        Whether progress is shown.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        The fitted kernel.
+    trace_ : DataFrame
+        As `trace.csv`: a row an iteration.
+    remarks_ : list of str
+        What a person should know of the fit.
+
+    Settings are reached as `kernel__sigma`, `optimizer__iterations`, `sampler__batch_size`. ConfigError for settings
+    that cannot be, NumericalError where the arithmetic cannot go on.
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "rbf",
+        *,
+        objective: Any = "rho",
+        optimizer: Any = "adam",
+        sampler: Any = "fixed",
+        regularization: Any = None,
+        flow: Any = None,
+        n_interpolation: Any = None,
+        image_shape: Any = None,
+        device: Any = "cpu",
+        random_state: Any = 0,
+        verbose: Any = False,
+    ) -> None:
+        self.kernel = kernel
+        self.objective = objective
+        self.optimizer = optimizer
+        self.sampler = sampler
+        self.regularization = regularization
+        self.flow = flow
+        self.n_interpolation = n_interpolation
+        self.image_shape = image_shape
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ---- parameters, those within settings and kernels too
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        params = super().get_params(deep=False)
+        if deep:
+            for name in NESTED:
+                own = settings_of(name, self._named(name))
+                params |= {f"{name}__{key}": value for key, value in own.items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        nested: dict[str, dict[str, Any]] = defaultdict(dict)
+        plain = {}
+        for key, value in params.items():
+            name, within, setting = key.partition("__")
+            if within and name in NESTED:
+                nested[name][setting] = value
+            else:
+                plain[key] = value
+        super().set_params(**plain)
+        for name, changes in nested.items():
+            setattr(self, name, with_settings(name, self._named(name), changes))
+        return self
+
+    def _named(self, name: str) -> Any:
+        """A parameter; settings without a name are those of the option that it has by default."""
+        value = getattr(self, name)
+        if name in GROUPS and isinstance(value, Mapping) and "name" not in value:
+            return {"name": signature(type(self)).parameters[name].default, **value}
+        return value
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        shown = super().__repr__(N_CHAR_MAX)
+        return f"{shown}: {self.kernel_!r}" if hasattr(self, "kernel_") else shown
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.three_d_array = False
+        return tags
+
+    # ---- the fit
+
+    def _checked(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        """What a fit is given as arrays; X as images where they are."""
+        X, y = validate_data(self, X, y, ensure_min_samples=2, **_ACCEPTED, **options)
+        return self._folded(X), y
+
+    def _folded(self, x: np.ndarray) -> np.ndarray:
+        x = np.require(x, requirements="W")  # torch warns of what it must not write to
+        if self.image_shape is not None and x.ndim == 2:
+            shape = tuple(self.image_shape)
+            if len(shape) != 3 or math.prod(shape) != x.shape[1]:
+                raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {x.shape[1]} features")
+            x = x.reshape(-1, *shape)
+        if x.ndim not in (2, 4):
+            raise ValueError(f"X has shape {x.shape}; expected (n, features) or (n, channels, height, width)")
+        return x
+
+    def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> Dataset:
+        """Fit the kernel to points and targets, (n, outputs)."""
+        image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
+        settings = {name: self._named(name) for name in NESTED}
+        self._seed_ = self._seed()
+        config = as_config(settings, len(x), image, labels is not None, self._seed_)
+        nothing = x[:0]
+        data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0])
+        self.kernel_, self.trace_, self.remarks_, self._threads = fit(config, data, bool(self.verbose))
+        self._regularization, self._dtype = config.regularization.build(), getattr(torch, config.device.dtype)
+        self._device = config.device.pick()
+        return data
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _interpolate(self, data: Dataset) -> None:
+        """Solve for the coefficients of kernel ridge regression on the points that interpolate."""
+        n, size = len(data.x_train), self.n_interpolation
+        if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
+            raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
+        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
+        with threads.restored():
+            threads.use(*self._threads)
+            mapped, compare = self.kernel_.unfolded()
+            self._points = mapped(self._tensor(data.x_train[order]))
+            targets = torch.as_tensor(data.y_train[order], device=self._device)
+            gram = compare.gram(self._points)
+            own = self.kernel_.own_regularization or self._regularization
+            self._effective = own.of(gram)
+            factor = Factored(gram).factor(self._effective)
+            w = solve_lower(factor, targets)
+            self._coefficients = solve_upper(factor, w)
+        self.scale_ = (w.square().mean(dim=0)).cpu().numpy()
+
+    def _tensor(self, x: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(x, dtype=self._dtype, device=self._device)
+
+    def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """The interpolant at x, (n, outputs), and the posterior standard deviation of each output."""
+        with threads.restored():
+            threads.use(*self._threads)
+            mapped, compare = self.kernel_.unfolded()
+            points = self._tensor(x)
+            cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
+            mean = predicted(cross, self._coefficients, None)
+            if not deviation:
+                return mean, None
+            gram, prior = compare.gram(self._points), self.kernel_.diagonal(points)
+            variance = posterior_variance(gram, cross, prior, self._effective).cpu().numpy()
+        return mean, np.sqrt(variance[:, None] * self.scale_)
+
+    def _points_of(self, X: Any) -> np.ndarray:
+        check_is_fitted(self, "kernel_")
+        return self._folded(validate_data(self, X, reset=False, **_ACCEPTED))

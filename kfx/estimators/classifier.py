@@ -1,0 +1,45 @@
+"""Classification by kernel ridge regression on one-hot targets, with a kernel learned by Kernel Flows."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from kfx.data.dataset import one_hot
+from kfx.estimators.base import KernelFlow
+
+
+class KernelFlowClassifier(ClassifierMixin, KernelFlow):
+    __doc__ = f"""Classification by kernel ridge regression on one-hot targets, with a kernel learned by Kernel Flows.
+
+    {KernelFlow.__doc__}
+    classes_ : array
+        The classes, in the order of the columns of `decision_function`.
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the kernel, and solve for the coefficients. y: (n,), two classes or more."""
+        X, y = self._checked(X, y)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y holds one class, {self.classes_[0]!r}; a classification takes two or more classes")
+        self._interpolate(self._fit(X, one_hot(labels, len(self.classes_)), labels))
+        return self
+
+    def decision_function(self, X: Any, return_std: bool = False) -> Any:
+        """What is predicted of each class, (n, classes); of two classes the second's less the first's, (n,). With
+        `return_std` also the posterior standard deviation of that."""
+        mean, deviation = self._predicted(self._points_of(X), return_std)
+        if len(self.classes_) == 2:
+            # The two targets of a point add up to 1: their difference has as much again of each one's deviation.
+            mean, deviation = mean[:, 1] - mean[:, 0], None if deviation is None else deviation.sum(axis=1)
+        return (mean, deviation) if return_std else mean
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of which most is predicted."""
+        decision = self.decision_function(X)
+        return self.classes_[(decision > 0).astype(int) if decision.ndim == 1 else decision.argmax(axis=1)]

@@ -1,0 +1,112 @@
+"""Fit a kernel to points in memory, as a run does."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from kfx.config.check import Config
+from kfx.data.dataset import Dataset
+from kfx.files import read_rows
+from kfx.flows.flowed import FlowedKernel
+from kfx.kernels.base import Kernel
+from kfx.numerics import precision, threads
+from kfx.numerics.streams import Streams
+from kfx.optimizers.loss import Evaluation
+from kfx.outcomes import Event
+from kfx.record.fitted import recorded_layers
+from kfx.record.record import Record
+from kfx.record.trace import Trace
+from kfx.running import preflight, stages
+from kfx.running.progress import Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def fit(config: Config, data: Dataset, verbose: bool) -> tuple[Kernel, pd.DataFrame, list[str], tuple[int, int]]:
+    """The kernel that a run of this config ends with on the same training points, to the last bit; its trace; what a
+    person should know of it; and the threads, of torch and of the engine, that a run evaluates with."""
+    device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
+    count = config.device.threads or threads.available()
+    preflight.check_start(config)
+    with threads.restored(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
+        machine = stages.Machine(device, dtype, count, precision.set_switches(config.device.allow_tf32))
+        tensors = stages.tensors_of(data, machine)
+        of_fit, of_evaluation = stages.threads_for(config, [data], machine)
+        threads.use(of_fit, count)
+        notes = _Notes(Path(folder))
+        record = cast(Record, notes)  # of which a start needs no more
+        task = stages.Task(config, record, machine, Streams(config.seed), [data], [tensors], of_evaluation)
+        start = stages.choose_starts(task)[0]
+        start.prepare(dtype, device)
+        optimizer = config.optimizer.build(config)
+        notes.trace = Trace(
+            notes.folder / "trace.csv",
+            start,
+            [*config.objective.columns(start), *optimizer.columns],
+            0,
+            0.0,
+            notes.remark,
+        )
+        with Rows(f"{config.kernel.name} {config.optimizer.name}", optimizer.iterations, config.objective.name) as bar:
+            notes.watch = bar if verbose else None
+            fitted = optimizer.fit(start, tensors[:2], task.streams, notes)
+        if isinstance(fitted, FlowedKernel):
+            layers = notes.layer_path.read_bytes() if notes.layer_path.is_file() else b""
+            fitted = fitted.with_layers(partial(recorded_layers, config, layers, start))
+        notes.trace.close()
+        rows = read_rows(notes.folder / "trace.csv")
+        return stages.settled(task, [fitted])[0], rows, notes.remarks, (of_evaluation, count)
+
+
+class _Notes:
+    """What a fit writes, in a folder that does not stay: it starts anew, and nobody follows it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.layer_path = folder, folder / "layers.bin"
+        self.remarks: list[str] = []
+        self.watch: Rows | None = None
+        self.trace: Trace
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        pass
+
+    def remark(self, event: Event, text: str) -> None:
+        self.remarks.append(text)
+
+    def restore(self, streams: Streams) -> None:
+        return None
+
+    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+        pass
+
+    def wants(self, iteration: int, *, final: bool = False) -> bool:
+        return False
+
+    def moved(
+        self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
+    ) -> None:
+        pass
+
+    def stopped(self, layer: int, reason: str) -> None:
+        self.remarks.append(f"the flow stopped at layer {layer}: {reason}")
+
+    def row(
+        self,
+        iteration: int,
+        evaluation: Evaluation,
+        kernel_evaluations: int,
+        *,
+        told: float | None = None,
+        events: Sequence[Event] = (),
+        diagnostics: Mapping[str, float] | None = None,
+    ) -> None:
+        row = self.trace.row(iteration, evaluation, kernel_evaluations, told, events, diagnostics or {})
+        if self.watch is not None:
+            self.watch(row)

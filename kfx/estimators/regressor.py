@@ -1,0 +1,38 @@
+"""Kernel ridge regression with a kernel learned by Kernel Flows."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from kfx.estimators.base import KernelFlow
+
+
+class KernelFlowRegressor(RegressorMixin, KernelFlow):
+    __doc__ = f"""Kernel ridge regression with a kernel learned by Kernel Flows.
+
+    {KernelFlow.__doc__}
+    `scale_`, one number an output, is the variance YᵀA⁻¹Y / N that makes the data likeliest. It is part of the standard
+    deviation of `predict(X, return_std=True)`, for ρ does not see the scale of a kernel.
+    """
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the kernel, and solve for the coefficients. y: (n,) or (n, outputs)."""
+        X, y = self._checked(X, y, multi_output=True, y_numeric=True)
+        self._is_flat = y.ndim == 1
+        self._interpolate(self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None))
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The interpolant at X, in y's shape; with `return_std` also its posterior standard deviation there."""
+        mean, deviation = self._predicted(self._points_of(X), return_std)
+        if self._is_flat:
+            mean, deviation = mean[:, 0], None if deviation is None else deviation[:, 0]
+        return (mean, deviation) if return_std else mean
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -1,0 +1,212 @@
+"""From an estimator's parameters, names, settings or objects, to the config of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from kfx.config.check import Config, typed
+from kfx.config.compose import composed, without_hydra
+from kfx.config.nodes import near
+from kfx.config.registry import OPTIONS, SECTIONS, Option, chosen, load
+from kfx.data.options import DatasetOption
+from kfx.kernels.base import Kernel
+from kfx.kernels.kernel_option import Image, KernelOption
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.options import ObjectiveOption
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kfx.data.dataset import Dataset
+
+GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
+SECTIONS_TAKEN = ("regularization", "flow")
+NESTED = (*GROUPS, *SECTIONS_TAKEN)
+"""Parameters of an estimator that have settings of their own."""
+
+_USUAL_BATCH = 100
+
+
+def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes: bool, seed: int) -> Config:
+    """The config of a run with these settings on `size` points, checked; ConfigError in one line for what is wrong.
+
+    A batch size that nobody gave is at most the number of points.
+    """
+    content = dict(_plain_usual())
+    objects: dict[str, Any] = {"dataset": _Given(size, image, has_classes)}
+    for name in NESTED:
+        value = settings.get(name)
+        if _is_object(value):
+            objects[name] = _as_option(value)
+        elif value is not None:
+            content[name] = _node(name, value)
+    if "batch_size" not in _own_settings(settings.get("sampler")) and "sampler" not in objects:
+        usual = content["sampler"].get("batch_size")
+        content["sampler"] = {**content["sampler"], "batch_size": None if usual is None else min(usual, size)}
+    for name in [name for name in objects if isinstance(objects[name], Mapping)]:
+        content[name] = {**content[name], **objects.pop(name)}
+    config = replace(typed(OmegaConf.create({**content, "seed": seed})), **objects)
+    if config.optimizer.moves_points:
+        config.flow.record_layers = True  # new points have to go through them
+    for option in config.options():
+        option.check(config)
+    return config
+
+
+def settings_of(name: str, value: Any) -> dict[str, Any]:
+    """The settings of a parameter that has some, by name: fields of an option, or a kernel's parameters. None of what
+    cannot be: that shows when it is used."""
+    if isinstance(value, Kernel):
+        return dict(value.parameters)
+    if isinstance(value, Option):
+        return {key: getattr(value, key) for key in value.fields()}
+    if isinstance(value, Regularization):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    if callable(value):
+        return {}
+    try:
+        node = _node(name, value) if value is not None else _plain_usual()[name]
+    except (ConfigError, TypeError, ValueError):
+        return {}
+    return {key: setting for key, setting in node.items() if key != "name"}
+
+
+def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
+    """The same parameter with other settings; ValueError names what it takes."""
+    known = settings_of(name, value)
+    for key in changes:
+        if key not in known:
+            raise ValueError(f"invalid parameter {name}__{key}: {name} takes {near(key, sorted(known))}")
+    if isinstance(value, Kernel):
+        return value.with_parameters(**changes)
+    if isinstance(value, (Option, Regularization)):
+        return replace(value, **changes)
+    own = _own_settings(value)
+    named = {"name": value} if isinstance(value, str) and name in GROUPS else {}
+    return {**named, **own, **changes}
+
+
+# ---- names and partial settings
+
+
+@cache
+def _usual() -> DictConfig:
+    return without_hydra(composed([]))
+
+
+def _plain_usual() -> dict[str, Any]:
+    content = OmegaConf.to_container(_usual(), resolve=True)
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}
+
+
+@cache
+def _usual_option(group: str, name: str) -> dict[str, Any]:
+    """The settings of an option, or of a preset of it, by default."""
+    if name not in OPTIONS[group]:
+        try:
+            content = OmegaConf.to_container(composed([f"{group}={name}"])[group], resolve=True)
+        except ConfigError:
+            chosen(group, group, name)
+            raise
+        assert isinstance(content, dict)
+        return {str(key): value for key, value in content.items()}
+    return dict(OPTIONS[group][name].defaults())
+
+
+def _own_settings(value: Any) -> dict[str, Any]:
+    """What a person gave beside the name."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str) or value is None or _is_object(value):
+        return {}
+    return {"value": value}  # of regularization
+
+
+def _node(name: str, value: Any) -> dict[str, Any]:
+    load()
+    if name not in GROUPS:
+        usual = _plain_usual()[name]
+        if isinstance(value, str):
+            return {**usual, "selection": value} if name == "regularization" else {**usual, name: value}
+        if not isinstance(value, Mapping) and name != "regularization":
+            raise ConfigError(f"{name}={value}: expected settings by name, as {{{', '.join(SECTIONS[name].fields())}}}")
+        return {**usual, **_own_settings(value)}
+    own = _own_settings(value)
+    option = value if isinstance(value, str) else own.pop("name", _plain_usual()[name]["name"])
+    if not isinstance(value, (str, Mapping)) or not isinstance(option, str):
+        raise ConfigError(f"{name}={value!r}: expected a name, settings with a name, or an object")
+    usual = _usual_option(name, option)
+    if isinstance(own.get("bounds"), Mapping):
+        own["bounds"] = {**usual.get("bounds", {}), **own["bounds"]}
+    return {**usual, **own}
+
+
+# ---- objects
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, (Kernel, Option, Regularization)) or callable(value)
+
+
+def _as_option(value: Any) -> Any:
+    load()
+    if isinstance(value, Kernel):
+        return _GivenKernel(value)
+    if isinstance(value, Regularization):
+        return {"value": value.value, "scale": value.scale}
+    if isinstance(value, Option):
+        return value
+    name = getattr(value, "__name__", "")  # kfx's own are known by what they go with
+    is_own = getattr(value, "__module__", "").startswith("kfx.objectives") and name in OPTIONS["objective"]
+    return OPTIONS["objective"][name]() if is_own else _GivenObjective(value)
+
+
+class _Given(DatasetOption):
+    """Points that are in memory already."""
+
+    name = "given"
+
+    def __init__(self, size: int, image: Image, has_classes: bool) -> None:
+        self.n_train, self.n_test, self.preprocess = size, None, []
+        self.image, self.has_classes, self.pool = image, has_classes, size  # type: ignore[misc]
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        raise TypeError("points that are given are not built")
+
+
+@dataclass
+class _GivenKernel(KernelOption):
+    """A kernel that is there already."""
+
+    kernel: Any = None
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return type(self.kernel).__name__
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        return self.kernel
+
+
+class _GivenObjective(ObjectiveOption):
+    """An objective that is there already."""
+
+    name = "given"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self) -> Callable[..., Any]:
+        return self.function

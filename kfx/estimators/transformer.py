@@ -1,0 +1,70 @@
+"""A learned flow as a transformer."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+from kfx.data.own import as_targets, looks_like_classes
+from kfx.estimators.base import KernelFlow
+from kfx.flows.flowed import FlowedKernel
+
+
+class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelFlow):
+    __doc__ = f"""A learned flow: points move along −∂ρ/∂X, layer after layer (Owhadi & Yoo 2019).
+
+    {KernelFlow.__doc__}
+    The optimizer is a flow: `flow_euler`, `flow_rk45` or `hybrid`. Points that it was fitted to stand where it took
+    them; others go through its layers, which are kept: two arrays of a batch's size each.
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "rbf",
+        *,
+        objective: Any = "rho",
+        optimizer: Any = "flow_euler",
+        sampler: Any = "fixed",
+        regularization: Any = None,
+        flow: Any = None,
+        image_shape: Any = None,
+        device: Any = "cpu",
+        task: Any = "auto",
+        random_state: Any = 0,
+        verbose: Any = False,
+    ) -> None:
+        super().__init__(
+            kernel,
+            objective=objective,
+            optimizer=optimizer,
+            sampler=sampler,
+            regularization=regularization,
+            flow=flow,
+            image_shape=image_shape,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.task = task
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as of `dataset=table`."""
+        X, y = self._checked(X, y, multi_output=True)
+        y, task = np.asarray(y), self.task
+        if task == "auto":
+            task = "classification" if y.ndim == 1 and looks_like_classes(y) else "regression"
+        targets = as_targets(y, task, "y")
+        self._fit(X, targets.y, targets.labels)
+        if not isinstance(self.kernel_, FlowedKernel):
+            raise ValueError(f"optimizer={self.optimizer!r}: moves no points; use flow_euler, flow_rk45 or hybrid")
+        self._n_features_out = int(np.prod(X.shape[1:]))
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Where the flow takes X, in X's shape; with `image_shape` in rows."""
+        points = self._points_of(X)
+        assert isinstance(self.kernel_, FlowedKernel)
+        moved = self.kernel_.transform(self._tensor(points)).cpu().numpy().astype(np.float64)
+        return moved if self.image_shape is None else moved.reshape(len(moved), -1)

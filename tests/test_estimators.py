@@ -1,0 +1,250 @@
+"""Kernel Flows as scikit-learn estimators."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from kfx import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer, load_run
+from kfx.config.compose import load
+from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
+from kfx.objectives import nll
+from kfx.outcomes import ConfigError
+
+FEW = {"iterations": 5}
+
+
+@parametrize_with_checks(
+    [
+        KernelFlowRegressor(optimizer=FEW),
+        KernelFlowClassifier(optimizer=FEW),
+        KernelFlowTransformer(optimizer=FEW),
+        KernelFlowRegressor(optimizer={"name": "flow_euler", **FEW}),
+    ]
+)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+# ---- the same as a run
+
+
+@pytest.fixture
+def halves(in_folder):
+    """Diabetes patients in two files."""
+    frame = load_diabetes(as_frame=True).frame
+    frame[:300].to_csv("one.csv", index=False)
+    frame[300:].to_csv("two.csv", index=False)
+    return frame[:300], frame[300:]
+
+
+SETTINGS = {
+    "adam": (["kernel.sigma=0.5"], {"kernel": {"sigma": 0.5}}),
+    "a sum": (
+        ["kernel=sum", "kernel.parts=[{name: rbf,sigma: 2.0},{name: matern,nu: 2.5}]"],
+        {"kernel": RBF(2.0) + Matern(nu=2.5)},
+    ),
+    "validation": (["regularization.selection=validation"], {"regularization": "validation"}),
+    "likelihood": (
+        ["objective=nll", "regularization.selection=trained", "regularization.value=0.1"],
+        {"objective": nll, "regularization": {"selection": "trained", "value": 0.1}},
+    ),
+    "starts": (["kernel.starts=3"], {"kernel": {"starts": 3}}),
+    "bayesian": (["optimizer=bayesian"], {"optimizer": "bayesian"}),
+    "samples": (["sampler=dynamic", "sampler.samples=2"], {"sampler": {"name": "dynamic", "samples": 2}}),
+    "flow": (["optimizer=flow_euler", "flow.record_layers=true"], {"optimizer": "flow_euler"}),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_parameters_and_predictions_are_those_of_a_run(kfx, halves, name):
+    words, settings = SETTINGS[name]
+    common = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=target", "seed=3"]
+    common += ["evaluation.save_predictions=true", "figures=false", "optimizer.iterations=6", "hydra.run.dir=r"]
+    if name == "likelihood":
+        words = [*words, "evaluation.batches=2"]
+    code, _, err = kfx("run", *common, *words)
+    assert code == 0, err
+    run = load_run("r")
+    train, test = halves
+    flow_or = KernelFlowRegressor(**settings, random_state=3).set_params(optimizer__iterations=6)
+    flow_or.fit(train.drop(columns="target").to_numpy(), train["target"])
+    assert dict(flow_or.kernel_.parameters) == dict(run.kernel.parameters), "bit for bit"
+    columns = ["iteration", "rho", "objective", "regularization", "kernel_evaluations"]
+    assert flow_or.trace_[columns].equals(run.trace[columns])
+    with np.load("r/predictions.npz") as stored:
+        expected = next(stored[key] for key in stored.files if key.startswith("trained/300/0") and key.endswith("mean"))
+    predicted = flow_or.predict(test.drop(columns="target").to_numpy())
+    assert np.array_equal(predicted, expected[:, 0]) or (name == "flow" and np.allclose(predicted, expected[:, 0]))
+
+
+def test_classes_are_those_of_a_run_on_images(kfx, in_folder):
+    digits = load_digits()
+    images = digits.images[:, None] / 16
+    parts = {"x_train": images[:200], "y_train": digits.target[:200], "x_test": images[200:300]}
+    np.savez("d.npz", **parts, y_test=digits.target[200:300])
+    words = ["dataset=arrays", "dataset.path=d.npz", "dataset.task=classification", "kernel=cnngp", "figures=false"]
+    assert kfx("run", *words, "optimizer.iterations=3", "sampler.batch_size=40", "hydra.run.dir=r")[0] == 0
+    classifier = KernelFlowClassifier("cnngp", optimizer={"iterations": 3}, sampler={"batch_size": 40})
+    classifier.fit(images[:200], digits.target[:200])
+    run = load_run("r")
+    assert dict(classifier.kernel_.parameters) == dict(run.kernel.parameters)
+    accuracy = run.evaluation.query("kernel == 'trained' and metric == 'accuracy'")["value"].iloc[0]
+    assert classifier.score(images[200:300], digits.target[200:300]) == accuracy
+    rows = KernelFlowClassifier(
+        "cnngp", optimizer={"iterations": 3}, sampler={"batch_size": 40}, image_shape=(1, 8, 8)
+    ).fit(images[:200].reshape(200, -1), digits.target[:200])
+    assert dict(rows.kernel_.parameters) == dict(classifier.kernel_.parameters)
+
+
+def test_some_points_interpolate_as_in_a_run(kfx, halves):
+    words = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=target"]
+    words += ["optimizer.iterations=2", "evaluation.n_interpolation=[50]", "figures=false", "hydra.run.dir=r"]
+    assert kfx("run", *words)[0] == 0
+    train, test = (half.drop(columns="target").to_numpy() for half in halves)
+    regressor = KernelFlowRegressor(optimizer={"iterations": 2}, n_interpolation=50).fit(train, halves[0]["target"])
+    mse = np.mean((regressor.predict(test) - halves[1]["target"]) ** 2)
+    found = load_run("r").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].iloc[0]
+    assert np.isclose(mse, found, rtol=1e-12)
+
+
+# ---- within scikit-learn
+
+
+def test_settings_of_names_mappings_and_kernels_are_searched(in_folder):
+    x, y = load_iris(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), KernelFlowClassifier(optimizer=FEW))
+    by_name = {"kernelflowclassifier__kernel": ["rbf", "laplace"], "kernelflowclassifier__kernel__sigma": [0.01, 2.0]}
+    found = GridSearchCV(pipeline, by_name, cv=3).fit(x, y)
+    assert found.best_params_["kernelflowclassifier__kernel__sigma"] == 2.0
+    assert found.best_score_ > 0.9
+    nested = KernelFlowClassifier(RBF(1.0) + Matern(1.0), optimizer="none")
+    assert nested.get_params()["kernel__1.sigma"] == 1.0
+    search = GridSearchCV(nested, {"kernel__0.sigma": [1e-3, 1.0], "optimizer__iterations": [1]}, cv=3).fit(x, y)
+    assert search.best_estimator_.kernel.parameters["0.sigma"] == search.best_params_["kernel__0.sigma"]
+    assert nested.kernel.parameters["0.sigma"] == 1.0, "the kernel that was given does not change"
+
+
+def test_clones_are_alike_and_know_nothing_of_each_other():
+    first = KernelFlowRegressor(Matern(2.0, nu=2.5), regularization=Regularization(1e-3), optimizer=FEW)
+    second = clone(first).set_params(kernel__sigma=3.0, regularization__value=1e-2, sampler__batch_size=20)
+    assert first.kernel.parameters["sigma"] == 2.0
+    assert first.regularization == Regularization(1e-3)
+    assert (second.kernel.parameters["sigma"], second.regularization.value) == (3.0, 1e-2)
+    assert second.get_params()["sampler__batch_size"] == 20
+    assert "Matern" in repr(first)
+    x, y = load_diabetes(return_X_y=True)
+    fitted = second.fit(x[:100], y[:100])
+    assert repr(fitted.kernel_) in repr(fitted)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict(x[100:]), fitted.predict(x[100:]))
+
+
+def test_the_deviation_is_that_of_a_gaussian_process_of_the_likeliest_scale():
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF as TheirRBF
+
+    x, y = load_diabetes(return_X_y=True)
+    x = StandardScaler().fit_transform(x)
+    own = KernelFlowRegressor(RBF(3.0), optimizer="none", regularization=Regularization(0.5, "absolute"))
+    mean, deviation = own.set_params(optimizer__iterations=1).fit(x[:200], y[:200]).predict(x[200:], return_std=True)
+    theirs = GaussianProcessRegressor(TheirRBF(3.0), alpha=0.5, optimizer=None).fit(x[:200], y[:200])
+    expected = theirs.predict(x[200:], return_std=True)
+    scale = y[:200] @ np.linalg.solve(theirs.kernel_(x[:200]) + 0.5 * np.eye(200), y[:200]) / 200
+    assert np.allclose(mean, expected[0], rtol=1e-8)
+    assert np.allclose(own.scale_, scale, rtol=1e-8)
+    assert np.allclose(deviation, expected[1] * scale**0.5, rtol=1e-6)
+    both = KernelFlowRegressor(RBF(3.0), optimizer="none").fit(x[:50], np.stack([y[:50], -2 * y[:50]], axis=1))
+    mean, deviation = both.predict(x[50:60], return_std=True)
+    assert mean.shape == deviation.shape == (10, 2)
+    assert np.allclose(deviation[:, 1], 2 * deviation[:, 0])
+
+
+def test_a_flow_transforms_for_another_classifier():
+    from sklearn.neighbors import KNeighborsClassifier
+
+    x, y = load_iris(return_X_y=True)
+    pipeline = make_pipeline(
+        StandardScaler(), KernelFlowTransformer(optimizer={"iterations": 100}), KNeighborsClassifier()
+    )
+    assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.9
+    flow = KernelFlowTransformer(optimizer={"iterations": 20}, flow={"step_size": 0.02}).fit(x, y)
+    assert flow.get_feature_names_out().tolist() == [f"kernelflowtransformer{i}" for i in range(4)]
+    assert not np.array_equal(flow.transform(x), x)
+    again = pickle.loads(pickle.dumps(flow))
+    assert np.array_equal(again.transform(x + 0.01), flow.transform(x + 0.01))
+    assert len(flow.trace_) == 20
+
+
+def test_deviations_of_a_decision():
+    x, y = load_iris(return_X_y=True)
+    three = KernelFlowClassifier(optimizer=FEW).fit(x[::2], y[::2])
+    decision, deviation = three.decision_function(x[1::2], return_std=True)
+    assert decision.shape == deviation.shape == (75, 3)
+    two = KernelFlowClassifier(optimizer=FEW).fit(x[:100:2], y[:100:2])
+    decision, deviation = two.decision_function(x[1:100:2], return_std=True)
+    assert decision.shape == deviation.shape == (50,)
+    assert (deviation > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"kernel": "rbff"}, "kernel.name=rbff: unknown"),
+        ({"kernel": {"name": "rbf", "sigam": 2}}, "kernel.sigam: unknown key"),
+        ({"kernel": {"name": "rbf", "sigma": -2}}, "kernel.sigma=-2.0: expected a number > 0"),
+        ({"kernel": "cnngp"}, "kernel=cnngp: it takes images"),
+        ({"optimizer": {"iterations": 0}}, "optimizer.iterations=0: expected a whole number"),
+        ({"sampler": {"batch_size": 99999}}, "sampler.batch_size=99999"),
+        ({"optimizer": "flow_euler", "kernel": "nngp", "flow": 3}, "flow=3: expected settings by name"),
+        ({"regularization": "trained"}, "regularization.selection=trained"),
+        ({"objective": 3}, "objective=3: expected a name"),
+        ({"device": {"name": "cpu", "dtype": "int8"}}, "device.dtype=int8"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(settings, expected):
+    x, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ConfigError) as raised:
+        KernelFlowRegressor(**settings).fit(x[:50], y[:50])
+    assert expected in str(raised.value)
+
+
+def test_values_that_cannot_be_are_refused():
+    x, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ValueError, match=r"invalid parameter kernel__sigam: kernel takes .*sigma"):
+        KernelFlowRegressor().set_params(kernel__sigam=2)
+    with pytest.raises(ValueError, match="n_interpolation=99"):
+        KernelFlowRegressor(n_interpolation=99, optimizer=FEW).fit(x[:50], y[:50])
+    with pytest.raises(ValueError, match=r"image_shape=\(1, 3, 3\)"):
+        KernelFlowRegressor(image_shape=(1, 3, 3)).fit(x[:50], y[:50])
+    with pytest.raises(ValueError, match="moves no points"):
+        KernelFlowTransformer(optimizer={"name": "adam", "iterations": 1}).fit(x[:50], y[:50])
+
+
+def test_a_fit_leaves_threads_and_random_numbers_as_they_were():
+    import torch
+
+    x, y = load_diabetes(return_X_y=True)
+    before = torch.get_num_threads(), torch.get_rng_state()
+    KernelFlowRegressor(CNNGP(Sequential(Conv2d(2), ReLU(), Conv2d((1, 4)))), optimizer=FEW, image_shape=(1, 2, 5)).fit(
+        x, y
+    )
+    assert torch.get_num_threads() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_the_splits_of_a_run_can_be_had(in_folder):
+    """What `kfx run dataset=diabetes` trains on is `dataset.build` by its stream of the seed."""
+    config = load(["dataset=diabetes", "seed=5"])
+    data = config.dataset.build(Streams(5)["data"])
+    assert data.x_train.shape == (342, 10)
