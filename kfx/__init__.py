@@ -6,16 +6,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-__all__ = ["KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer", "__version__", "load_run"]
+_HOMES = {
+    **dict.fromkeys(("Run", "Sweep", "compare", "load_run", "run", "sweep"), "kfx.interactive"),
+    **dict.fromkeys(("KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer"), "kfx.estimators"),
+    **dict.fromkeys(("ConfigError", "DataError", "KfxError", "NumericalError", "RunError"), "kfx.outcomes"),
+}
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "KernelFlowClassifier",
+    "KernelFlowRegressor",
+    "KernelFlowTransformer",
+    "KfxError",
+    "NumericalError",
+    "Run",
+    "RunError",
+    "Sweep",
+    "__version__",
+    "compare",
+    "load_run",
+    "run",
+    "sweep",
+]
 
 if TYPE_CHECKING:
     from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer
-    from kfx.record.reading import load_run
-
-_HOMES = {
-    "load_run": "kfx.record.reading",
-    **dict.fromkeys(("KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer"), "kfx.estimators"),
-}
+    from kfx.interactive import Run, Sweep, compare, load_run, run, sweep
+    from kfx.outcomes import ConfigError, DataError, KfxError, NumericalError, RunError
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 
 
 class Status(StrEnum):
@@ -92,6 +93,14 @@ class NumericalError(KfxError):
     def __init__(self, event: Event, detail: str) -> None:
         super().__init__(f"{event}: {detail}")
         self.event, self.detail = event, detail
+
+
+class RunError(KfxError):
+    """A run failed; its record, in `directory`, says why, as this does."""
+
+    def __init__(self, message: str, directory: Path) -> None:
+        super().__init__(message)
+        self.directory = directory
 
 
 class CheckpointError(KfxError):

@@ -70,7 +70,7 @@ def run(words: Sequence[str]) -> int:
     from hydra._internal.utils import get_args_parser
 
     from kfx.config import compose, registry
-    from kfx.config.check import check
+    from kfx.running.sweep import BASIC_SWEEPER
 
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
@@ -88,53 +88,21 @@ def run(words: Sequence[str]) -> int:
     if typed.help:
         first = next(compose.combinations(parsed.overrides, True))
         return _help(first, parsed.config_dir, typed.smoke)
-    overrides = list(compose.combinations(parsed.overrides, parsed.multirun))
-    composed = [compose.composed(each, parsed.config_dir, smoke=typed.smoke) for each in overrides]
-    for raw in composed:
-        compose.check_hydra(raw.hydra)
-    jobs = [check(raw) for raw in composed]
+    from kfx.running.prepared import prepare
+
+    prepared = prepare(parsed.overrides, parsed.config_dir, is_sweep=parsed.multirun, smoke=typed.smoke)
     if typed.smoke and not parsed.multirun:  # last, whatever the order of words
-        typed.words += compose.smoke_words(composed[0])
+        typed.words += compose.smoke_words(prepared.composed[0])
         typed.smoke = False
     if parsed.cfg is not None or parsed.info:
         return _hand_over(typed, parsed.config_dir)
-
-    from kfx.running import preflight
-
-    preflight.check(jobs)
-    shared = composed[0].hydra
-    if parsed.multirun:
-        shared = _of_sweep(parsed.overrides, parsed.config_dir)
-        compose.check_subfolders([raw.hydra for raw in composed])
-    key = "sweep" if parsed.multirun else "run"
-    folder = Path(compose.text_at(shared, f"{key}.dir"))
-    preflight.check_disk(jobs, folder)
-    preflight.make_folder(f"hydra.{key}.dir", folder, resume=jobs[0].resume)
-    typed.words.append(f"hydra.{key}.dir={compose.quoted(str(folder))}")  # the time in its name must not pass on
+    folder = prepared.make_folder()
+    typed.words.append(f"{prepared.key}={compose.quoted(str(folder))}")  # the time in its name must not pass on
     if not parsed.multirun:
         return _hand_over(typed, parsed.config_dir)
-    if shared.sweeper._target_ != _BASIC_SWEEPER:  # it draws its own jobs while it runs
+    if prepared.shared.sweeper._target_ != BASIC_SWEEPER:  # it draws its own jobs while it runs
         return _sweep(typed, parsed.config_dir, folder, None)
-
-    from kfx.record.identity import identity
-
-    identities = [identity(raw, job) for raw, job in zip(composed, jobs, strict=True)]
-    return _sweep(typed, parsed.config_dir, folder, list(zip(overrides, identities, strict=True)))
-
-
-def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> Any:
-    """Hydra's own node, from which it starts a sweep: no job need have seen it."""
-    from kfx.config import compose
-
-    try:
-        shared = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
-            "a sweep too, key=choice(value))"
-        ) from error
-    compose.check_hydra(shared)
-    return shared
+    return _sweep(typed, parsed.config_dir, folder, prepared.identities())
 
 
 def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -176,9 +144,6 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
         print()
     print("kfx list experiment shows the experiments for +experiment=NAME.")
     return 0
-
-
-_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def _sweep(typed: _Typed, config_dir: str | None, folder: Path, jobs: list[tuple[list[str], str]] | None) -> int:

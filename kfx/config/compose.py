@@ -6,12 +6,14 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -33,19 +35,37 @@ def run_name(choices: DictConfig) -> str:
     return choices.get("experiment") or "-".join(str(choices.get(g)) for g in ("dataset", "kernel", "optimizer"))
 
 
-def prepare() -> None:
-    """Give Hydra the options with their defaults, the sections, and the one resolver that the config files use."""
+def prepare() -> list[tuple[str | None, str]]:
+    """Give Hydra the options with their defaults, the sections, and the one resolver that the config files use; what of
+    it was new, as group and name."""
     registry.load()
     OmegaConf.register_new_resolver("kfx.run_name", run_name, replace=True)
     store, known = ConfigStore.instance(), ConfigStore.instance().repo
+    new: list[tuple[str | None, str]] = []
     for group, options in OPTIONS.items():
         for name, option in options.items():
             if f"{name}.yaml" not in known.get(group, {}):
                 store.store(name, option.defaults(), group=group, provider="kfx")
-    if "sections.yaml" in known:
-        return
-    sections = {name: schema.defaults() for name, schema in SECTIONS.items() if name}
-    store.store("sections", {**SECTIONS[""].defaults(), **sections}, provider="kfx")
+                new.append((group, name))
+    if "sections.yaml" not in known:
+        sections = {name: schema.defaults() for name, schema in SECTIONS.items() if name}
+        store.store("sections", {**SECTIONS[""].defaults(), **sections}, provider="kfx")
+        new.append((None, "sections"))
+    return new
+
+
+@contextmanager
+def prepared() -> Iterator[None]:
+    """Within the block Hydra has what `prepare` gives it; afterwards it is as it was."""
+    new = prepare()
+    try:
+        yield
+    finally:
+        repo = ConfigStore.instance().repo
+        for group, name in new:
+            del (repo if group is None else repo[group])[f"{name}.yaml"]
+            if group is not None and not repo[group]:
+                del repo[group]
 
 
 def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]]:
@@ -145,8 +165,12 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
     if search_path is not None:
         _check_own(Path(search_path))
     extra = [f"hydra.searchpath=[{quoted(f'file://{Path(search_path).resolve()}')}]"] if search_path else []
-    with initialize_config_dir(str(config_folder()), version_base="1.3"):
-        return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
+    before, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        with initialize_config_dir(str(config_folder()), version_base="1.3"):
+            return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
+    finally:
+        GlobalHydra.instance().hydra = before  # a program that has a Hydra of its own goes on with it
 
 
 def _check_own(folder: Path) -> None:

@@ -185,7 +185,7 @@ class Option:
     name: ClassVar[str] = ""
     description: ClassVar[str] = ""
     origin: ClassVar[str] = "kfx"
-    """`kfx`, the distribution that brings it and its version, or a plugin's file name."""
+    """`kfx`, the distribution that brings it and its version, a plugin's file name, or where in Python it was made."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Further overrides under which a run with it ends in seconds, for smoke tests."""
 
@@ -237,7 +237,8 @@ def option(group: str, name: str, description: str) -> Callable[[type[T]], type[
         if name in OPTIONS[group]:
             raise ConfigError(f"{group}={name}: is there already, from {OPTIONS[group][name].origin}; rename it")
         made = dataclass(cls)
-        made.group, made.name, made.description, made.origin = group, name, description, _origin
+        made.group, made.name, made.description = group, name, description
+        made.origin = _origin if _origin != "kfx" or cls.__module__.startswith("kfx.") else cls.__module__
         _check_fields(made)
         OPTIONS[group][name] = made
         return made

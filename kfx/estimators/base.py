@@ -179,7 +179,7 @@ class KernelFlow(BaseEstimator):
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
-        with threads.restored():
+        with threads.borrowed():
             threads.use(*self._threads)
             mapped, compare = self.kernel_.unfolded()
             self._points = mapped(self._tensor(data.x_train[order]))
@@ -197,7 +197,7 @@ class KernelFlow(BaseEstimator):
 
     def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """The interpolant at x, (n, outputs), and the posterior standard deviation of each output."""
-        with threads.restored():
+        with threads.borrowed():
             threads.use(*self._threads)
             mapped, compare = self.kernel_.unfolded()
             points = self._tensor(x)

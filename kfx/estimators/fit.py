@@ -35,7 +35,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> tuple[Kernel, pd.DataFr
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
-    with threads.restored(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
+    with threads.borrowed(), precision.restored(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = stages.Machine(device, dtype, count, precision.set_switches(config.device.allow_tf32))
         tensors = stages.tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.check import Config, typed
-from kfx.config.compose import composed, without_hydra
+from kfx.config.compose import composed, prepared, without_hydra
 from kfx.config.nodes import near
 from kfx.config.registry import OPTIONS, SECTIONS, Option, chosen, load
 from kfx.data.options import DatasetOption
@@ -97,7 +97,8 @@ def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
 
 @cache
 def _usual() -> DictConfig:
-    return without_hydra(composed([]))
+    with prepared():
+        return without_hydra(composed([]))
 
 
 def _plain_usual() -> dict[str, Any]:
@@ -111,7 +112,8 @@ def _usual_option(group: str, name: str) -> dict[str, Any]:
     """The settings of an option, or of a preset of it, by default."""
     if name not in OPTIONS[group]:
         try:
-            content = OmegaConf.to_container(composed([f"{group}={name}"])[group], resolve=True)
+            with prepared():
+                content = OmegaConf.to_container(composed([f"{group}={name}"])[group], resolve=True)
         except ConfigError:
             chosen(group, group, name)
             raise

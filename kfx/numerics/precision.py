@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +40,25 @@ def set_switches(allow_tf32: bool) -> dict[str, Any]:
         "torch.backends.cudnn.allow_tf32": allow_tf32,
         "jax_default_matmul_precision": jax_precision,
     }
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """After the block the switches are as they were before it."""
+    name = "JAX_DEFAULT_MATMUL_PRECISION"
+    modules: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    allowed, chosen = [module.allow_tf32 for module in modules], os.environ.get(name)
+    of_jax = sys.modules["jax"].config.jax_default_matmul_precision if "jax" in sys.modules else None
+    try:
+        yield
+    finally:
+        for module, before in zip(modules, allowed, strict=True):
+            module.allow_tf32 = before
+        os.environ.pop(name, None)
+        if chosen is not None:
+            os.environ[name] = chosen
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update("jax_default_matmul_precision", of_jax)
 
 
 def pick_device(name: str) -> torch.device:

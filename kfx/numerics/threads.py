@@ -8,6 +8,7 @@ nothing else runs. The command sets GOMP_SPINCOUNT=1000, about 20 µs, unless th
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,9 +57,18 @@ def use(count: int, engine: int | None = None) -> None:
     _settle()
 
 
+_turn = threading.RLock()
+
+
 @contextmanager
-def restored() -> Iterator[None]:
-    """After the block there are as many threads as before it."""
+def borrowed() -> Iterator[None]:
+    """A block that sets threads, which belong to the process: one at a time, and afterwards they are as before."""
+    with _turn, _restored():
+        yield
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
     global _engine
     before = torch.get_num_threads(), _engine
     with threadpool_limits(limits=None):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,7 @@ from matplotlib.figure import Figure
 
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
+from kfx.outcomes import ConfigError
 from kfx.record.reading import Run
 
 # Told apart with protanopia and deuteranopia too (Okabe & Ito 2008), their yellow left out: it is faint on white.
@@ -36,8 +40,26 @@ _GRID: dict[Any, Any] = {
 }
 
 
+_given: ContextVar[Axes | None] = ContextVar("axes", default=None)
+
+
+@contextmanager
+def on(axes: Axes | None) -> Iterator[None]:
+    """Within the block a figure of one pair of axes is drawn on these, where they are given."""
+    token = _given.set(axes)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
 def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """A figure ready to be saved, and its axes in reading order."""
+    """A figure ready to be saved, and its axes in reading order. ConfigError where it is to be drawn on given axes and
+    has several."""
+    if (given := _given.get()) is not None:
+        if rows * columns > 1:
+            raise ConfigError(f"ax: this picture has {rows * columns} pairs of axes of its own; leave ax out")
+        return cast(Figure, given.get_figure(root=True)), [given]
     with rc_context({**_STYLE, **_GRID}):
         picture = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
         FigureCanvasAgg(picture)
@@ -72,7 +94,9 @@ def set_title(axes: Axes, run: Run, *more: str) -> None:
 def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
     """A legend under the axes, off the data."""
     handles, labels = axes.get_legend_handles_labels()
-    if handles:
+    if handles and _given.get() is not None:
+        axes.legend(handles, labels, fontsize=8, frameon=False)
+    elif handles:
         columns = max(min(len(handles), most, 80 // (max(map(len, labels)) + 8)), 1)
         picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 

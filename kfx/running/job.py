@@ -64,26 +64,12 @@ def start(
 
 
 def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequence[Path]) -> int:
-    """Run into `own`, or with `resume=true` stand back for an earlier run of the same identity; retry failures."""
-    checked, mine = check(raw), ""
+    """`attempted` for a command: its exit code, and errors in words."""
     try:
-        mine = identity(raw, checked)
-        found = earlier(mine, roots) if checked.resume else None
-        if found is not None:
-            _drop_if_empty(own)
-            if found.status == Status.COMPLETED:
-                return _completed_already(found.directory)
-            try:
-                return resume(found.directory)
-            except CompletedError:  # by another process, since it was found
-                return _completed_already(found.directory)
-        for left in range(checked.retries, -1, -1):
-            code = run(raw, own, overrides, replace_failed=checked.resume or left < checked.retries)
-            if code in (0, *INTERRUPTED) or not left:
-                return code
-            say(f"kfx: trying again, {left} {'retry' if left == 1 else 'retries'} left")
+        return attempted(raw, own, overrides, roots)[0]
     except HeldError as error:
-        if checked.resume and error.identity == mine:  # whoever holds it does the work
+        checked = check(raw)
+        if checked.resume and error.identity == identity(raw, checked):  # whoever holds it does the work
             say(f"kfx: all is well, the same run is under way: {error}")
             return 0
         say(f"kfx: {error}")
@@ -94,7 +80,27 @@ def attempt(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequenc
     except OSError as error:  # before the record could be opened
         say(f"kfx: {Event.STORAGE}: {Event.STORAGE.help} ({error})")
         return 1
-    return 1
+
+
+def attempted(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Sequence[Path]) -> tuple[int, Path]:
+    """Run into `own`, or with `resume=true` stand back for an earlier run of the same identity; retry failures. The
+    exit code, and where the run is."""
+    checked = check(raw)
+    found = earlier(identity(raw, checked), roots) if checked.resume else None
+    if found is not None:
+        _drop_if_empty(own)
+        if found.status == Status.COMPLETED:
+            return _completed_already(found.directory), found.directory
+        try:
+            return resume(found.directory), found.directory
+        except CompletedError:  # by another process, since it was found
+            return _completed_already(found.directory), found.directory
+    for left in range(checked.retries, -1, -1):
+        code = run(raw, own, overrides, replace_failed=checked.resume or left < checked.retries)
+        if code in (0, *INTERRUPTED) or not left:
+            break
+        say(f"kfx: trying again, {left} {'retry' if left == 1 else 'retries'} left")
+    return code, own
 
 
 def _drop_if_empty(folder: Path) -> None:

@@ -69,7 +69,7 @@ class CoresLauncher(Launcher):
         jobs = [self._job(folder, initial_job_idx + i, list(words)) for i, words in enumerate(job_overrides)]
         for job in jobs:
             job["of"] = initial_job_idx + len(jobs)
-        _Pool(self.n_jobs, jobs).run()
+        Pool(self.n_jobs, jobs).run()
         return [self._returned(Path(job["directory"]), job["overrides"]) for job in jobs]
 
     def _job(self, folder: Path, number: int, words: list[str]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class CoresLauncher(Launcher):
         return done
 
 
-class _Pool:
+class Pool:
     """Worker processes and the jobs that wait for them."""
 
     def __init__(self, size: int, jobs: Sequence[dict[str, Any]]) -> None:

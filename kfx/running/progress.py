@@ -6,11 +6,14 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
+
+from kfx.running import notebook
 
 _LINES = 10  # plain log lines for a whole run, and at most one every few seconds beside them
 _SECONDS = 15.0
@@ -34,7 +37,7 @@ class Waiting:
 
     def __init__(self, label: str, moment: float = 2.0) -> None:
         self.label = label
-        self._timer = threading.Timer(moment, lambda: say(f"{label} …"))
+        self._timer = threading.Timer(moment, copy_context().run, (say, f"{label} …"))
         self._timer.daemon = True
 
     def __enter__(self) -> None:
@@ -48,9 +51,41 @@ class Waiting:
             say(f"{self.label}: {seconds:.0f} s")
 
 
+class Audience(StrEnum):
+    """Who is told of the progress of a run."""
+
+    COMMAND = "command"
+    """A terminal, or a log: lines on the error stream, results on the output."""
+    PYTHON = "python"
+    """A person in Python: the same without results, which the caller has; bars where a notebook shows them."""
+    NOBODY = "nobody"
+
+
+_audience: ContextVar[Audience] = ContextVar("audience", default=Audience.COMMAND)
+
+
+@contextmanager
+def told_to(audience: Audience) -> Iterator[None]:
+    """Within the block, progress and results are for this audience."""
+    token = _audience.set(audience)
+    try:
+        yield
+    finally:
+        _audience.reset(token)
+
+
 def say(line: str) -> None:
     """One line to a person, on the error stream, so that results on the output stay clean."""
-    print(line, file=sys.stderr, flush=True)
+    if _audience.get() != Audience.NOBODY:
+        in_notebook = _audience.get() == Audience.PYTHON and notebook.is_here()  # which shows errors in red
+        print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
+
+
+def tell(results: Sequence[str]) -> None:
+    """What a run came to, a line each, on the output."""
+    if _audience.get() == Audience.COMMAND:
+        for line in results:
+            print(line)
 
 
 class Steps:
@@ -62,7 +97,10 @@ class Steps:
         self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if _audience.get() == Audience.PYTHON and notebook.is_here():
+            self._bar = notebook.Bar()
+            self._task = self._bar.add_task(self.label, total=self.total)
+        elif sys.stderr.isatty() and _audience.get() != Audience.NOBODY:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -19,7 +19,7 @@ from kfx.record.record import Record
 from kfx.running import stages
 from kfx.running.assess import assess
 from kfx.running.closing import closing_lines, relative
-from kfx.running.progress import say
+from kfx.running.progress import say, tell
 from kfx.running.signals import Terminated, stoppable, undisturbed
 
 
@@ -101,8 +101,7 @@ def _recorded(
             say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
     _draw(config, record)
     _report(config, record)
-    for line in closing_lines(config, record.metrics, record.directory):
-        print(line)  # results are for standard output, progress is not
+    tell(closing_lines(config, record.metrics, record.directory))
     return code
 
 

@@ -16,6 +16,7 @@ from kfx.outcomes import Status
 from kfx.record.lock import is_held
 from kfx.record.search import Found, metrics_in, runs_below
 
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 COLUMNS = ("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory")
 
 

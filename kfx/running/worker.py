@@ -18,7 +18,7 @@ from kfx.config import compose, registry
 from kfx.outcomes import KfxError
 from kfx.running import terminal
 from kfx.running.job import attempt
-from kfx.running.progress import numbered, say
+from kfx.running.progress import Audience, numbered, say, told_to
 from kfx.running.signals import INTERRUPTED
 
 
@@ -62,7 +62,8 @@ def _done(job: dict[str, Any]) -> int:
     compose.prepare()
     raw = OmegaConf.create(job["config"])
     assert isinstance(raw, DictConfig)
-    return attempt(raw, Path(job["directory"]), job["overrides"], [Path(root) for root in job["roots"]])
+    with told_to(Audience(job.get("audience", Audience.COMMAND))):
+        return attempt(raw, Path(job["directory"]), job["overrides"], [Path(root) for root in job["roots"]])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,8 @@
+"""kfx from Python and notebooks: run, sweep, compare, and runs that show themselves."""
+
+from __future__ import annotations
+
+from kfx.interactive.runs import Sweep, compare, run, sweep
+from kfx.interactive.shown import Run, load_run
+
+__all__ = ["Run", "Sweep", "compare", "load_run", "run", "sweep"]

@@ -1,0 +1,88 @@
+"""A recorded run that draws its pictures and shows itself in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kfx.config.check import typed
+from kfx.files import write_whole
+from kfx.outcomes import ConfigError, Status
+from kfx.record import reading
+from kfx.running.closing import closing_lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class Run(reading.Run):
+    """A recorded run: `directory`, `config`, `metrics`, `trace`, `evaluation`, `kernel`; and its pictures and page."""
+
+    def plot(self, name: str = "rho", ax: Axes | None = None) -> Figure:
+        """One of its pictures, drawn from the record; on axes of one's own, where the picture is of one.
+
+        ConfigError for a name that is none, and for a picture that the record has no data for.
+        """
+        from kfx import plots
+
+        if name not in plots.FIGURES:
+            raise ConfigError(f"plot({name!r}): expected one of {', '.join(plots.FIGURES)}")
+        drawn = plots.one(self, name, ax)
+        if drawn is None:
+            raise ConfigError(f"plot({name!r}): {self.directory} has no data for it")
+        _show_figures()
+        return drawn
+
+    def report(self) -> Path:
+        """Write its page, `report.html`: numbers, pictures and tables in one file."""
+        from kfx.report import run_page
+
+        path = self.directory / "report.html"
+        write_whole(path, run_page.page([self.directory]))
+        return path
+
+    def summary(self) -> list[str]:
+        """What the command prints at its end, a line each."""
+        return closing_lines(typed(self.config), self.metrics, self.directory)
+
+    def __repr__(self) -> str:
+        return f"Run({self.directory}: {self.metrics['status']})"
+
+    def _repr_html_(self) -> str:
+        if self.metrics["status"] != Status.COMPLETED:
+            reason = self.metrics.get("reason", "")
+            return f"<p>{escape(repr(self))} {escape(str(reason))}</p>"
+        pairs = [(line[:11].strip(), line[12:]) for line in self.summary()]
+        style = 'style="text-align: left; vertical-align: top; font-family: monospace"'
+        rows = [f"<tr><th {style}>{escape(head)}</th><td {style}>{escape(text)}</td></tr>" for head, text in pairs]
+        picture = self.directory / "figures" / "evaluation.png"
+        shown = ""
+        if picture.is_file():
+            data = base64.b64encode(picture.read_bytes()).decode()
+            shown = f'<img alt="evaluation" style="max-width: 32em" src="data:image/png;base64,{data}">'
+        return f"<table>{''.join(rows)}</table>{shown}"
+
+
+def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
+    """Read a run directory: `.config`, `.metrics`, `.trace`, `.evaluation`, `.kernel`, `.plot(name)`, `.report()`.
+
+    plugins: files with the options that `.kernel` needs, where the run was made with some. A row that a killed run left
+    half-written is dropped. FileNotFoundError where there is no run; RecordError where a file of it is damaged.
+    """
+    found = reading.load_run(path, plugins)
+    return Run(*(getattr(found, item.name) for item in fields(found)))
+
+
+def _show_figures() -> None:
+    """Have a notebook show figures that pyplot has not made."""
+    shell = sys.modules.get("IPython")
+    if shell is not None and (here := shell.get_ipython()) is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(here, {"png"})
