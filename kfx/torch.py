@@ -1,0 +1,167 @@
+"""kfx's kernels and objectives within torch's autograd: their derivatives are the exact pullbacks, nothing is taped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from kfx.kernels.base import Kernel
+from kfx.kernels.space import Space
+from kfx.numerics.arrays import Vector, as_kind
+from kfx.numerics.regularization import Regularization
+from kfx.objectives import rho
+
+__all__ = ["KernelModule", "gram", "objective_loss", "rho_loss"]
+
+
+def gram(
+    kernel: Kernel | KernelModule,
+    x: torch.Tensor,
+    y: torch.Tensor | None = None,
+    *,
+    parameters: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """K(x, x), or K(x, y): with gradients to the points and to `parameters`, as far as they require them.
+
+    kernel: a kernel, or a module of one, whose parameters are then those. x, y: (n, features) or (n, channels, height,
+    width). parameters: in place of `kernel.flat`, in the order of `kernel.names`. The backward pass is the kernel's
+    pullback: of a CNNGP it computes the matrix again, tile by tile, and keeps nothing in between. A gradient through
+    K(x, y) takes that of K(z, z), z the points of both.
+    """
+    if isinstance(kernel, KernelModule):
+        if parameters is not None:
+            raise ValueError("parameters: a KernelModule brings its own; leave them out")
+        return gram(kernel.base, x, y, parameters=kernel.flat)
+    own = torch.as_tensor(kernel.flat) if parameters is None else parameters
+    if y is None:
+        return _Gram.apply(kernel, own, x)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (own, x, y)):
+        return _Gram.apply(kernel, own, torch.cat([x, y.to(x)]))[: len(x), len(x) :]
+    with torch.no_grad():
+        return _with(kernel, own).gram(x, y)
+
+
+class _Gram(torch.autograd.Function):
+    """K(x, x) by `Kernel.pullback`."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        own = _with(kernel, parameters)
+        ctx.shape, ctx.like = parameters.shape, parameters.new_empty(0)
+        if not any(ctx.needs_input_grad):
+            return own.gram(x)
+        result, ctx.pull = own.pullback(x)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:
+        symmetric = (cotangent + cotangent.mT) / 2  # the derivative of a symmetric matrix sees no more
+        to_points = None
+        if ctx.needs_input_grad[2]:
+            slope, to_points = ctx.pull(symmetric, inputs=True)
+        else:
+            slope = ctx.pull(symmetric)
+        return None, as_kind(slope, ctx.like).reshape(ctx.shape), to_points
+
+
+def _with(kernel: Kernel, parameters: torch.Tensor) -> Kernel:
+    flat: Vector = kernel.flat
+    if parameters.shape != tuple(flat.shape):
+        names = ", ".join(kernel.names[:4]) + (", …" if len(kernel.names) > 4 else "")
+        raise ValueError(f"parameters has shape {tuple(parameters.shape)}; expected ({len(flat)},): {names}")
+    return kernel.with_flat(as_kind(parameters.detach(), flat))
+
+
+class KernelModule(nn.Module):
+    """A kernel as a torch module: its trainable parameters are one vector, `coordinates`, for any optimizer of torch's.
+
+    space: `log` moves the logarithms of those that cannot be negative, `raw` the parameters. Bounds are not kept.
+    `module(x)` and `module(x, y)` are Gram matrices; `module.kernel` is the kernel as it stands.
+    """
+
+    def __init__(self, kernel: Kernel, space: str = "log") -> None:
+        super().__init__()
+        if space not in ("log", "raw"):
+            raise ValueError(f"space={space!r}: expected log or raw")
+        self.base = kernel
+        found = Space(space, kernel.bounds)
+        self.is_logged: torch.Tensor
+        self.register_buffer("is_logged", torch.as_tensor(found.is_logged))
+        self.coordinates = nn.Parameter(torch.as_tensor(found.to_coordinates(kernel.flat)).clone())
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """The parameters, in the order of `kernel.names`."""
+        harmless = torch.where(self.is_logged, self.coordinates, torch.zeros_like(self.coordinates))
+        return torch.where(self.is_logged, harmless.exp(), self.coordinates)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel with its present parameters."""
+        return _with(self.base, self.flat)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return gram(self, x, y)
+
+    def extra_repr(self) -> str:
+        return repr(self.kernel)
+
+
+def objective_loss(
+    objective: Callable[..., tuple[float, Any]],
+    gram: Any,
+    y: torch.Tensor,
+    sample_size: int,
+    regularization: float | Regularization | None = None,
+) -> torch.Tensor:
+    """An objective of `kfx.objectives` of any Gram matrix in torch, differentiable by its cotangent; a scalar, float64.
+
+    gram: (n, n), the sample's points first; a tensor, or what has `to_dense`, as GPyTorch's lazy matrices. It may come
+    from any differentiable features. y: (n,) or (n, outputs), without gradients. sample_size: N_c, 1 ≤ N_c < n.
+    regularization: λ; a number is absolute, None is kfx's usual 1e-4, centered. NumericalError where it cannot be had.
+    """
+    if not isinstance(gram, torch.Tensor) and hasattr(gram, "to_dense"):
+        gram = gram.to_dense()
+    if not isinstance(gram, torch.Tensor) or gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+        raise ValueError(f"gram: expected a square matrix, got {tuple(getattr(gram, 'shape', ())) or gram!r}")
+    if y.requires_grad:
+        raise ValueError("y requires gradients, which an objective does not give; pass y.detach()")
+    own = Regularization() if regularization is None else regularization
+    return _Objective.apply(objective, (gram + gram.mT) / 2, y, sample_size, own)
+
+
+def rho_loss(
+    gram: Any, y: torch.Tensor, sample_size: int, regularization: float | Regularization | None = None
+) -> torch.Tensor:
+    """ρ of any Gram matrix in torch (Owhadi & Yoo 2019, eq. 3.4), to be minimised; see `objective_loss`."""
+    return objective_loss(rho, gram, y, sample_size, regularization)
+
+
+class _Objective(torch.autograd.Function):
+    """objective(Θ), whose derivative is G."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        objective: Callable[..., tuple[float, Any]],
+        gram: torch.Tensor,
+        y: torch.Tensor,
+        sample_size: int,
+        regularization: float | Regularization,
+    ) -> torch.Tensor:
+        wanted = ctx.needs_input_grad[1]
+        value, cotangent = objective(gram.detach(), y, sample_size, regularization, wanted)
+        if wanted:
+            ctx.save_for_backward(cotangent.to(gram))
+        return torch.tensor(value, dtype=torch.float64, device=gram.device)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[None, torch.Tensor, None, None, None]:
+        (cotangent,) = ctx.saved_tensors
+        return None, cotangent * slope.to(cotangent), None, None, None
