@@ -192,3 +192,34 @@ def test_pictures_of_a_run_are_files_that_show_something(kfx, in_folder):
         assert len(np.unique((pixels * 8).astype(int).reshape(-1, 3), axis=0)) > 4, "more than an empty page"
         border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
         assert (border > 0.98).all(), "nothing is cut off at the edge"
+
+
+def test_pictures_for_papers_have_a_columns_width_small_text_and_no_titles(kfx, in_folder):
+    import kfx as package
+
+    run = package.run(["optimizer.iterations=4", "sampler.batch_size=40", "hydra.run.dir=r"], progress=False)
+    screen, paper = run.plot("rho"), run.plot("rho", style="paper")
+    assert screen.get_figwidth() == 6.4
+    assert paper.get_figwidth() == 3.25
+    assert screen.axes[0].get_title()
+    assert not paper.axes[0].get_title()
+    assert paper.axes[0].xaxis.label.get_fontsize() == 8
+    assert run.plot("precision", style="paper").get_figwidth() == 6.75, "two panels take the page"
+    assert kfx("plot", "r", "--style", "paper", "--format", "pdf")[0] == 0
+    assert b"/Type3" not in (in_folder / "r/figures/rho.pdf").read_bytes(), "fonts that journals take"
+    code, _, err = kfx("plot", "r", "--style", "poster")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "expected one of screen, paper" in err
+
+
+def test_comparisons_are_written_in_markdown_and_drawn_for_papers(kfx, in_folder):
+    import kfx as package
+
+    words = ["optimizer=none,adam", "seed=0,1", "optimizer.iterations=3", "sampler.batch_size=40", "figures=false"]
+    package.sweep([*words, "hydra.sweep.dir=s"], progress=False)
+    out = ("--markdown", "t.md", "--figure", "t.pdf", "--style", "paper")
+    assert kfx("compare", "s", "--by", "optimizer", "--metric", "mse", *out)[0] == 0
+    lines = (in_folder / "t.md").read_text().splitlines()
+    assert [line.count("|") for line in lines[-4:]] == [8] * 4
+    assert lines[-2].startswith("| adam | 2 | ")
+    assert (in_folder / "t.pdf").stat().st_size > 1000

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:
     """Register the command."""
-    compare = commands.add_parser("compare", help="one table of many runs: mean and deviation over seeds")
+    compare = commands.add_parser("compare", help="one table of many runs, as CSV, LaTeX, Markdown")
     compare.add_argument("paths", nargs="+", type=Path, help="runs, sweeps, or folders of them")
     compare.add_argument("--by", default="kernel,optimizer", help="keys whose values make the rows")
     compare.add_argument("--metric", default="accuracy", help="accuracy, mse, mae, …")
@@ -33,12 +33,15 @@ def add(commands: Any) -> None:
     compare.add_argument("--latex", type=Path, help="write it in LaTeX here")
     compare.add_argument("--figure", type=Path, help="draw it with error bars here")
     compare.add_argument("--curve", type=Path, help="draw the metric against N_I here, a line for each row")
+    compare.add_argument("--markdown", type=Path, help="write it in Markdown here")
+    compare.add_argument("--style", default="screen", help="of pictures: screen, or paper, a column's width")
     compare.set_defaults(call=_compare)
 
 
 def _compare(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from kfx.plots.style import looking, save
     from kfx.record.comparison import collect, table
 
     by = parsed.by.split(",")
@@ -57,12 +60,14 @@ def _compare(parsed: argparse.Namespace) -> int:
     for path, write in (
         (parsed.csv, lambda path: frame.to_csv(path, index=False)),
         (parsed.latex, lambda path: path.write_text(latex(frame, by, parsed.metric))),
-        (parsed.figure, lambda path: picture(frame, by, parsed.metric).savefig(path)),
-        (parsed.curve, lambda path: _curve_of(parsed, by).savefig(path)),
+        (parsed.markdown, lambda path: path.write_text(markdown(frame, by, parsed.metric))),
+        (parsed.figure, lambda path: save(picture(frame, by, parsed.metric), path)),
+        (parsed.curve, lambda path: save(_curve_of(parsed, by), path)),
     ):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write(path)
+            with looking(parsed.style):
+                write(path)
             print(path)
     return 0
 
@@ -139,6 +144,26 @@ def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
+def markdown(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
+    """The table in Markdown."""
+    columns = _columns(metric, frame)
+    heads = [*by, "n", *(head for _, head, _ in columns)]
+    is_tested = bool((frame[f"{metric}_p"] < 1).any())
+    lines = [f"{metric}: mean ± {_spread(frame)} over seeds; {frame.attrs['title'].replace(' · ', ', ')}", ""]
+    lines += [f"Bold: {_NOT_WORSE}.", ""] if is_tested else []
+    lines += [_row(heads), _row(["---"] * len(by) + ["---:"] * (len(heads) - len(by)))]
+    for row in frame.to_dict("records"):
+        cells = [_with_spread(row, name, digits, _spread(frame)) for name, _, digits in columns]
+        if is_tested and row[f"{metric}_p"] >= _LEVEL:
+            cells[0] = f"**{cells[0]}**"
+        lines.append(_row([*(str(row[key]).replace("|", r"\|") for key in by), str(row["n"]), *cells]))
+    return "\n".join([*lines, ""])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _escaped(text: str) -> str:
     return text if text.startswith("$") else text.replace("_", r"\_").replace("%", r"\%")
 
@@ -156,7 +181,7 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     """The metric of each row with its deviation, or standard error, over seeds."""
     import numpy as np
 
-    from kfx.plots.style import COLOURS, figure
+    from kfx.plots.style import COLOURS, figure, headline
 
     drawn, (axes,) = figure(height=1.2 + 0.42 * len(frame))
     places = np.arange(len(frame))[::-1]
@@ -164,13 +189,13 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
     axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
     axes.set(xlabel=f"{metric} (mean ± {_spread(frame)} over seeds)", ylim=(-0.6, len(frame) - 0.4))
-    axes.set_title(frame.attrs["title"].replace("N_I", "$N_I$"), fontsize=9)
+    headline(axes, frame.attrs["title"].replace("N_I", "$N_I$"))
     return drawn
 
 
 def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     """The metric, for an accuracy the error, against the number of interpolation points, with its deviation."""
-    from kfx.plots.style import COLOURS, MARKERS, above_noise, figure, legend
+    from kfx.plots.style import COLOURS, MARKERS, above_noise, figure, headline, legend
 
     is_accuracy = metric.endswith("accuracy")
     drawn, (axes,) = figure(height=4.2)
@@ -197,6 +222,6 @@ def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     sizes = sorted(frame["n_interpolation"].unique())
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
-    axes.set_title(frame.attrs["title"], fontsize=9)
+    headline(axes, frame.attrs["title"])
     legend(drawn, axes)
     return drawn

@@ -24,16 +24,20 @@ if TYPE_CHECKING:
 class Run(reading.Run):
     """A recorded run: `directory`, `config`, `metrics`, `trace`, `evaluation`, `kernel`; and its pictures and page."""
 
-    def plot(self, name: str = "rho", ax: Axes | None = None) -> Figure:
+    def plot(self, name: str = "rho", ax: Axes | None = None, style: str = "screen") -> Figure:
         """One of its pictures, drawn from the record; on axes of one's own, where the picture is of one.
+
+        style: `screen`, or `paper`, a column's width with small text.
 
         ConfigError for a name that is none, and for a picture that the record has no data for.
         """
         from kfx import plots
+        from kfx.plots.style import looking
 
         if name not in plots.FIGURES:
             raise ConfigError(f"plot({name!r}): expected one of {', '.join(plots.FIGURES)}")
-        drawn = plots.one(self, name, ax)
+        with looking(style):
+            drawn = plots.one(self, name, ax)
         if drawn is None:
             raise ConfigError(f"plot({name!r}): {self.directory} has no data for it")
         _show_figures()

@@ -27,14 +27,17 @@ from kfx.plots import (
 from kfx.record.reading import Run, load_run
 
 
-def draw(directory: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Draw what the record has data for into `figures/`, in each of the formats; the paths of the pictures."""
+def draw(directory: Path, formats: Sequence[str] = ("png",), look: str = "screen") -> list[Path]:
+    """Draw what the record has data for into `figures/`, in each of the formats; the paths of the pictures. look: one
+    of `kfx.plots.style.LOOKS`."""
     paths = []
-    for name, figure in figures(directory).items():
+    with style.looking(look):
+        drawn = figures(directory)
+    for name, figure in drawn.items():
         for suffix in formats:
             path = directory / "figures" / f"{name}.{suffix}"
             path.parent.mkdir(exist_ok=True)
-            figure.savefig(path, metadata={"Date": None} if suffix == "svg" else None)
+            style.save(figure, path)
             paths.append(path)
     return paths
 

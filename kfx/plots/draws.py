@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from kfx.files import read_rows
 from kfx.numerics.formatting import number
-from kfx.plots.style import COLOURS, figure, set_title, title
+from kfx.plots.style import COLOURS, figure, headline, set_title, title
 from kfx.record.reading import Run
 
 _MOST_IMAGES = 20
@@ -42,5 +42,5 @@ def best_and_worst(run: Run) -> Figure | None:
             panel.set(xticks=[], yticks=[])
             panel.grid(visible=False)
         panels[0].set_title(f"{name}, {what} {number(float(held[f'{name}_error']))}", fontsize=9, loc="left")
-    picture.suptitle(title(run, of_all), fontsize=9)
+    headline(picture, title(run, of_all))
     return picture

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
 from kfx.outcomes import KfxError
-from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, set_title, title
+from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, headline, set_title, title
 from kfx.record.reading import Run
 
 _IMAGES, _OF_A_CLASS = 12, 24
@@ -146,7 +146,7 @@ def classes(run: Run) -> Figure | None:
         panel.grid(visible=False)
     for panel in axes[len(names) :]:
         panel.set_axis_off()
-    picture.suptitle(f"{title(run)} · layer {layer}", fontsize=9)
+    headline(picture, f"{title(run)} · layer {layer}")
     return picture
 
 

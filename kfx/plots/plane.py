@@ -16,7 +16,7 @@ from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import NumericalError
 from kfx.plots.flow import draw_positions, limits, snapshots, targets
-from kfx.plots.style import DATA, figure, title
+from kfx.plots.style import DATA, figure, headline, title
 from kfx.record.reading import Run
 
 _PANELS = 8
@@ -46,7 +46,7 @@ def positions(run: Run) -> Figure | None:
         panel.set_title(f"layer {layer}", fontsize=9)
     for panel in axes[len(chosen) :]:
         panel.set_axis_off()
-    picture.suptitle(title(run), fontsize=10)
+    headline(picture, title(run))
     return picture
 
 
@@ -116,7 +116,7 @@ def velocities(run: Run) -> Figure | None:
             name = f"layer {n + 1}" if row == 0 else f"10 × mean of {n + 1} to {n + span}"
             longest = float(moved.norm(dim=1).max())
             panel.set_title(f"{name}\nlongest arrow {longest:.2g}", fontsize=8)
-    picture.suptitle(title(run), fontsize=10)
+    headline(picture, title(run))
     return picture
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kfx.numerics.precision import VERDICTS
-from kfx.plots.style import COLOURS, MARKERS, figure, legend
+from kfx.plots.style import COLOURS, MARKERS, figure, headline, legend
 
 
 def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
@@ -50,7 +50,7 @@ def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
         panel.set_yscale("log")
         panel.set(xlabel="matrix size N", ylabel=name)
     axes[0].set_ylim(5e-18, 1e-1)
-    axes[0].set_title("Products of random matrices")
+    headline(axes[0], "Products of random matrices")
     legend(picture, axes[0], most=4)
     return picture
 
@@ -71,5 +71,5 @@ def product_check(table: pd.DataFrame) -> Figure:
     if has_accuracy:
         axes[1].set(xlabel=r"interpolation points $N_I$", ylabel="test accuracy")
     legend(picture, axes[0])
-    picture.suptitle("The regression product in each device and dtype")
+    headline(picture, "The regression product in each device and dtype")
     return picture

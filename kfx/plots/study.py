@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from kfx.outcomes import ConfigError
-from kfx.plots.style import COLOURS, FAINT, INITIAL, MARKERS, figure, legend, running, symbol
+from kfx.plots.style import COLOURS, FAINT, INITIAL, MARKERS, figure, headline, legend, running, symbol
 from kfx.record.reading import Run
 
 Runs = Mapping[str, Run]
@@ -43,7 +43,7 @@ def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figu
         if first.config.optimizer.space == "log":
             panel.set_xscale("log")
     axes[-1].set_xlabel(symbol(x, first))
-    axes[0].set_title("mean ± 1 sd over batches; stars: where the mean is smallest", fontsize=9)
+    headline(axes[0], "mean ± 1 sd over batches; stars: where the mean is smallest")
     legend(picture, axes[0])
     return picture
 

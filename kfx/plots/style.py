@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +33,10 @@ SYMBOLS = {
     "beta": r"$\beta$",
     "gamma": r"$\gamma$",
 }
+_WIDTH, _WIDE = 6.4, 8.0
+"""Inches of the usual figure, and from where on one of several panels takes the page."""
+_TALLER = 1.25
+"""How much more of its height a smaller figure needs for text."""
 _STYLE: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
 _GRID: dict[Any, Any] = {
     "grid.color": "#e6e8ec",
@@ -38,6 +44,44 @@ _GRID: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
+
+
+@dataclass(frozen=True)
+class Look:
+    """How figures look: the size of text in points, a factor of widths and heights, titles or none, dots per inch."""
+
+    text: float
+    legend: float
+    has_titles: bool
+    dpi: int
+    widths: tuple[float, float] | None = None
+    """Of a figure of one panel, and of several side by side, in inches; None: as each figure says."""
+
+
+LOOKS = {
+    "screen": Look(text=10, legend=9, has_titles=True, dpi=130),
+    "paper": Look(text=8, legend=7, has_titles=False, dpi=300, widths=(3.25, 6.75)),
+}
+"""paper: a column, or the page, of the usual two-column layout; captions say what titles would."""
+_look: ContextVar[Look] = ContextVar("look", default=LOOKS["screen"])
+
+
+@contextmanager
+def looking(name: str) -> Iterator[None]:
+    """Within the block figures look so; ConfigError for a name that is none of `LOOKS`."""
+    if name not in LOOKS:
+        raise ConfigError(f"--style {name}: expected one of {', '.join(LOOKS)}")
+    token = _look.set(LOOKS[name])
+    try:
+        yield
+    finally:
+        _look.reset(token)
+
+
+def save(picture: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's ending, in PDF with fonts that journals take."""
+    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path"}):
+        picture.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 _given: ContextVar[Axes | None] = ContextVar("axes", default=None)
@@ -60,8 +104,13 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
         if rows * columns > 1:
             raise ConfigError(f"ax: this picture has {rows * columns} pairs of axes of its own; leave ax out")
         return cast(Figure, given.get_figure(root=True)), [given]
-    with rc_context({**_STYLE, **_GRID}):
-        picture = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
+    look = _look.get()
+    size = width * columns, height * rows
+    if look.widths is not None:
+        whole = look.widths[columns > 1 and size[0] > _WIDE]
+        size = whole, size[1] * whole / size[0] * _TALLER
+    with rc_context({**_STYLE, **_GRID, "font.size": look.text}):
+        picture = Figure(figsize=size, dpi=look.dpi, layout="constrained")
         FigureCanvasAgg(picture)
         axes = picture.subplots(rows, columns, squeeze=False).ravel()
     return picture, list(axes)
@@ -88,7 +137,13 @@ def title(run: Run, *more: str) -> str:
 
 def set_title(axes: Axes, run: Run, *more: str) -> None:
     """The title of a picture over its axes."""
-    axes.set_title(title(run, *more), fontsize=9)
+    headline(axes, title(run, *more))
+
+
+def headline(above: Axes | Figure, text: str) -> None:
+    """A title over axes, or over a whole figure, where figures have titles."""
+    if _look.get().has_titles:
+        (above.suptitle if isinstance(above, Figure) else above.set_title)(text, fontsize=9)
 
 
 def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
@@ -97,8 +152,10 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
     if handles and _given.get() is not None:
         axes.legend(handles, labels, fontsize=8, frameon=False)
     elif handles:
-        columns = max(min(len(handles), most, 80 // (max(map(len, labels)) + 8)), 1)
-        picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
+        letters = 80 * picture.get_figwidth() / _WIDTH * 9 / _look.get().legend
+        columns = max(min(len(handles), most, int(letters) // (max(map(len, labels)) + 8)), 1)
+        size = _look.get().legend
+        picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)
 
 
 def symbol(name: str, run: Run) -> str:

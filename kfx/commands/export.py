@@ -1,0 +1,38 @@
+"""`kfx export`: finished runs in the stores of other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+_TOOLS = {
+    "mlflow": "a tracking URI (default: MLFLOW_TRACKING_URI, or sqlite:///mlflow.db)",
+    "tensorboard": "the folder for TensorBoard (default: tensorboard)",
+    "wandb": "the folder around wandb/ (default: here), or online",
+}
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    export = commands.add_parser("export", help="write finished runs for MLflow, TensorBoard, Weights & Biases")
+    export.add_argument("tool", choices=tuple(_TOOLS))
+    export.add_argument("paths", nargs="+", type=Path, metavar="RUN|SWEEP")
+    places = "; ".join(f"{name}: {place}" for name, place in _TOOLS.items())
+    export.add_argument("--to", metavar="PLACE", help=f"where; {places}")
+    export.add_argument("--project", default="kfx", help="experiment, folder or project there (default: kfx)")
+    export.set_defaults(call=_export)
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    import importlib
+
+    from kfx.export.finished import read
+
+    runs, left_out = read(parsed.paths)
+    for line in left_out:
+        print(f"kfx: left out: {line}", file=sys.stderr)
+    for line in importlib.import_module(f"kfx.export.to_{parsed.tool}").write(runs, parsed.to, parsed.project):
+        print(line)
+    return 0

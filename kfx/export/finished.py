@@ -1,0 +1,113 @@
+"""A finished record as other tools take it: settings, series over steps, numbers at the end, files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from kfx.outcomes import ConfigError, Status
+from kfx.record.reading import Run, load_run
+from kfx.record.search import runs_below
+
+_SERIES = ("rho", "objective", "regularization")
+_NOT_FILES = ("checkpoint", "checkpoint.previous", "lock")
+_MOST_BYTES = 50_000_000
+"""Of a file that goes along; layers of flows are larger."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended. name: its folder and the one around it. started: seconds since 1970."""
+
+    run: Run
+    name: str
+    started: float
+
+    @property
+    def identity(self) -> str:
+        return str(self.run.metrics.get("identity", ""))
+
+    @property
+    def status(self) -> Status:
+        return Status(self.run.metrics["status"])
+
+    def settings(self) -> dict[str, Any]:
+        """The config by dotted keys; lists are texts."""
+        return dict(_dotted(self.run.config, ""))
+
+    def series(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+        """(name, steps, seconds since 1970, values) of each column of the trace with finite numbers in it."""
+        trace = self.run.trace
+        if trace.empty:
+            return
+        steps, when = trace["iteration"].to_numpy(), self.started + trace["seconds"].to_numpy(dtype=float)
+        for column in trace.columns:
+            if column in _SERIES or column.startswith(("parameter.", "diagnostic.")):
+                values = trace[column].to_numpy(dtype=float)
+                kept = np.isfinite(values)
+                if kept.any() and not (column == "objective" and np.array_equal(values, trace["rho"])):
+                    yield column, steps[kept], when[kept], values[kept]
+
+    def results(self) -> dict[str, float]:
+        """Numbers at the end: of each kernel and metric at the largest N_I, ρ on held-out batches, and the time."""
+        found: dict[str, float] = {}
+        for row in sorted(self.run.metrics.get("evaluation", []), key=lambda row: row["n_interpolation"]):
+            if not row["kernel"].startswith("random"):
+                found[f"{row['kernel']}.{row['metric']}"] = row["mean"]
+        held_out = self.run.metrics.get("held_out", {}).get("rho", {})
+        found |= {f"held_out.rho.{kernel}": held_out[kernel]["mean"] for kernel in ("initial", "trained") if held_out}
+        found |= {
+            name: value for name, value in self.run.metrics.get("timing", {}).items() if name.endswith("_seconds")
+        }
+        return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+
+    def files(self) -> list[Path]:
+        """What goes along: the record without what resumes it, and without files too large for that."""
+        every = sorted(path for path in self.run.directory.rglob("*") if path.is_file())
+        return [path for path in every if path.name not in _NOT_FILES and path.stat().st_size <= _MOST_BYTES]
+
+    def pictures(self) -> list[Path]:
+        return sorted((self.run.directory / "figures").glob("*.png"))
+
+
+def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
+    """The ended runs at and below the paths, and a line for each that still runs; ConfigError where there is none."""
+    found, left_out = [], []
+    directories = dict.fromkeys(item.directory for path in paths for item in runs_below([path]))
+    for directory in directories:
+        run = load_run(directory)
+        if run.metrics["status"] == Status.RUNNING:
+            left_out.append(f"{directory}: has not ended")
+            continue
+        started = _started(directory)
+        found.append(Finished(run, f"{directory.parent.name}/{directory.name}", started))
+    if not found:
+        raise ConfigError(f"kfx export: {' '.join(map(str, paths))}: holds no run that has ended")
+    return found, left_out
+
+
+def _started(directory: Path) -> float:
+    """When the run began, by its history; else when its config was written."""
+    try:
+        first = (directory / "history.csv").read_text().splitlines()[1]
+        return datetime.fromisoformat(first.split(",")[0]).timestamp()
+    except (OSError, IndexError, ValueError):
+        return (directory / "metrics.json").stat().st_mtime
+
+
+def _dotted(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, DictConfig):
+        node = OmegaConf.to_container(node, resolve=True)
+    for key, value in node.items():
+        own = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict) and value:
+            yield from _dotted(value, own)
+        else:
+            yield own, value if isinstance(value, (int, float, str, bool)) else str(value)

@@ -1,0 +1,71 @@
+"""Finished runs in an MLflow store."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+
+from kfx.export.finished import Finished
+from kfx.outcomes import ConfigError, Status
+
+USUAL = "sqlite:///mlflow.db"
+_MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 500
+_ENDS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED", Status.INTERRUPTED: "KILLED"}
+
+
+def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
+    """Log each run that the store does not have yet, by its identity and status; a line for each.
+
+    place: a tracking URI, by default MLFLOW_TRACKING_URI or `sqlite:///mlflow.db`. project: the experiment's name.
+    """
+    try:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
+    except ImportError as error:
+        raise ConfigError("kfx export mlflow: needs MLflow; pip install 'kfx[mlflow]'") from error
+    uri = place or os.environ.get("MLFLOW_TRACKING_URI") or USUAL
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own libraries
+        try:
+            client = MlflowClient(tracking_uri=uri)
+            found = client.get_experiment_by_name(project)
+            experiment = found.experiment_id if found is not None else client.create_experiment(project)
+            for finished in runs:
+                wanted = f"tags.`kfx.identity` = '{finished.identity}' and tags.`kfx.status` = '{finished.status}'"
+                if client.search_runs([experiment], wanted, max_results=1):
+                    yield f"{finished.name}: is there already"
+                    continue
+                tags = {
+                    "mlflow.runName": finished.name,
+                    "kfx.identity": finished.identity,
+                    "kfx.status": str(finished.status),
+                    "kfx.directory": str(finished.run.directory),
+                }
+                begun = round(1000 * finished.started)
+                own = client.create_run(experiment, start_time=begun, tags=tags).info.run_id
+                params = [Param(key, str(value)[:_MOST_TEXT]) for key, value in finished.settings().items()]
+                for batch in _batches(params, _MOST_PARAMS):
+                    client.log_batch(own, params=batch)
+                metrics = [
+                    Metric(name, float(value), round(1000 * when), int(step))
+                    for name, steps, times, values in finished.series()
+                    for step, when, value in zip(steps, times, values, strict=True)
+                ]
+                last = max((metric.timestamp for metric in metrics), default=begun)
+                metrics += [Metric(name, value, last, 0) for name, value in finished.results().items()]
+                for batch in _batches(metrics, _MOST_METRICS):
+                    client.log_batch(own, metrics=batch)
+                for path in finished.files():
+                    folder = path.parent.relative_to(finished.run.directory)
+                    client.log_artifact(own, str(path), None if str(folder) == "." else str(folder))
+                client.set_terminated(own, _ENDS[finished.status], last)
+                yield f"{finished.name}: run {own}"
+        except MlflowException as error:
+            raise ConfigError(f"--to {uri}: {' '.join(str(error).split())}") from error
+
+
+def _batches(items: list, size: int) -> Iterator[list]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

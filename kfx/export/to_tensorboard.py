@@ -1,0 +1,50 @@
+"""Finished runs as TensorBoard's event files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from kfx.export.finished import Finished
+from kfx.outcomes import ConfigError
+
+USUAL = "tensorboard"
+
+
+def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
+    """Write a folder of events for each run that has none yet; a line for each.
+
+    place: the folder to point TensorBoard at, by default `tensorboard`. project: a folder in it.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # where TensorFlow is here too, it speaks
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("kfx export tensorboard: needs TensorBoard; pip install 'kfx[tensorboard]'") from error
+    import matplotlib.image
+
+    for finished in runs:
+        folder = Path(place or USUAL) / project / finished.name
+        if folder.is_dir() and any(folder.glob("events.*")):
+            yield f"{finished.name}: is there already, {folder}"
+            continue
+        partial = folder.with_name(f"{folder.name}.partial")
+        writer = SummaryWriter(str(partial))
+        for name, steps, times, values in finished.series():
+            for step, when, value in zip(steps, times, values, strict=True):
+                writer.add_scalar(name, float(value), int(step), walltime=float(when))
+        for row in finished.run.metrics.get("evaluation", []):
+            if row["mean"] is not None:
+                tag = f"evaluation/{row['kernel']}/{row['metric']}"
+                writer.add_scalar(tag, float(row["mean"]), int(row["n_interpolation"]), walltime=finished.started)
+        for path in finished.pictures():
+            picture = matplotlib.image.imread(path)
+            writer.add_image(f"figures/{path.stem}", picture, 0, finished.started, dataformats="HWC")
+        settings = "\n".join(f"    {line}" for line in OmegaConf.to_yaml(finished.run.config).splitlines())
+        writer.add_text("config", settings, 0, finished.started)
+        writer.close()
+        os.replace(partial, folder)  # whole, or not at all
+        yield f"{finished.name}: {folder}"

@@ -1,0 +1,57 @@
+"""Finished runs as runs of Weights & Biases, offline unless asked for otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kfx.export.finished import Finished
+from kfx.outcomes import ConfigError
+
+USUAL = "."
+
+
+def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
+    """Write each run that the folder does not have yet, under its identity; a line for each.
+
+    place: the folder around `wandb/`; `online` sends them to the server that `wandb login` knows, a run of the same
+    identity in the place of the one before. Offline runs are sent by `wandb sync`.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError("kfx export wandb: needs Weights & Biases; pip install 'kfx[wandb]'") from error
+    online = place == "online"
+    folder = Path("." if online else place or USUAL)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("WANDB_SILENT", "true")
+    quiet = wandb.Settings(disable_git=True, disable_code=True, console="off", x_disable_stats=True)
+    for finished in runs:
+        own = f"{finished.identity}-{finished.status}"
+        if not online and list(folder.glob(f"wandb/offline-run-*-{own}")):
+            yield f"{finished.name}: is there already"
+            continue
+        try:
+            run = wandb.init(
+                mode="online" if online else "offline",
+                dir=str(folder),
+                project=project,
+                name=finished.name,
+                id=own,
+                config=finished.settings(),
+                settings=quiet,
+            )
+        except wandb.errors.Error as error:
+            raise ConfigError(f"kfx export wandb: {' '.join(str(error).split())}") from error
+        rows: dict[int, dict[str, float]] = defaultdict(dict)
+        for name, steps, _, values in finished.series():
+            for step, value in zip(steps, values, strict=True):
+                rows[int(step)][name] = float(value)
+        for step in sorted(rows):
+            run.log(rows[step], step=step)
+        run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in finished.pictures()})
+        run.summary.update({**finished.results(), "status": str(finished.status)})
+        run.finish(exit_code=0 if finished.status == "completed" else 1)
+        yield f"{finished.name}: {own}"

@@ -1,0 +1,116 @@
+"""Finished runs in MLflow's, TensorBoard's and Weights & Biases' own stores, read back by their own readers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kfx
+from kfx.export import finished, to_mlflow
+
+FEW = ("optimizer.iterations=6", "sampler.batch_size=40", "evaluation.batches=2", "evaluation.n_interpolation=[50,100]")
+
+
+@pytest.fixture
+def runs(in_folder):
+    return kfx.sweep([*FEW, "seed=0,1", "hydra.sweep.dir=s"], progress=False).runs
+
+
+def written(tool, place, *paths):
+    return list(tool.write(finished.read(paths)[0], str(place), "kfx"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning")
+def test_mlflow_has_settings_series_results_and_files(in_folder, runs):
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{in_folder / 'store.db'}"
+    lines = written(to_mlflow, uri, in_folder / "s")
+    assert len(lines) == 2
+    assert all("already" in line for line in written(to_mlflow, uri, in_folder / "s"))
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("kfx")
+    stored = {run.data.params["seed"]: run for run in client.search_runs([experiment.experiment_id])}
+    for run in runs:
+        found = stored[str(run.config.seed)]
+        assert found.info.status == "FINISHED"
+        assert found.data.tags["kfx.identity"] == run.metrics["identity"]
+        assert found.data.params["kernel.name"] == "rbf"
+        for column in ("rho", "parameter.sigma"):
+            history = sorted(client.get_metric_history(found.info.run_id, column), key=lambda metric: metric.step)
+            assert np.array_equal([metric.value for metric in history], run.trace[column])
+        rows = [r for r in run.metrics["evaluation"] if r["kernel"] == "trained" and r["metric"] == "mse"]
+        assert found.data.metrics["trained.mse"] == next(r["mean"] for r in rows if r["n_interpolation"] == 100)
+        names = {file.path for file in client.list_artifacts(found.info.run_id)}
+        assert {"config.yaml", "trace.csv", "metrics.json", "figures"} <= names
+        assert "checkpoint" not in names
+
+
+READ = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0}).Reload()
+scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+print(json.dumps([scalars, events.Tags()["images"], events.Tags()["tensors"]]))
+"""
+
+
+def test_tensorboard_reads_what_was_recorded(in_folder, runs):
+    """In processes of their own: TensorFlow, where it is here too, takes hold of the standard streams."""
+    pytest.importorskip("tensorboard")
+    assert exported("tensorboard", "s", "--to", "tb").count("tb/kfx/s/") == 2
+    assert "s/0: is there already" in exported("tensorboard", "s/0", "--to", "tb")
+    reader = [sys.executable, "-c", READ, str(in_folder / "tb/kfx/s/0")]
+    done = subprocess.run(reader, capture_output=True, text=True, check=True)
+    scalars, images, tensors = json.loads(done.stdout.splitlines()[-1])
+    run = kfx.load_run("s/0")
+    steps, values = zip(*scalars["rho"], strict=True)
+    assert list(steps) == run.trace["iteration"].tolist()
+    assert np.allclose(values, run.trace["rho"], rtol=1e-6), "in float32, as it keeps them"
+    assert [step for step, _ in scalars["evaluation/trained/mse"]] == [50, 100]
+    assert "figures/rho" in images
+    assert "config/text_summary" in tensors
+
+
+def exported(*words):
+    done = subprocess.run([sys.executable, "-m", "kfx", "export", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_wandb_writes_offline_runs_by_identity(in_folder, runs):
+    """In a process of its own: it takes hold of the standard streams."""
+    pytest.importorskip("wandb")
+    for said in ("s/0: ", "s/0: is there already"):
+        assert said in exported("wandb", "s/0", "--to", "w")
+    (path,) = (in_folder / "w/wandb").glob("offline-run-*/run-*.wandb")
+    content = path.read_bytes()
+    for value in kfx.load_run("s/0").trace["rho"]:
+        assert repr(float(value)).encode() in content
+
+
+def test_the_command_says_where(kfx, in_folder, monkeypatch):
+    import kfx as package
+
+    package.run([*FEW, "hydra.run.dir=r", "figures=false"], progress=False)
+    code, _, err = kfx("export", "mlflow", "nothing")
+    assert code == 2
+    assert "holds no run that has ended" in err
+    for tool, module in (("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")):
+        monkeypatch.setitem(sys.modules, module, None)
+        code, _, err = kfx("export", tool, "r")
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"pip install 'kfx[{tool}]'" in err
+
+
+def test_runs_that_go_on_are_left_out(in_folder):
+    kfx.run([*FEW, "hydra.run.dir=s/a", "figures=false"], progress=False)
+    kfx.run([*FEW, "hydra.run.dir=s/b", "figures=false", "seed=1"], progress=False)
+    path = in_folder / "s/b/metrics.json"
+    path.write_text(path.read_text().replace('"completed"', '"running"'))
+    found, left_out = finished.read([in_folder / "s"])
+    assert [each.name for each in found] == ["s/a"]
+    assert left_out == [f"{in_folder / 's/b'}: has not ended"]
