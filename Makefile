@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test faults smoke lint format bench clean
+.PHONY: help install run test faults smoke lint format docs bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z_]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -41,6 +41,10 @@ format: $(STAMP)  ## mend style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)  ## build the pages, with the gallery and the API, into docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 bench: $(STAMP)  ## measure the time of one iteration
 	$(BIN)/python scripts/bench_rho.py
 	$(BIN)/python scripts/bench_parametric.py
@@ -49,5 +53,5 @@ bench: $(STAMP)  ## measure the time of one iteration
 	$(BIN)/python scripts/bench_neighbour.py
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/sg_execution_times.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
