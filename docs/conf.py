@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-
 from typing import Any
-
-
 
 import kfx
 
 project, author = "kfx", "the kfx developers"
+copyright = "the kfx developers, Apache-2.0"
 version = release = kfx.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_parser", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "myst_parser",
+    "sphinx_gallery.gen_gallery",
+]
 html_theme, html_title = "furo", f"kfx {release}"
 html_extra_path = ["reproduction.html"]
 exclude_patterns = ["_build", "examples/*"]

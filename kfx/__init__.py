@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 _HOMES = {
-    **dict.fromkeys(("Run", "Sweep", "compare", "load_run", "run", "sweep"), "kfx.interactive"),
+    **dict.fromkeys(("Run", "Sweep", "compare", "load_run", "plug_in", "run", "sweep"), "kfx.interactive"),
     **dict.fromkeys(("KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer"), "kfx.estimators"),
     **dict.fromkeys(("ConfigError", "DataError", "KfxError", "NumericalError", "RunError"), "kfx.outcomes"),
 }
@@ -25,13 +25,14 @@ __all__ = [
     "__version__",
     "compare",
     "load_run",
+    "plug_in",
     "run",
     "sweep",
 ]
 
 if TYPE_CHECKING:
     from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer
-    from kfx.interactive import Run, Sweep, compare, load_run, run, sweep
+    from kfx.interactive import Run, Sweep, compare, load_run, plug_in, run, sweep
     from kfx.outcomes import ConfigError, DataError, KfxError, NumericalError, RunError
 
 

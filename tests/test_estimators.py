@@ -20,6 +20,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import nll
 from kfx.outcomes import ConfigError
+from tests.plugins import BLOCKS
 
 FEW = {"iterations": 5}
 
@@ -248,3 +249,17 @@ def test_the_splits_of_a_run_can_be_had(in_folder):
     config = load(["dataset=diabetes", "seed=5"])
     data = config.dataset.build(Streams(5)["data"])
     assert data.x_train.shape == (342, 10)
+
+
+def test_a_plugins_kernel_is_a_name_like_any_other(in_folder, own_registry):
+    import kfx
+
+    (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
+    kfx.plug_in("periodic.py")
+    x = np.linspace(0, 4, 80)[:, None]
+    y = np.sin(2 * np.pi * x[:, 0])
+    grid = {"kernel__period": [0.3, 1.0]}
+    found = GridSearchCV(KernelFlowRegressor("periodic", optimizer=FEW), grid, cv=4).fit(x, y)
+    assert found.best_params_ == {"kernel__period": 1.0}
+    run = kfx.run(["kernel=periodic", "dataset=noisy_sine", "optimizer.iterations=2", "figures=false"], progress=False)
+    assert run.plugins[0]["path"].endswith("periodic.py")

@@ -30,7 +30,9 @@ for name, words in ways.items():
 
 figure, axes = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
 places = range(len(tables))[::-1]
-axes.errorbar([t["mse"] for t in tables.values()], places, xerr=[t["mse_sd"] for t in tables.values()], fmt="o", capsize=3)
+axes.errorbar(
+    [t["mse"] for t in tables.values()], places, xerr=[t["mse_sd"] for t in tables.values()], fmt="o", capsize=3
+)
 axes.set_yticks(places, list(tables))
 axes.set(xlabel="test mean squared error (mean ± sd over five seeds)", ylim=(-0.5, len(tables) - 0.5))
 plt.show()

@@ -2,8 +2,8 @@
 Do classes draw together in a flow?
 ===================================
 
-In a flow the points move along −∂ρ/∂X, layer after layer, until a kernel needs few of them. As a transformer it takes new
-points along, for any classifier that follows: here one that knows nothing but the mean of each class.
+In a flow the points move along −∂ρ/∂X, layer after layer, until a kernel needs few of them. As a transformer it takes
+new points along, for any classifier that follows: here one that knows nothing but the mean of each class.
 """
 
 import matplotlib.pyplot as plt
@@ -40,7 +40,9 @@ print(dict(zip(layers, np.round(errors, 3), strict=True)))
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
 axes[0].plot(layers, errors, "o-")
 axes[0].set(xlabel="layers", ylabel="test error of the nearest class mean", ylim=(0, None))
-for panel, points, name in zip(axes[1:], (test, flow.transform(test)), ("as they come", "after 300 layers"), strict=True):
+for panel, points, name in zip(
+    axes[1:], (test, flow.transform(test)), ("as they come", "after 300 layers"), strict=True
+):
     plane = PCA(2).fit_transform(points)
     shown = panel.scatter(*plane.T, c=unseen, cmap="tab10", s=8)
     panel.set(title=name, xticks=[], yticks=[])

@@ -2,10 +2,9 @@
 Is the length of least ρ the length of least error?
 ===================================================
 
-ρ over the length of a Gaussian kernel, mean and deviation over batches, beside the test error at the same lengths: near, and
-not the same. On targets whose mean is far from 0 ρ goes astray (the dashed line): centre them.
+ρ over the length of a Gaussian kernel, mean and deviation over batches, beside the test error at the same lengths: near,
+and not the same. On targets whose mean is far from 0 ρ goes astray (the dashed line): centre them.
 """
-
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,7 +24,9 @@ batches = [rng.choice(300, 100, replace=False) for _ in range(20)]
 def over_lengths(targets):
     """ρ of each length, a row a batch."""
     grams = [[RBF(length).gram(x[batch]) for length in lengths] for batch in batches]
-    return np.array([[rho(g, targets[b], 50, 0.1, cotangent=False)[0] for g in row] for b, row in zip(batches, grams)])
+    return np.array(
+        [[rho(g, targets[b], 50, 0.1, cotangent=False)[0] for g in row] for b, row in zip(batches, grams, strict=True)]
+    )
 
 
 centred, raw = over_lengths(y - y.mean()), over_lengths(y)

@@ -2,8 +2,8 @@
 Can any torch module be trained by ρ?
 =====================================
 
-A small network's features, a Gaussian kernel on them, and ρ as the loss: no head, no cross-entropy. Then ten points, one a
-class, classify the rest by kernel ridge regression.
+A small network's features, a Gaussian kernel on them, and ρ as the loss: no head, no cross-entropy. Then ten points,
+one a class, classify the rest by kernel ridge regression.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,13 @@ images = torch.as_tensor(digits.images[:, None] / 16, dtype=torch.float32)
 labels, targets = torch.as_tensor(digits.target), torch.eye(10)[digits.target]
 train, test = torch.arange(1200), torch.arange(1200, 1797)
 network = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 20)
+    nn.Conv2d(1, 16, 3, padding=1),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(16, 32, 3),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(128, 20),
 )
 
 

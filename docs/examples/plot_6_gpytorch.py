@@ -2,9 +2,9 @@
 Can GPyTorch train a convolutional kernel?
 ==========================================
 
-Exact Gaussian-process regression of a digit's value from its image, in GPyTorch, by the marginal likelihood: once with its
-own Gaussian kernel, once with kfx's CNNGP, whose gradients are exact pullbacks. On so few images the Gaussian kernel has the
-larger likelihood and the smaller error: a wrapper makes a kernel usable, not better.
+Exact Gaussian-process regression of a digit's value from its image, in GPyTorch, by the marginal likelihood: once with
+its own Gaussian kernel, once with kfx's CNNGP, whose gradients are exact pullbacks. On so few images the Gaussian one
+has the larger likelihood and the smaller error: a wrapper makes a kernel usable, not better.
 """
 
 import warnings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfx.interactive.runs import Sweep, compare, run, sweep
+from kfx.interactive.runs import Sweep, compare, plug_in, run, sweep
 from kfx.interactive.shown import Run, load_run
 
-__all__ = ["Run", "Sweep", "compare", "load_run", "run", "sweep"]
+__all__ = ["Run", "Sweep", "compare", "load_run", "plug_in", "run", "sweep"]

@@ -164,6 +164,11 @@ def compare(
     return table(found, [by] if isinstance(by, str) else list(by), metric, mix)
 
 
+def plug_in(*paths: str | Path) -> None:
+    """Register the options in these files, as `--plugin` does, for runs, sweeps and estimators of this process."""
+    registry.plug_in(paths)
+
+
 def _prepared(
     words: Sequence[str],
     plugins: Sequence[str | Path],

@@ -1,0 +1,92 @@
+"""Every snippet of README and of the pages is run: Python as it stands, commands with few iterations."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\{[\w-]+\}|\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+KINDS = {"python", "sh", "text", "toml", "yaml", "", "{include}", "{toctree}", "{eval-rst}"}
+
+
+def blocks(page, kind):
+    return [body for found, body in BLOCK.findall((ROOT / page).read_text()) if found == kind]
+
+
+def commands(page):
+    """Command lines, continued lines joined and comments left out."""
+    text = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    return [line.split("   #")[0].strip() for line in text.splitlines() if line.strip()]
+
+
+def quick(words):
+    """The words of a command under which it ends in seconds."""
+    if words[0] == "run" and any(word.startswith("+experiment=") for word in words):
+        return [*words, *([] if "--smoke" in words or "--cfg" in words else ["--smoke"])]
+    if words[0] != "run" or "--help" in words:
+        return words
+    rest = [word for word in words if not word.startswith("optimizer.iterations=")]
+    return [*rest, "optimizer.iterations=2"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_commands_do_what_they_say(kfx, in_folder, page):
+    for line in commands(page):
+        words = shlex.split(line)
+        if words[0] != "kfx":
+            assert words[0] == "python", line
+            subprocess.run([sys.executable, *words[1:]], check=True)
+        elif words[1] == "export":  # its tools take hold of the standard streams
+            subprocess.run([sys.executable, "-m", "kfx", *words[1:]], check=True, capture_output=True)
+        else:
+            code, _, err = kfx(*quick(words[1:]))
+            assert code == 0, f"{line}\n{err}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CONTRIBUTING.md" and blocks(page, "python")])
+def test_python_runs_as_it_stands(in_folder, page):
+    for i, body in enumerate(blocks(page, "python")):
+        exec(compile(body, f"{page}, block {i}", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_files_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        path = (ROOT / page).parent / target
+        generated = target == "gallery/index"
+        assert generated or path.exists() or path.with_suffix(".md").exists(), target
+
+
+def test_every_block_says_what_it_is():
+    for page in PAGES:
+        for kind, body in BLOCK.findall((ROOT / page).read_text()):
+            assert kind in KINDS, (page, kind)
+            assert kind or page == "CONTRIBUTING.md", (page, body[:60])
+
+
+def test_readme_fits_two_screens():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100
+
+
+@pytest.mark.parametrize("name", ["plot_5_torch_features", "plot_6_gpytorch"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_examples_with_torch_run(in_folder, name, monkeypatch):
+    """The others are run by `make docs`; so are these."""
+    import matplotlib.pyplot as plt
+
+    source = (ROOT / f"docs/examples/{name}.py").read_text()
+    exec(
+        compile(source.replace("201", "21").replace("range(200)", "range(20)"), name, "exec"), {"__name__": "__main__"}
+    )
+    assert plt.get_fignums()
+    plt.close("all")
