@@ -55,6 +55,7 @@ def test_nothing_is_left_behind(in_folder):
     (in_folder / "conf").mkdir()
     (in_folder / "conf/mine.yaml").write_text("kernel: my own\n")
     before = {key: str(node) for key, node in ConfigStore.instance().repo.items() if key != "hydra"}
+    variables = dict(os.environ)
     allowed, count = torch.backends.cudnn.allow_tf32, torch.get_num_threads()
     torch.backends.cudnn.allow_tf32 = True
     try:
@@ -67,7 +68,7 @@ def test_nothing_is_left_behind(in_folder):
     assert not GlobalHydra.instance().is_initialized()
     assert {key: str(node) for key, node in ConfigStore.instance().repo.items() if key != "hydra"} == before
     assert torch.get_num_threads() == count
-    assert os.environ.get("JAX_DEFAULT_MATMUL_PRECISION") is None
+    assert dict(os.environ) == variables
 
 
 def test_calls_from_several_threads_are_as_one_after_another(in_folder):

@@ -2,8 +2,8 @@
 Is the length of least ρ the length of least error?
 ===================================================
 
-ρ over the length of a Gaussian kernel, mean and deviation over batches, beside the test error at the same lengths: near,
-and not the same. On targets whose mean is far from 0 ρ goes astray (the dashed line): centre them.
+ρ over the length of a Gaussian kernel, mean and deviation over batches, beside the test error at the same lengths:
+near, and not the same. On targets whose mean is far from 0 ρ goes astray (the dashed line): centre them.
 """
 
 import matplotlib.pyplot as plt
