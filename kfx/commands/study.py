@@ -20,6 +20,7 @@ def add(commands: Any) -> None:
     study.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     study.add_argument("--folder", type=Path, default=Path("runs") / "study", help="default: runs/study")
     study.add_argument("--smoke", action="store_true", help="under each experiment's list `smoke`, in seconds")
+    study.add_argument("--style", default="screen", help="of the picture: screen, or paper, which is a PDF too")
     study.set_defaults(call=_study)
 
 
@@ -41,6 +42,7 @@ def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from kfx.plots.study import PICTURES
+    from kfx.plots.style import looking, require_look, save
     from kfx.record.reading import load_run
     from kfx.running import processes
     from kfx.running.study import jobs, table
@@ -49,7 +51,8 @@ def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
     # Runs of other settings are other runs: a folder for each
     folder = parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
     runs = jobs(study, folder, more)
-    for old in ("table.csv", "picture.png"):
+    require_look(parsed.style)
+    for old in ("table.csv", "picture.png", "picture.pdf"):
         (folder / old).unlink(missing_ok=True)
     failed = processes.run(list(runs.values()), parsed.jobs, say=lambda line: print(line, file=sys.stderr, flush=True))
     there = {label: job.directory for label, job in runs.items() if job not in failed}
@@ -65,8 +68,12 @@ def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
         print(f"kfx: warning: {', '.join(unmeasured)}: no run measures it", file=sys.stderr)
     if study.picture != "none":
         found = {label: load_run(directory) for label, directory in there.items()}
-        PICTURES[study.picture](found, study.x, study.y, frame).savefig(folder / "picture.png")
-        print(folder / "picture.png")
+        with looking(parsed.style):
+            picture = PICTURES[study.picture](found, study.x, study.y, frame)
+        for suffix in (".png",) if parsed.style == "screen" else (".png", ".pdf"):
+            path = (folder / "picture").with_suffix(suffix)
+            save(picture, path)
+            print(path)
     return int(bool(failed))
 
 

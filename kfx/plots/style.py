@@ -66,11 +66,15 @@ LOOKS = {
 _look: ContextVar[Look] = ContextVar("look", default=LOOKS["screen"])
 
 
+def require_look(name: str) -> None:
+    if name not in LOOKS:
+        raise ConfigError(f"--style {name}: expected one of {', '.join(LOOKS)}")
+
+
 @contextmanager
 def looking(name: str) -> Iterator[None]:
     """Within the block figures look so; ConfigError for a name that is none of `LOOKS`."""
-    if name not in LOOKS:
-        raise ConfigError(f"--style {name}: expected one of {', '.join(LOOKS)}")
+    require_look(name)
     token = _look.set(LOOKS[name])
     try:
         yield
