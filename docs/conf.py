@@ -29,6 +29,7 @@ autoclass_content = "class"
 napoleon_google_docstring = False
 suppress_warnings = ["config.cache"]  # of functions in this file, which cannot be pickled
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 os.environ["KFX_RUNS"] = tempfile.mkdtemp(prefix="kfx-docs-")  # where the examples leave their runs
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
