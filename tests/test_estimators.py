@@ -151,6 +151,24 @@ def test_clones_are_alike_and_know_nothing_of_each_other():
     assert np.array_equal(again.predict(x[100:]), fitted.predict(x[100:]))
 
 
+@pytest.mark.parametrize("name", ["nngp", "cnngp", "network_features", "conv_dkm", "sum", "hybrid"])
+def test_every_kind_of_fit_is_cloned_and_pickled(name):
+    digits = load_digits()
+    x, y = digits.images[:80, None] / 16, digits.target[:80]
+    kernel, optimizer, objective = name, dict(FEW), "rho"
+    if name == "sum":
+        kernel = {"name": "sum", "parts": [{"name": "rbf", "sigma": 2.0}, {"name": "matern"}]}
+    if name == "conv_dkm":
+        kernel = {"name": "conv_dkm", "architecture": "small", "inducing": [4, 6, 10]}
+        optimizer, objective = {"name": "adam", **FEW}, "elbo"
+    if name == "hybrid":
+        kernel, optimizer = "rbf", {"name": "hybrid", **FEW}
+    fitted = clone(KernelFlowClassifier(kernel, optimizer=optimizer, objective=objective)).fit(x, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict(x), fitted.predict(x))
+    clone(KernelFlowClassifier(fitted.kernel_))
+
+
 def test_the_deviation_is_that_of_a_gaussian_process_of_the_likeliest_scale():
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF as TheirRBF

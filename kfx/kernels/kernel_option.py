@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
@@ -176,9 +177,7 @@ class NetworkOption(KernelOption, abc.ABC):
         from kfx.kernels import NetworkFeatures
         from kfx.numerics.streams import seeded
 
-        def made() -> torch.nn.Module:
-            return self.module(image)
-
+        made = partial(self.module, image)
         with seeded(0):
             kernel = NetworkFeatures(
                 made(),

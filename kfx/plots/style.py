@@ -123,7 +123,8 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
 def title(run: Run, *more: str) -> str:
     """Data set, kernel and optimizer of a run; beneath, what else tells it from its like."""
     config = run.config
-    parts = [config[group].name for group in ("dataset", "kernel", "optimizer")]
+    own = config.dataset.get("path")  # a file of one's own tells more than that it is one
+    parts = [Path(own).name if own else config.dataset.name, config.kernel.name, config.optimizer.name]
     size = config.sampler.batch_size
     value, scale = config.regularization.value, config.regularization.scale
     chosen = "" if config.regularization.selection == "fixed" else f" ({config.regularization.selection})"

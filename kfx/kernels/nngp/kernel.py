@@ -74,7 +74,11 @@ class NNGP(Kernel):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one a layer; got {np.size(value)}")
         self.depth, self.activation = depth, activation
         self.backend = backend or default_backend()
-        self._jax = _backend(self.backend)
+        _backend(self.backend)  # fails here where it does not import
+
+    @property
+    def _jax(self) -> ModuleType:
+        return _backend(self.backend)
 
     def backend_on(self, device: torch.device) -> str:
         return self.backend
