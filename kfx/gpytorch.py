@@ -23,14 +23,17 @@ class KfxKernel(gpytorch.kernels.Kernel):
     """A kfx kernel in a GPyTorch model: an exact Gaussian process with a CNNGP, say; its gradients are exact pullbacks.
 
     kernel: any of kfx's. image_shape: (channels, height, width) that points, rows for GPyTorch, are folded into, for a
-    kernel of images. space: `log` or `raw`, as `KernelModule`. Batches of Gaussian processes are refused: a kernel of
+    kernel of images. space: `log` or `raw`, as `KernelModule`. options: of GPyTorch's kernels, as
+    `active_dims`. Batches of Gaussian processes are refused: a kernel of
     kfx has one set of parameters.
     """
 
     has_lengthscale = False
 
-    def __init__(self, kernel: Kernel, image_shape: Sequence[int] | None = None, space: str = "log") -> None:
-        super().__init__()
+    def __init__(
+        self, kernel: Kernel, image_shape: Sequence[int] | None = None, space: str = "log", **options: Any
+    ) -> None:
+        super().__init__(**options)
         self.image_shape = None if image_shape is None else tuple(image_shape)
         self.module = KernelModule(kernel, space)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
@@ -58,8 +57,8 @@ class _Gram(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:
+        _require_first_derivative()
         symmetric = (cotangent + cotangent.mT) / 2  # the derivative of a symmetric matrix sees no more
         to_points = None
         if ctx.needs_input_grad[2]:
@@ -67,6 +66,13 @@ class _Gram(torch.autograd.Function):
         else:
             slope = ctx.pull(symmetric)
         return None, as_kind(slope, ctx.like).reshape(ctx.shape), to_points
+
+
+def _require_first_derivative() -> None:
+    if torch.is_grad_enabled():  # by create_graph=True
+        raise RuntimeError(
+            "kfx gives first derivatives alone: a gradient of a gradient would be lost; leave create_graph out"
+        )
 
 
 def _with(kernel: Kernel, parameters: torch.Tensor) -> Kernel:
@@ -129,6 +135,9 @@ def objective_loss(
         gram = gram.to_dense()
     if not isinstance(gram, torch.Tensor) or gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise ValueError(f"gram: expected a square matrix, got {tuple(getattr(gram, 'shape', ())) or gram!r}")
+    y = torch.as_tensor(y, device=gram.device)
+    if not isinstance(sample_size, int):
+        raise ValueError(f"sample_size={sample_size!r}: expected a whole number")
     if y.requires_grad:
         raise ValueError("y requires gradients, which an objective does not give; pass y.detach()")
     own = Regularization() if regularization is None else regularization
@@ -161,7 +170,7 @@ class _Objective(torch.autograd.Function):
         return torch.tensor(value, dtype=torch.float64, device=gram.device)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[None, torch.Tensor, None, None, None]:
+        _require_first_derivative()
         (cotangent,) = ctx.saved_tensors
         return None, cotangent * slope.to(cotangent), None, None, None

@@ -222,7 +222,7 @@ def test_deviations_of_a_decision():
         ({"kernel": "rbff"}, "kernel.name=rbff: unknown"),
         ({"kernel": {"name": "rbf", "sigam": 2}}, "kernel.sigam: unknown key"),
         ({"kernel": {"name": "rbf", "sigma": -2}}, "kernel.sigma=-2.0: expected a number > 0"),
-        ({"kernel": "cnngp"}, "kernel=cnngp: it takes images"),
+        ({"kernel": "cnngp"}, "kernel=cnngp: takes images"),
         ({"optimizer": {"iterations": 0}}, "optimizer.iterations=0: expected a whole number"),
         ({"sampler": {"batch_size": 99999}}, "sampler.batch_size=99999"),
         ({"optimizer": "flow_euler", "kernel": "nngp", "flow": 3}, "flow=3: expected settings by name"),
@@ -242,6 +242,8 @@ def test_values_that_cannot_be_are_refused():
     x, y = load_diabetes(return_X_y=True)
     with pytest.raises(ValueError, match=r"invalid parameter kernel__sigam: kernel takes .*sigma"):
         KernelFlowRegressor().set_params(kernel__sigam=2)
+    with pytest.raises(ConfigError, match=r"kernel.name=periodc: unknown; it takes rbf"):
+        KernelFlowRegressor("periodc").set_params(kernel__period=2)
     with pytest.raises(ValueError, match="n_interpolation=99"):
         KernelFlowRegressor(n_interpolation=99, optimizer=FEW).fit(x[:50], y[:50])
     with pytest.raises(ValueError, match=r"image_shape=\(1, 3, 3\)"):
@@ -281,3 +283,45 @@ def test_a_plugins_kernel_is_a_name_like_any_other(in_folder, own_registry):
     assert found.best_params_ == {"kernel__period": 1.0}
     run = kfx.run(["kernel=periodic", "dataset=noisy_sine", "optimizer.iterations=2", "figures=false"], progress=False)
     assert run.plugins[0]["path"].endswith("periodic.py")
+
+
+def test_grids_of_numpys_numbers_and_all_settings_written_back(in_folder):
+    x, y = load_diabetes(return_X_y=True)
+    grid = {
+        "regularization": np.logspace(-3, 0, 2),
+        "kernel__sigma": np.array([0.5, 2.0]),
+        "optimizer__iterations": np.arange(1, 3),
+    }
+    found = GridSearchCV(KernelFlowRegressor(), grid, cv=2, error_score="raise").fit(x[:80], y[:80])
+    assert found.best_params_["kernel__sigma"] in (0.5, 2.0)
+    same = KernelFlowRegressor(optimizer=FEW)
+    again = clone(same).set_params(**same.get_params()).fit(x[:80], y[:80])
+    assert dict(again.kernel_.parameters) == dict(same.fit(x[:80], y[:80]).kernel_.parameters)
+
+
+def test_fits_in_threads_are_those_of_one(in_folder):
+    from joblib import parallel_backend
+
+    x, y = load_iris(return_X_y=True)
+    search = GridSearchCV(KernelFlowClassifier(optimizer=FEW), {"kernel": ["rbf", "laplace", "matern"]}, cv=3)
+    alone = clone(search).fit(x, y).cv_results_["mean_test_score"]
+    with parallel_backend("threading", n_jobs=3):
+        assert np.array_equal(search.fit(x, y).cv_results_["mean_test_score"], alone)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"kernel": RBF}, "expected a name, settings with a name, or an object"),
+        ({"kernel": "cnngp"}, r"set image_shape=\(channels, height, width\)"),
+        ({"sampler": {"batch_size": 99}}, "there are 50 points; take at most 50"),
+    ],
+)
+def test_words_are_those_of_estimators(settings, expected):
+    x, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ConfigError, match=expected):
+        KernelFlowRegressor(**settings).fit(x[:50], y[:50])
+    with pytest.raises(ConfigError, match="expected auto, classification or regression"):
+        KernelFlowTransformer(task="regresion").fit(x[:50], y[:50])
+    with pytest.raises(ValueError, match="expected \\(channels, height, width\\)"):
+        KernelFlowRegressor(image_shape=10).fit(x[:50], y[:50])

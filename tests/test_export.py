@@ -63,7 +63,7 @@ def test_tensorboard_reads_what_was_recorded(in_folder, runs):
     pytest.importorskip("tensorboard")
     assert exported("tensorboard", "s", "--to", "tb").count("tb/kfx/s/") == 2
     assert "s/0: is there already" in exported("tensorboard", "s/0", "--to", "tb")
-    reader = [sys.executable, "-c", READ, str(in_folder / "tb/kfx/s/0")]
+    reader = [sys.executable, "-c", READ, str(next((in_folder / "tb/kfx/s").glob("0-*-completed")))]
     done = subprocess.run(reader, capture_output=True, text=True, check=True)
     scalars, images, tensors = json.loads(done.stdout.splitlines()[-1])
     run = kfx.load_run("s/0")

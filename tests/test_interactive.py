@@ -148,6 +148,7 @@ def test_a_sweep_has_a_row_and_a_run_for_each_job(in_folder, capfd, jobs):
     assert table["optimizer"].tolist() == ["adam", "none"]
     assert table["n"].tolist() == [2, 2]
     assert kfx.compare(*sweep.runs, by=["optimizer"], metric="mse").equals(table)
+    assert kfx.compare(sweep.runs, by="optimizer", metric="mse").equals(table)
     again = kfx.sweep([*words, "resume=true"], jobs=jobs, progress=False)
     assert again.table["directory"].tolist() == sweep.table["directory"].tolist()
 
@@ -160,9 +161,23 @@ def test_a_failed_job_does_not_stop_the_others(in_folder, seed_1_fails):
         assert len(kfx.compare(sweep, metric="mse")) == 1
 
 
+def test_a_sweep_takes_nothing_from_elsewhere_unless_it_resumes(in_folder):
+    for seed in (0, 1):
+        kfx.run([*FEW, f"seed={seed}", f"hydra.run.dir=s/{seed}"], progress=False)
+    (in_folder / "t").mkdir()
+    (in_folder / "t/0").write_text("no folder")
+    with pytest.warns(UserWarning, match="job 1 of 2"):
+        sweep = kfx.sweep(["seed=0,1", *FEW, "hydra.sweep.dir=t"], progress=False)
+    assert sweep.table["status"].tolist() == ["missing", "completed"]
+    taken = kfx.sweep(["seed=0,1", *FEW, "resume=true", "hydra.sweep.dir=u"], progress=False)
+    assert taken.table["status"].tolist() == ["completed"] * 2
+
+
 def test_comparisons_that_cannot_be(in_folder):
     with pytest.raises(kfx.ConfigError, match="none was given"):
         kfx.compare()
+    with pytest.raises(kfx.ConfigError, match=r"jobs=1\.5"):
+        kfx.sweep(["seed=0,1"], jobs=1.5)
     with pytest.raises(kfx.ConfigError, match="jobs=0"):
         kfx.sweep(["seed=0,1"], jobs=0)
 

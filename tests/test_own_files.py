@@ -252,8 +252,8 @@ HOSTILE = {
     "no path": (None, None, (), "dataset.path=null", ".csv, .tsv"),
     "another ending": ("t.xlsx", ROWS, (), "t.xlsx: expected a name that ends in", ".parquet"),
     "empty": ("t.csv", "", (), "t.csv: is empty", "column names"),
-    "a first line alone": ("t.csv", "a,b,y\n", (), "holds 0 rows", "at least 2"),
-    "one row": ("t.csv", "a,b,y\n1,2,3\n", (), "holds 1 rows", "at least 2"),
+    "a first line alone": ("t.csv", "a,b,y\n", (), "holds 0 rows of points", "at least 2"),
+    "one row": ("t.csv", "a,b,y\n1,2,3\n", (), "holds 1 rows of points", "at least 2"),
     "no header": ("t.csv", "1,2,3\n4,5,6\n7,8,9\n", (), "its first line holds numbers", "names of the columns"),
     "a short row": ("t.csv", ROWS + "1,2\n", (), "line 6 has 2 fields", "the first line 3"),
     "a long row": ("t.csv", ROWS + "1,2,3,4\n", (), "line 6 has 4 fields", "the first line 3"),
@@ -328,7 +328,7 @@ HOSTILE = {
     "words as values": ("t.csv", "a,y\n1,red\n2,blue\n", ("dataset.task=regression",), "holds 'red'", "dataset.task"),
     "too many classes": (
         "t.csv",
-        "a,y\n" + "".join(f"{i},w{i}\n" for i in range(1001)),
+        "a,y\n" + "".join(f"{i},w{i // 2}\n" for i in range(2002)),
         (),
         "1001 different values are no classes",
         "dataset.task=regression",
@@ -538,3 +538,104 @@ def test_folds_flows_and_comparison_on_own_files(kfx, in_folder):
 
 if sys.platform == "win32":
     pytest.skip("pipes and permissions of POSIX", allow_module_level=True)
+
+
+SLIPS = {
+    "words among numbers": (
+        "a,y\n" + "".join(f"{i},{i / 3}\n" for i in range(20)) + "3,x\n",
+        (),
+        "holds 'x' in row 21, among numbers",
+        "dataset.task=classification",
+    ),
+    "decimal commas": (
+        "a;y\n" + "".join(f"{i};0,{i}25\n" for i in range(20)),
+        (),
+        "20 different words in 20 rows",
+        "dataset.decimal",
+    ),
+    "one class in training": (
+        "a,p,y\n1,0,u\n2,0,u\n3,1,v\n4,1,v\n",
+        ("dataset.test=p",),
+        "its 2 training points are one class",
+        "take others",
+    ),
+    "itself as second table": (
+        "a,y\n1,2.5\n2,3.5\n3,4.5\n",
+        ("dataset.test=t.csv",),
+        "dataset.test=t.csv: is the table itself",
+        "test on",
+    ),
+    "its target as test column": (
+        "a,y\n1,0\n2,1\n3,0\n",
+        ("dataset.test=y",),
+        "dataset.test=y: is the target",
+        "test points",
+    ),
+    "a folder as second table": (
+        "a,y\n1,2.5\n2,3.5\n3,4.5\n",
+        ("dataset.test=/tmp",),
+        "dataset.test=/tmp: expected",
+        "second table",
+    ),
+    "a second table that misses a target": (
+        "a,y\n1,2.5\n2,3.5\n3,4.5\n",
+        ("dataset.test=other.csv",),
+        "other.csv: 1 rows miss a value, rows 2",
+        "dataset.missing=drop",
+    ),
+    "a second table of words": (
+        "a,y\n1,2.5\n2,3.5\n3,4.5\n",
+        ("dataset.test=words.csv",),
+        "words.csv: column y holds words, and numbers in t.csv",
+        "the same",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_a_slip_is_said_and_no_numbers_come_of_it(kfx, in_folder, name):
+    content, words, *expected = SLIPS[name]
+    (in_folder / "t.csv").write_text(content)
+    (in_folder / "other.csv").write_text("a,y\n1,2.5\n2,\n")
+    (in_folder / "words.csv").write_text("a,y\n1,red\n2,blue\n")
+    code, out, err = kfx("run", *table(*words))
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    for part in expected:
+        assert part in err
+
+
+def test_tables_of_years_blank_first_lines_and_large_codes(in_folder):
+    (in_folder / "t.csv").write_text("\n\n2019,2020,2021\n" + "".join(f"{i},{i / 3},{i % 2}\n" for i in range(12)))
+    data = built("dataset.test=2021", target="2020")
+    assert data.x_train.shape == (6, 1)
+    codes = np.array([10**18, 10**18 + 1] * 6)
+    pd.DataFrame({"a": range(12), "y": codes}).to_csv("t.csv", index=False)
+    assert built().y_train.shape[1] == 2, "codes beyond 2^53 stay apart"
+
+
+def test_parquet_of_pandas_with_an_index_and_decimals(in_folder):
+    pytest.importorskip("pyarrow")
+    from decimal import Decimal
+
+    frame = pd.DataFrame({"a": range(20), "y": [Decimal(i) / 3 for i in range(20)]})
+    frame[frame["a"] % 2 == 0].to_parquet("t.parquet")
+    data = built("dataset.test=0", "evaluation=k_fold", "evaluation.folds=2", path="t.parquet")
+    assert data.x_train[:, 0].tolist() == list(range(0, 20, 2))
+    assert np.allclose(data.y_train[:, 0], np.arange(0, 20, 2) / 3)
+
+
+def test_runs_of_the_same_file_in_two_places_are_averaged(kfx, in_folder):
+    for i, folder in enumerate(("one", "two")):
+        (in_folder / folder).mkdir()
+        iris(in_folder / folder / "iris.csv")
+        words = ["dataset=table", f"dataset.path={folder}/iris.csv", "dataset.target=species", f"seed={i}", *FEW]
+        assert kfx("run", *words, f"hydra.run.dir=s/{i}")[0] == 0
+    code, out, _ = kfx("compare", "s", "--by", "kernel")
+    assert code == 0
+    assert "±" in out
+
+
+def test_help_needs_no_file(kfx):
+    code, out, _ = kfx("run", "dataset=table", "--help")
+    assert code == 0
+    assert "categorical" in out

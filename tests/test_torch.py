@@ -122,12 +122,21 @@ def test_float32_stays_float32_and_nothing_is_computed_that_nobody_wants():
         (lambda: rho_loss("Θ", points((3,)), 1), ValueError, "expected a square matrix"),
         (lambda: rho_loss(torch.eye(3), torch.ones(3, requires_grad=True), 1), ValueError, "y requires gradients"),
         (lambda: rho_loss(torch.eye(3), torch.ones(3), 3), ValueError, "sample"),
+        (lambda: rho_loss(torch.eye(3), torch.ones(3), 1.5), ValueError, "sample_size=1.5: expected a whole number"),
         (lambda: rho_loss(-torch.eye(3).double(), torch.ones(3), 1, 0.0), NumericalError, "not_positive_definite"),
     ],
 )
 def test_what_cannot_be_is_refused(call, error, expected):
     with pytest.raises(error, match=expected):
         call()
+
+
+def test_a_gradient_of_a_gradient_is_refused_not_lost():
+    x = points((6, 2)).requires_grad_()
+    (slope,) = torch.autograd.grad(rho_loss(gram(RBF(1.0), x), points((6,), 1), 3), x, retain_graph=True)
+    assert slope.shape == x.shape
+    with pytest.raises(RuntimeError, match="first derivatives alone"):
+        torch.autograd.grad(rho_loss(gram(RBF(1.0), x), points((6,), 1), 3), x, create_graph=True)
 
 
 # ---- GPyTorch

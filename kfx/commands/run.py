@@ -6,10 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kfx.commands.arguments import add_overrides, add_plugins
 from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.running.prepared import Prepared
 
 _USAGE = """\
 usage: kfx run [-m] [--smoke] [--cfg job] [--config-dir DIR] [--plugin FILE.py]
@@ -101,8 +104,8 @@ def run(words: Sequence[str]) -> int:
     if not parsed.multirun:
         return _hand_over(typed, parsed.config_dir)
     if prepared.shared.sweeper._target_ != BASIC_SWEEPER:  # it draws its own jobs while it runs
-        return _sweep(typed, parsed.config_dir, folder, None)
-    return _sweep(typed, parsed.config_dir, folder, prepared.identities())
+        return _sweep(typed, parsed.config_dir, prepared, folder, None)
+    return _sweep(typed, parsed.config_dir, prepared, folder, prepared.identities())
 
 
 def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -124,12 +127,12 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
     """The usage, and a table of every key that the chosen options have, with its present value."""
     from kfx.commands.catalogue import show_fields
     from kfx.config import compose
-    from kfx.config.check import check
+    from kfx.config.check import typed
     from kfx.config.nodes import plain
     from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, chosen
 
     composed = compose.without_hydra(compose.composed(overrides, config_dir, smoke=smoke))
-    check(composed)
+    typed(composed)
     raw = plain(composed)
     print(_USAGE)
     for group in GROUPS:
@@ -146,7 +149,9 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
     return 0
 
 
-def _sweep(typed: _Typed, config_dir: str | None, folder: Path, jobs: list[tuple[list[str], str]] | None) -> int:
+def _sweep(
+    typed: _Typed, config_dir: str | None, prepared: Prepared, folder: Path, jobs: list[tuple[list[str], str]] | None
+) -> int:
     """Run the jobs, or those that a sweeper draws; whatever stops them, `sweep.csv` says what became of each."""
     from rich.console import Console
 
@@ -157,7 +162,7 @@ def _sweep(typed: _Typed, config_dir: str | None, folder: Path, jobs: list[tuple
     try:
         code = _hand_over(typed, config_dir, len(jobs or []))
     finally:
-        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, sweep.search_roots(folder))
+        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, prepared.roots(folder))
         sweep.write(folder / "sweep.csv", rows)
         Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
         print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)

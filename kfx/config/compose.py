@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -54,18 +55,22 @@ def prepare() -> list[tuple[str | None, str]]:
     return new
 
 
+_turn = threading.RLock()
+
+
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Within the block Hydra has what `prepare` gives it; afterwards it is as it was."""
-    new = prepare()
-    try:
-        yield
-    finally:
-        repo = ConfigStore.instance().repo
-        for group, name in new:
-            del (repo if group is None else repo[group])[f"{name}.yaml"]
-            if group is not None and not repo[group]:
-                del repo[group]
+    """Within the block, one thread's at a time, Hydra has what `prepare` gives it; afterwards it is as it was."""
+    with _turn:
+        new = prepare()
+        try:
+            yield
+        finally:
+            repo = ConfigStore.instance().repo
+            for group, name in new:
+                del (repo if group is None else repo[group])[f"{name}.yaml"]
+                if group is not None and not repo[group]:
+                    del repo[group]
 
 
 def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]]:

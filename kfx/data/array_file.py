@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import zlib
 from pathlib import Path
@@ -30,7 +31,7 @@ def read(path: Path, task: str) -> Points:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = [stored[name] for name in names]
-    except (ValueError, OSError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+    except (ValueError, OSError, EOFError, KeyError, BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path}: is damaged ({' '.join(str(error).split())})") from error
     x = [_points(path, name, array) for name, array in zip(names[::2], arrays[::2], strict=True)]
     y = [_target(path, name, array) for name, array in zip(names[1::2], arrays[1::2], strict=True)]
@@ -60,7 +61,10 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     try:
         with ZipFile(path) as archive:
             found = {info.filename.removesuffix(".npy"): _shape(archive, info, path) for info in archive.infolist()}
-    except (ValueError, OSError, EOFError, BadZipFile, NotImplementedError, zlib.error, RuntimeError) as error:
+    except (
+        *(ValueError, OSError, EOFError, RuntimeError, NotImplementedError),
+        *(BadZipFile, zlib.error, lzma.LZMAError),
+    ) as error:
         raise DataError(f"{path}: is no .npz file that can be read ({' '.join(str(error).split())[:200]})") from error
     return found
 

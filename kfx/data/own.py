@@ -58,6 +58,9 @@ def as_targets(values: np.ndarray, task: str, where: str) -> Targets:
     if wide:
         return _from_one_hot(column, where)
     names, labels = np.unique(column, return_inverse=True)
+    if task == "auto" and len(column) >= 8 and len(names) > len(column) / 2:
+        hint = "set dataset.decimal, for numbers with commas, or dataset.task=classification"
+        raise DataError(f"{where}: {len(names)} different words in {len(column)} rows are no classes; {hint}")
     if task == "auto" and column.dtype.kind in "iuf" and len(names) > 2:
         said = f": {len(names)} different whole numbers are taken as classes; set dataset.task=regression, or "
         warn_once(where, said + "classification to agree")
@@ -92,7 +95,7 @@ def _from_one_hot(y: np.ndarray, where: str) -> Targets:
 
 
 def _name(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
@@ -122,6 +125,9 @@ def as_dataset(
         test = test[take("n_test", len(test), n_test, rng)]
     y, labels = points.targets.y, points.targets.labels
     own = (None, None) if labels is None else (labels[train], labels[test])
+    if len(train) and (y[train] == y[train][0]).all():
+        which = "one class" if labels is not None else "one value"
+        raise DataError(f"dataset {name}: the targets of its {len(train)} training points are {which}; take others")
     return Dataset(name, points.x[train], y[train], points.x[test], y[test], *own)
 
 

@@ -122,7 +122,8 @@ def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
 
 
 def _test_of_table(value: Any) -> bool:
-    return _is_fraction(value) or (isinstance(value, str) and bool(value.strip()))
+    is_name = isinstance(value, str) and bool(value.strip())
+    return _is_fraction(value) or is_name or (type(value) is int and value > 1)  # a column may be called 2020
 
 
 def _is_encoding(name: str) -> bool:
@@ -165,10 +166,12 @@ class OwnTable(OwnFile):
         """The second table, if `test` names one rather than a column."""
         from kfx.data.table_file import columns
 
-        if not isinstance(self.test, str) or self.test in columns(self.file(), self._layout()):
+        if _is_fraction(self.test) or str(self.test) in columns(self.file(), self._layout()):
             return None
-        path = Path(self.test).expanduser()
-        if not path.exists():
+        path = Path(str(self.test)).expanduser()
+        if path.exists() and self.file().exists() and path.samefile(self.file()):
+            raise ConfigError(f"dataset.test={self.test}: is the table itself; expected other points to test on")
+        if not path.is_file():
             raise ConfigError(
                 f"dataset.test={self.test}: expected a fraction, a column of {self.file()}, or the path of a second "
                 "table"
@@ -180,7 +183,7 @@ class OwnTable(OwnFile):
         return [self.file()] if second is None else [self.file(), second]
 
     def _layout(self) -> Any:
-        from kfx.data.table_file import Layout
+        from kfx.data.table_columns import Layout
 
         def listed(value: Any) -> tuple[str, ...]:
             return () if value is None else tuple(map(str, value if isinstance(value, list) else [value]))
@@ -189,7 +192,7 @@ class OwnTable(OwnFile):
             listed(self.target),
             None if self.features is None else listed(self.features),
             listed(self.categorical),
-            self.test if isinstance(self.test, str) else None,
+            None if _is_fraction(self.test) else str(self.test),
             self.task,
             self.missing,
             self.separator,

@@ -147,7 +147,7 @@ class KernelFlow(BaseEstimator):
     def _folded(self, x: np.ndarray) -> np.ndarray:
         x = np.require(x, requirements="W")  # torch warns of what it must not write to
         if self.image_shape is not None and x.ndim == 2:
-            shape = tuple(self.image_shape)
+            shape = tuple(np.atleast_1d(self.image_shape).tolist())
             if len(shape) != 3 or math.prod(shape) != x.shape[1]:
                 raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {x.shape[1]} features")
             x = x.reshape(-1, *shape)

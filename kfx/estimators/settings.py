@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.check import Config, typed
@@ -21,8 +22,6 @@ from kfx.objectives.options import ObjectiveOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from kfx.data.dataset import Dataset
 
 GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
@@ -43,7 +42,7 @@ def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes:
     for name in NESTED:
         value = settings.get(name)
         if _is_object(value):
-            objects[name] = _as_option(value)
+            objects[name] = _as_option(name, value)
         elif value is not None:
             content[name] = _node(name, value)
     if "batch_size" not in _own_settings(settings.get("sampler")) and "sampler" not in objects:
@@ -51,9 +50,16 @@ def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes:
         content["sampler"] = {**content["sampler"], "batch_size": None if usual is None else min(usual, size)}
     for name in [name for name in objects if isinstance(objects[name], Mapping)]:
         content[name] = {**content[name], **objects.pop(name)}
+    if (asked := content["sampler"].get("batch_size")) is not None and asked > size:
+        raise ConfigError(f"sampler.batch_size={asked}: there are {size} points; take at most {size}")
     config = replace(typed(OmegaConf.create({**content, "seed": seed})), **objects)
     if config.optimizer.moves_points:
         config.flow.record_layers = True  # new points have to go through them
+    if image is None and config.kernel.images_only:
+        raise ConfigError(
+            f"kernel={config.kernel.name}: takes images; set image_shape=(channels, height, width), or give X in four "
+            "dimensions"
+        )
     for option in config.options():
         option.check(config)
     return config
@@ -80,9 +86,14 @@ def settings_of(name: str, value: Any) -> dict[str, Any]:
 def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """The same parameter with other settings; ValueError names what it takes."""
     known = settings_of(name, value)
+    if not known and isinstance(value, (str, Mapping)):
+        _node(name, value)  # says what is wrong with it
     for key in changes:
         if key not in known:
             raise ValueError(f"invalid parameter {name}__{key}: {name} takes {near(key, sorted(known))}")
+    changes = {key: new for key, new in changes.items() if not _is_same(known[key], new)}  # what is as usual stays so
+    if not changes:
+        return value
     if isinstance(value, Kernel):
         return value.with_parameters(**changes)
     if isinstance(value, (Option, Regularization)):
@@ -90,6 +101,10 @@ def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
     own = _own_settings(value)
     named = {"name": value} if isinstance(value, str) and name in GROUPS else {}
     return {**named, **own, **changes}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(np.all(one == other))
 
 
 # ---- names and partial settings
@@ -131,8 +146,18 @@ def _own_settings(value: Any) -> dict[str, Any]:
     return {"value": value}  # of regularization
 
 
+def _in_python(value: Any) -> Any:
+    """Without NumPy's types, of which the grids of searches are made."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_in_python(each) for each in value]
+    return {key: _in_python(each) for key, each in value.items()} if isinstance(value, Mapping) else value
+
+
 def _node(name: str, value: Any) -> dict[str, Any]:
     load()
+    value = _in_python(value)
     if name not in GROUPS:
         usual = _plain_usual()[name]
         if isinstance(value, str):
@@ -157,8 +182,10 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, (Kernel, Option, Regularization)) or callable(value)
 
 
-def _as_option(value: Any) -> Any:
+def _as_option(parameter: str, value: Any) -> Any:
     load()
+    if callable(value) and parameter != "objective":
+        raise ConfigError(f"{parameter}={value!r}: expected a name, settings with a name, or an object")
     if isinstance(value, Kernel):
         return _GivenKernel(value)
     if isinstance(value, Regularization):

@@ -10,6 +10,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from kfx.data.own import as_targets, looks_like_classes
 from kfx.estimators.base import KernelFlow
 from kfx.flows.flowed import FlowedKernel
+from kfx.outcomes import ConfigError
 
 
 class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelFlow):
@@ -53,6 +54,8 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as of `dataset=table`."""
         X, y = self._checked(X, y, multi_output=True)
         y, task = np.asarray(y), self.task
+        if task not in ("auto", "classification", "regression"):
+            raise ConfigError(f"task={task!r}: expected auto, classification or regression")
         if task == "auto":
             task = "classification" if y.ndim == 1 and looks_like_classes(y) else "regression"
         targets = as_targets(y, task, "y")

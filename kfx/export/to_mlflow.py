@@ -26,6 +26,8 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     except ImportError as error:
         raise ConfigError("kfx export mlflow: needs MLflow; pip install 'kfx[mlflow]'") from error
     uri = place or os.environ.get("MLFLOW_TRACKING_URI") or USUAL
+    if "://" not in uri:
+        raise ConfigError(f"--to {uri}: expected a tracking URI, as {USUAL} or http://HOST:PORT")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own libraries
         try:

@@ -15,7 +15,7 @@ USUAL = "tensorboard"
 
 
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
-    """Write a folder of events for each run that has none yet; a line for each.
+    """Write a folder of events, named by the run and its identity, for each run that has none yet; a line for each.
 
     place: the folder to point TensorBoard at, by default `tensorboard`. project: a folder in it.
     """
@@ -27,7 +27,8 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     import matplotlib.image
 
     for finished in runs:
-        folder = Path(place or USUAL) / project / finished.name
+        folder = Path(place or USUAL) / project / f"{finished.name}-{finished.identity[:8]}-{finished.status}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
         if folder.is_dir() and any(folder.glob("events.*")):
             yield f"{finished.name}: is there already, {folder}"
             continue

@@ -92,7 +92,7 @@ def sweep(
 
     One job that fails does not stop the others: its row says why. Errors as `run`, but for failed jobs.
     """
-    if jobs < 1:
+    if not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs={jobs}: expected a whole number >= 1")
     with _turns(progress):
         prepared = _prepared(words, plugins, config_dir, smoke, is_sweep=True)
@@ -104,7 +104,7 @@ def sweep(
         try:
             _run_all(prepared, folder, jobs, Audience.PYTHON if progress else Audience.NOBODY)
         finally:
-            rows = table_of_sweep.rows(identities, table_of_sweep.search_roots(folder))
+            rows = table_of_sweep.rows(identities, prepared.roots(folder))
             table_of_sweep.write(path, rows)
         import pandas as pd
 
@@ -133,7 +133,7 @@ def _run_all(prepared: Prepared, folder: Path, at_once: int, audience: Audience)
         with numbered(number, count):
             try:
                 code, _ = attempted(raw, place, own, roots)
-            except KfxError as error:  # its row says that it is missing
+            except (KfxError, OSError) as error:  # its row says that it is missing
                 warnings.warn(f"job {number} of {count}: {error}", stacklevel=3)
                 continue
         if code in INTERRUPTED:
@@ -141,7 +141,7 @@ def _run_all(prepared: Prepared, folder: Path, at_once: int, audience: Audience)
 
 
 def compare(
-    *runs: str | Path | Run | Sweep,
+    *runs: str | Path | Run | Sweep | Sequence[str | Path | Run | Sweep],
     by: str | Sequence[str] = ("kernel", "optimizer"),
     metric: str = "accuracy",
     kernel: str = "trained",
@@ -150,12 +150,13 @@ def compare(
 ) -> pd.DataFrame:
     """The table of `kfx compare`: means over seeds, `_sd` and `_se` beside them, a row for each value of the keys `by`.
 
-    runs: runs, sweeps, or folders of them. kernel, n_interpolation: which evaluation. mix: average runs that differ in
-    more than their seed. ConfigError where there is none to show, or where they differ in more.
+    runs: runs, sweeps, or folders of them, or lists of these. kernel, n_interpolation: which evaluation. mix: average
+    runs that differ in more than their seed. ConfigError where there is none to show, or where they differ in more.
     """
     from kfx.record.comparison import collect, table
 
-    paths = [Path(each.directory if isinstance(each, (Run, Sweep)) else each) for each in runs]
+    every: list[Any] = [each for given in runs for each in (given if isinstance(given, (list, tuple)) else [given])]
+    paths = [each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every]
     found, left_out = collect(paths, metric, kernel, n_interpolation)
     if not found:
         raise ConfigError(f"kfx compare: no run to show: {'; '.join(left_out[:1]) or 'none was given'}")
@@ -181,7 +182,7 @@ def _prepared(
         raise ConfigError(f"{words!r}: expected a list of words, as ['kernel=rbf', 'seed=1']")
     if options := [word for word in words if word.startswith("-")]:
         raise ConfigError(f"{options[0]}: is an option of the command; expected words as kernel=rbf, and keywords")
-    registry.plug_in(plugins)
+    registry.plug_in([plugins] if isinstance(plugins, (str, Path)) else plugins)
     return prepare(list(words), None if config_dir is None else str(config_dir), is_sweep=is_sweep, smoke=smoke)
 
 

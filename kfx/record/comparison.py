@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -66,6 +67,10 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
         sizes = sorted({r["n_interpolation"] for r in rows})
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
     settings = _dotted(content(run.config))
+    if settings.get("dataset.path"):  # the file is known by its content, wherever it lies
+        told = json.loads((directory / "environment.json").read_text()).get("data_sha256", {})
+        settings["dataset.path"] = Path(str(settings["dataset.path"])).name
+        settings["data"] = ", ".join(map(str, told.values()))
     settings["n_interpolation"] = largest
     rho = run.metrics.get("rho", {})  # none where a flow stopped in its first layer
     objective: dict[str, Any] = {}

@@ -37,6 +37,12 @@ class Prepared:
         own = [identity(raw, job) for raw, job in zip(self.composed, self.jobs, strict=True)]
         return list(zip(self.words, own, strict=True))
 
+    def roots(self, folder: Path) -> list[Path]:
+        """Where a sweep's runs may lie: in its folder, and beside it where those are taken up."""
+        from kfx.running.sweep import search_roots
+
+        return search_roots(folder) if self.jobs[0].resume else [folder]
+
     def make_folder(self) -> Path:
         """Check machine, kernels, data files and disk, and make the folder of the run or sweep."""
         from kfx.running import preflight
