@@ -44,7 +44,7 @@ def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
         assert kfx("run", *plugins, *words)[0] == 0, optimizer
     of_network = ["kernel=tanh_network", "dataset=digits", "dataset.n_train=60", "optimizer.learning_rate=0.01"]
     assert kfx("run", *plugins, *of_network, *SMALL, "hydra.run.dir=network")[0] == 0
-    assert "exp(-2 sin^2" in kfx("list", "kernel", *plugins)[1]
+    assert "exp(-2 sum_k sin^2" in kfx("list", "kernel", *plugins)[1]
     assert "in units of the sine" in kfx("list", "kernel", "periodic", *plugins)[1]
     code, out, _ = kfx("rerun", "r", "--output", "again", *plugins)
     assert (code, "bit for bit" in out) == (0, True)
