@@ -515,6 +515,33 @@ def test_a_record_finds_its_file_from_anywhere_and_knows_it_by_its_content(kfx, 
     assert load_run("../r").kernel.parameters, "the kernel of a record needs no data"
 
 
+def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
+    import kfx as package
+    from kfx.optimizers.loss import Loss
+
+    iris()
+    words = ["dataset=table", "dataset.target=species", *FEW, "checkpoint.iterations=1", "hydra.run.dir=r"]
+    calls, usual = [], Loss._evaluated
+
+    def interrupt(*given):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return usual(*given)
+
+    monkeypatch.setattr(Loss, "_evaluated", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        package.run([*words, "dataset.path=iris.csv"], progress=False)
+    (in_folder / "elsewhere").mkdir()
+    (in_folder / "iris.csv").rename(in_folder / "elsewhere/moved.csv")
+    with pytest.raises(package.KfxError):
+        package.run([*words, "dataset.path=iris.csv", "resume=true"], progress=False)
+    os.rename("elsewhere/moved.csv", "elsewhere/iris.csv")
+    run = package.run([*words, "dataset.path=elsewhere/iris.csv", "resume=true"], progress=False)
+    assert run.metrics["status"] == "completed"
+    assert len(run.trace) == 3
+
+
 def test_folds_flows_and_comparison_on_own_files(kfx, in_folder):
     iris()
     base = ["dataset=table", "dataset.path=iris.csv", "dataset.target=species", *FEW]

@@ -92,7 +92,7 @@ def attempted(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Seque
         if found.status == Status.COMPLETED:
             return _completed_already(found.directory), found.directory
         try:
-            return resume(found.directory), found.directory
+            return resume(found.directory, raw.dataset), found.directory
         except CompletedError:  # by another process, since it was found
             return _completed_already(found.directory), found.directory
     for left in range(checked.retries, -1, -1):

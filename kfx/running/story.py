@@ -50,12 +50,18 @@ def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = (), *, repl
     return _recorded(raw, Path(directory), overrides, resume=False, replace_failed=replace_failed)
 
 
-def resume(directory: Path) -> int:
-    """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened."""
+def resume(directory: Path, dataset: DictConfig | None = None) -> int:
+    """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened.
+
+    dataset: in place of the record's, where its files lie elsewhere now; the identity must be the same.
+    """
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
     registry.require(read_metrics(directory).get("plugins", []), str(directory), no_others=True)
-    return _recorded(read_config(directory), directory, None, resume=True)
+    raw = read_config(directory)
+    if dataset is not None:
+        raw.dataset = dataset
+    return _recorded(raw, directory, None, resume=True)
 
 
 def _recorded(
