@@ -107,6 +107,10 @@ class CheckpointError(KfxError):
     """A checkpoint, or a file that it counts on, is torn, was tampered with, or belongs to something else."""
 
 
+class StoreError(KfxError):
+    """A Gram store is damaged, belongs to something else, or lacks what is asked of it."""
+
+
 class RecordError(KfxError):
     """A file of a record is damaged."""
 

@@ -16,8 +16,12 @@ def add(commands: Any) -> None:
     add_overrides(gram)
     add_plugins(gram)
     gram.add_argument("--output", type=Path, default=Path("."), help="folder for gram.npy (default: here)")
-    gram.add_argument("--test", action="store_true", help="also gram_test.npy: test points against training points")
-    gram.add_argument("--block", type=int, default=500, help="rows computed at a time (default: 500)")
+    gram.add_argument("--test", action="store_true", help="also test points against training points: gram_test.npy")
+    gram.add_argument("--block", type=int, default=500, help="rows of gram.npy computed at a time (default: 500)")
+    gram.add_argument(
+        "--store", type=Path, metavar="DIR", help="in tiles, for sizes beyond memory; goes on where it is"
+    )
+    gram.add_argument("--tile", type=int, help="rows of a tile of a new store (default: by the number of points)")
     gram.set_defaults(call=_gram)
 
 
@@ -25,7 +29,7 @@ def _gram(parsed: argparse.Namespace) -> int:
     from kfx.config import registry
     from kfx.config.compose import load
     from kfx.running import preflight
-    from kfx.running.gram import save
+    from kfx.running.gram import fill, save
 
     if parsed.block < 1:
         raise ConfigError(f"--block {parsed.block}: expected a whole number >= 1")
@@ -33,6 +37,10 @@ def _gram(parsed: argparse.Namespace) -> int:
     unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]", "optimizer=none"]  # a Gram needs none
     settings = load([*unused, *parsed.overrides])
     preflight.check([settings])
+    if parsed.store is not None:
+        store = fill(settings, parsed.store, parsed.test, parsed.tile)
+        print(store.folder)
+        return 0
     preflight.make_folder("--output", parsed.output, resume=True)
     for path in save(settings, parsed.output, parsed.test, parsed.block):
         print(path)

@@ -10,7 +10,7 @@ POINTS = ("uniform", "stratified", "neighbourhood")
 """Which points make a batch: `kfx.sampling.samplers`."""
 VIEWS = ("crop", "flip")
 """Of an image in a batch: `kfx.sampling.samplers`."""
-ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet")
+ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32")
 """Of convolutional networks: `kfx.kernels.cnngp.architectures`."""
 NETWORKS = ("small", "mnist", "fashion")
 """Of networks as feature maps: `kfx.kernels.networks`."""

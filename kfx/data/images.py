@@ -23,20 +23,32 @@ _MOST_BATCH_BYTES = 256 << 20
 
 
 def idx_dataset(
-    dataset: str, n_train: int | None, n_test: int | None, classes: Sequence[int] | None, rng: np.random.Generator
+    dataset: str,
+    n_train: int | None,
+    n_test: int | None,
+    classes: Sequence[int] | None,
+    rng: np.random.Generator,
+    within: tuple[int, int] | None = None,
+    test_on_rest: bool = False,
 ) -> Dataset:
     """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1]; random subsets of the official parts.
 
-    classes: which of the ten; None for all.
+    classes: which of the ten; None for all. within: the first and the last of the training images that are trained on.
+    test_on_rest: the others are the test points, in place of the test images.
     """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
-    for prefix, wanted, key in (("train", n_train, "n_train"), ("t10k", n_test, "n_test")):
+    for wanted, key in ((n_train, "n_train"), (n_test, "n_test")):
+        of_training_file = key == "n_train" or test_on_rest
+        prefix = "train" if of_training_file else "t10k"
         image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
         label_path = locate(dataset, f"{prefix}-labels-idx1-ubyte.gz")
         images, labels = _images(image_path, image_path.stat().st_mtime_ns), read_idx(label_path, ())
         if len(images) != len(labels) or labels.max(initial=0) > 9:
             raise DataError(f"{label_path}: expected {len(images)} labels from 0 to 9, as many as images")
         pool = of_classes(labels, classes)
+        if of_training_file and within is not None:
+            inside = (pool >= within[0]) & (pool <= within[1])
+            pool = pool[inside if key == "n_train" else ~inside]
         chosen = pool[take(key, len(pool), wanted, rng)]
         parts.append((images[chosen, None] / 255.0, labels[chosen].astype(int)))
     return classification(dataset, parts, classes)

@@ -318,6 +318,15 @@ class Digits(Table):
         return digits(self.n_train, self.n_test, self.classes, rng)
 
 
+def _range() -> Any:
+    return ranged(
+        None,
+        "[first, last], whole numbers with 0 <= first < last, or null for all",
+        lambda v: v is None or (len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1]),
+        "of the file of training images, counted from 0: those that may be trained on",
+    )
+
+
 @dataclass
 class Images(DatasetOption):
     """Images with training and test files of their own."""
@@ -334,16 +343,38 @@ class Images(DatasetOption):
             return self.pool
         return min(self.pool, self.most_of_a_class * len(self.classes))
 
+
+@dataclass
+class IdxImages(Images):
+    """MNIST and what takes its place: 60 000 training images in one file, 10 000 test images in another."""
+
+    image = (28, 28)
+    pool = 60_000
+
+    train_range: list[int] | None = _range()
+    test_on: str = one_of("test", "test", "rest", meaning="rest: the training images outside train_range, to validate")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        last = self.pool - 1
+        if self.train_range is not None and self.train_range[1] > last:
+            raise FieldError("train_range", self.train_range, f"a last image of at most {last}")
+        if self.test_on == "rest" and self.train_range in (None, [0, last]):
+            raise FieldError("test_on", "rest", "a train_range that leaves some, or test")
+
+    def available(self) -> int:
+        inside = self.pool if self.train_range is None else self.train_range[1] - self.train_range[0] + 1
+        return inside if self.classes is None else min(inside, self.most_of_a_class * len(self.classes))
+
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.images import idx_dataset
 
-        return idx_dataset(self.name, self.n_train, self.n_test, self.classes, rng)
+        within = None if self.train_range is None else (self.train_range[0], self.train_range[1])
+        return idx_dataset(self.name, self.n_train, self.n_test, self.classes, rng, within, self.test_on == "rest")
 
 
 @option("dataset", "mnist", "MNIST: handwritten digits, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images")
-class MNIST(Images):
-    image = (28, 28)
-    pool = 60_000
+class MNIST(IdxImages):
     most_of_a_class = 6742
 
 
@@ -352,9 +383,7 @@ class MNIST(Images):
     "fashion_mnist",
     "Fashion-MNIST: articles of clothing, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images",
 )
-class FashionMNIST(Images):
-    image = (28, 28)
-    pool = 60_000
+class FashionMNIST(IdxImages):
     most_of_a_class = 6000
 
 

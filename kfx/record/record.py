@@ -19,6 +19,7 @@ from kfx.evaluation.follower import Follower
 from kfx.files import Rows, digest, sync, whole_file, write_json, write_whole
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
+from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation
@@ -28,7 +29,6 @@ from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path
-from kfx.record.lock import Lock
 from kfx.record.reading import read_metrics, read_table
 from kfx.record.trace import Trace
 

@@ -1,4 +1,4 @@
-"""The Gram matrix of a configured kernel on a configured data set, as files."""
+"""The Gram matrix of a configured kernel on a configured data set, as files or in a store."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from kfx.evaluation.follower import some_of
 from kfx.files import whole_path
 from kfx.kernels.base import Kernel
 from kfx.kernels.starts import candidates
+from kfx.lock import Lock
+from kfx.numerics import threads
 from kfx.numerics.precision import set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import Event, NumericalError
-from kfx.running.progress import Steps
+from kfx.running.on_store import compute
+from kfx.running.progress import Steps, Waiting
+from kfx.store.gram_store import GramStore
+from kfx.store.gram_work import GramWork
 
 
 def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
@@ -23,15 +28,7 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
 
     The files are memory-mapped: they may exceed the memory.
     """
-    device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
-    set_switches(config.device.allow_tf32)
-    streams = Streams(config.seed)
-    data = config.dataset.preprocessed(config.dataset.build(streams["data"]))
-    built = config.kernel.build(config.dataset.image).to(dtype, device)
-    kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
-    x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
-    kernel = config.objective.start(kernel, x_train, torch.as_tensor(data.y_train, device=device), streams["head"])
-    kernel = kernel.settled(some_of(x_train))
+    kernel, x_train, x_test = _configured(config)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"gram.npy": x_train} | ({"gram_test.npy": x_test} if test else {})
     paths = []
@@ -42,6 +39,38 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
                 _fill(kernel, rows, x_train, partial, block, steps)
             paths.append(path)
     return paths
+
+
+def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> GramStore:
+    """The store of K(x_train, x_train), and with `test` of K(x_test, x_train), in `folder`: made, or gone on with from
+    the tiles that are there, or grown where it has the first of the points."""
+    kernel, x_train, x_test = _configured(config)
+    threads.use(config.device.threads or threads.available())
+    mapped, compare = kernel.unfolded()
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder)
+    try:
+        points = mapped(x_train)
+        with Waiting("compiling the kernel, once on this machine"):
+            compare.prepare(points.dtype, points.device)
+        store = GramStore.prepare(folder, compare, points, mapped(x_test) if test else None, tile=tile)
+        compute(store, GramWork.of(store, compare, points.device))
+    finally:
+        lock.release()
+    return store
+
+
+def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
+    """The kernel as a run would start from it, and the training and the test points."""
+    device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
+    set_switches(config.device.allow_tf32)
+    streams = Streams(config.seed)
+    data = config.dataset.preprocessed(config.dataset.build(streams["data"]))
+    built = config.kernel.build(config.dataset.image).to(dtype, device)
+    kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
+    x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
+    kernel = config.objective.start(kernel, x_train, torch.as_tensor(data.y_train, device=device), streams["head"])
+    return kernel.settled(some_of(x_train)), x_train, x_test
 
 
 def _fill(kernel: Kernel, rows: torch.Tensor, x_train: torch.Tensor, path: Path, block: int, steps: Steps) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from kfx.files import write_whole
+from kfx.lock import is_held
 from kfx.outcomes import Status
-from kfx.record.lock import is_held
 from kfx.record.search import Found, metrics_in, runs_below
 
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"

@@ -152,8 +152,8 @@ def test_a_sweep_started_twice_at_once_runs_each_job_once(tmp_path, full, counts
 
 
 def test_a_crash_leaves_no_lock(tmp_path, kfx):
+    from kfx.lock import Lock
     from kfx.outcomes import HeldError
-    from kfx.record.lock import Lock
 
     holder = Lock(tmp_path)
     with pytest.raises(HeldError, match=r"process \d+ on .* is writing to it"):

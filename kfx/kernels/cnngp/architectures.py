@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kfx.config import choices
-from kfx.kernels.cnngp.layers import Conv2d, ReLU, Residual, Sequential, Size
+from kfx.kernels.cnngp.layers import Conv2d, Layer, ReLU, Residual, Sequential, Size
 
 
 def simple(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
@@ -33,13 +33,32 @@ def resnet(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
     return Sequential(*blocks, convolution, ReLU(), Conv2d(image, padding=0))
 
 
+def resnet32(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
+    """The 32-layer residual network of Garriga-Alonso et al. 2019, as cnn-gp publishes it: Conv 3, three stages of five
+    blocks of two Conv 3 with strides 1, 2 and 2, Conv over the whole map, ReLU, Conv 1.
+
+    The first block of a stage has its ReLU before the fork, and a Conv 1 beside its body. σ_b² is 0 there.
+    """
+
+    def convolution(kernel_size: int | Size, stride: int = 1, padding: str = "same") -> Conv2d:
+        return Conv2d(kernel_size, stride, padding, weight_multiplier=hidden_weight_multiplier)
+
+    layers: list[Layer] = [convolution(3)]
+    for stride in (1, 2, 2):
+        body = convolution(3, stride), ReLU(), convolution(3)
+        layers += [ReLU(), Residual(*body, shortcut=convolution(1, stride))]
+        layers += [Residual(ReLU(), convolution(3), ReLU(), convolution(3)) for _ in range(4)]
+    last = tuple(-(-length // 4) for length in image)
+    return Sequential(*layers, convolution((last[0], last[1]), padding="valid"), ReLU(), Conv2d(1, padding=0))
+
+
 def _stack(hidden: int, kernel_size: int, image: Size, multiplier: float) -> Sequential:
     block = (Conv2d(kernel_size, padding="same", weight_multiplier=multiplier), ReLU())
     return Sequential(*block * hidden, Conv2d(image, padding=0))
 
 
 ARCHITECTURES: dict[str, Callable[[Size, float], Sequential]] = dict(
-    zip(choices.ARCHITECTURES, (simple, convnet, convnet_cifar, resnet), strict=True)
+    zip(choices.ARCHITECTURES, (simple, convnet, convnet_cifar, resnet, resnet32), strict=True)
 )
 
 

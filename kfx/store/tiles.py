@@ -1,0 +1,131 @@
+"""A matrix on disk in square tiles, each a file with its checksum."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec
+
+from kfx.outcomes import StoreError
+
+
+class Tiles:
+    """A matrix of float32 or float64 in tiles of `tile` × `tile`, of which some may not be there yet; NaN stands there.
+
+    A zarr array (format 3): any reader of zarr can read it, also while it grows. A tile is one file, written beside and
+    then renamed, so that it is there whole or not at all, and ends in its CRC-32C, so that a flipped bit is found. It
+    is not compressed: the mantissas of a Gram matrix are noise to a codec, see `scripts/bench_store.py`.
+
+    triangular: square, and only tiles on and below the diagonal are there; those on it are whole.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self._array = zarr.open_array(self.folder, mode="r+")
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{folder}: is no matrix in tiles ({_line(error)})") from error
+        self.triangular = bool(self._array.attrs.get("triangular", False))
+
+    @classmethod
+    def create(cls, folder: Path, shape: tuple[int, int], tile: int, dtype: str, *, triangular: bool = False) -> Tiles:
+        """An empty one, in place of what is there."""
+        zarr.create_array(
+            folder,
+            shape=shape,
+            chunks=(tile, tile),
+            dtype=dtype,
+            fill_value=np.nan,
+            serializer=BytesCodec(endian="little"),
+            compressors=[Crc32cCodec()],
+            attributes={"triangular": triangular},
+            overwrite=True,
+        )
+        return cls(folder)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._array.shape[0], self._array.shape[1]
+
+    @property
+    def tile(self) -> int:
+        return int(self._array.chunks[0])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self._array.dtype)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many tiles there are down and across."""
+        return -(-self.shape[0] // self.tile), -(-self.shape[1] // self.tile)
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Row and column of each tile, row by row: what is finished is a leading block."""
+        down, across = self.grid
+        return ((i, j) for i in range(down) for j in range(i + 1 if self.triangular else across))
+
+    def rows(self, i: int) -> slice:
+        """The rows of tile row i."""
+        return slice(i * self.tile, min((i + 1) * self.tile, self.shape[0]))
+
+    def columns(self, j: int) -> slice:
+        """The columns of tile column j."""
+        return slice(j * self.tile, min((j + 1) * self.tile, self.shape[1]))
+
+    def path(self, i: int, j: int) -> Path:
+        """The file of a tile."""
+        return self.folder / "c" / str(i) / str(j)
+
+    def has(self, i: int, j: int) -> bool:
+        """Whether the tile is there."""
+        return self.path(i, j).exists()
+
+    def read(self, i: int, j: int) -> np.ndarray:
+        """A tile, smaller at the edges; StoreError where it is missing or damaged."""
+        if not self.has(i, j):
+            raise StoreError(f"{self.path(i, j)}: this tile is not there yet; go on with the command that computes it")
+        try:
+            return np.asarray(self._array.get_block_selection((i, j)))
+        except (ValueError, RuntimeError, EOFError) as error:
+            raise StoreError(
+                f"{self.path(i, j)}: this tile is damaged ({_line(error)}); "
+                "kfx gram verify STORE --drop removes such tiles, and the next kfx gram computes them again"
+            ) from error
+
+    def write(self, i: int, j: int, block: np.ndarray) -> None:
+        """Put a tile in its place, whole or not at all."""
+        self._array.set_block_selection((i, j), block)
+
+    def drop(self, i: int, j: int) -> None:
+        """Remove a tile."""
+        self.path(i, j).unlink(missing_ok=True)
+
+    def resize(self, shape: tuple[int, int]) -> None:
+        """More rows or columns, or fewer; tiles keep their places."""
+        if shape != self.shape:
+            self._array.resize(shape)
+
+    def clear(self) -> None:
+        """Remove all tiles."""
+        shutil.rmtree(self.folder / "c", ignore_errors=True)
+
+    def done(self) -> int:
+        """How many tiles are there."""
+        return sum(self.has(i, j) for i, j in self.places())
+
+    def damaged(self, i: int, j: int) -> str | None:
+        """What is wrong with a tile that is there, in words; None if nothing is."""
+        try:
+            block = self.read(i, j)
+        except StoreError as error:
+            return str(error)
+        return None if np.isfinite(block).all() else f"{self.path(i, j)}: holds what is no finite number"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,48 @@
+"""Work over tiles: tasks in an order, each of which makes one tile, and one process that does them in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+
+class Task(NamedTuple):
+    """One tile of one matrix of a store: what is sent to a worker, in place of the tile."""
+
+    matrix: str
+    row: int
+    column: int
+
+
+class Work(Protocol):
+    """What makes the tiles of a store. It is pickled for other processes, so it holds file names, never tiles."""
+
+    @property
+    def folder(self) -> str:
+        """Of the store that it writes to."""
+
+    def tasks(self) -> list[Task]:
+        """Those not done yet, each after the ones that it needs."""
+
+    def total(self) -> int:
+        """All, done or not."""
+
+    def needs(self, task: Task) -> Iterable[Task]:
+        """The tasks whose tiles this one reads; those that they need in turn may be left out."""
+
+    def cost(self, task: Task) -> float:
+        """How much there is to do, in units of the work's own."""
+
+    def do(self, task: Task) -> None:
+        """Make the tile, unless it is there. May be called in any process, by one at a time for one task."""
+
+
+Watch = Callable[[Task], None]
+"""Called after each task that is done."""
+
+
+def in_this_process(work: Work, watch: Watch) -> None:
+    """Do what is left, one task after another."""
+    for task in work.tasks():
+        work.do(task)
+        watch(task)
