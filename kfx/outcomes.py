@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 
 class Status(StrEnum):
@@ -93,6 +94,9 @@ class NumericalError(KfxError):
     def __init__(self, event: Event, detail: str) -> None:
         super().__init__(f"{event}: {detail}")
         self.event, self.detail = event, detail
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it may come from another process
+        return NumericalError, (self.event, self.detail)
 
 
 class RunError(KfxError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kfx.objectives.options import ObjectiveOption, RegularizationSection
     from kfx.optimizers.options import OptimizerOption
     from kfx.report.published import Published
-    from kfx.running.options import CheckpointSection, DeviceOption
+    from kfx.running.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.sampling.options import SamplerOption
 
 
@@ -41,6 +42,7 @@ class Config:
     device: DeviceOption
     regularization: RegularizationSection
     checkpoint: CheckpointSection
+    cluster: ClusterSection
     flow: FlowSection
     follow: FollowSection
     interpolation: InterpolationSection
@@ -97,10 +99,13 @@ def typed(raw: DictConfig) -> Config:
 
 
 def placed(raw: DictConfig, config: Config) -> DictConfig:
-    """The config with paths of data files that hold wherever one stands, as a record needs them."""
+    """The config with paths that hold wherever one stands, as a record needs them."""
     own = OmegaConf.to_container(raw.dataset, resolve=True)
     assert isinstance(own, dict)
-    moved = OmegaConf.merge(raw, {"dataset": config.dataset.placed({str(key): value for key, value in own.items()})})
+    changes: dict[str, Any] = {"dataset": config.dataset.placed({str(key): value for key, value in own.items()})}
+    if config.evaluation.store is not None:
+        changes["evaluation"] = {"store": os.path.abspath(config.evaluation.store)}
+    moved = OmegaConf.merge(raw, changes)
     assert isinstance(moved, DictConfig)
     return moved
 

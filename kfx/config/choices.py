@@ -6,6 +6,8 @@ SOLVERS = ("cholesky", "lstsq", "inverse")
 """Of kernel ridge regression: `kfx.numerics.regression`."""
 STEPS = ("center", "unit_norm", "normalize", "normalize_channels", "zca")
 """Of preprocessing: `kfx.data.dataset`."""
+EVALUATION_SOLVERS = ("cholesky", "conjugate_gradients", "lstsq", "inverse")
+"""Of kernel ridge regression where its numbers are judged: `kfx.evaluation.systems`."""
 POINTS = ("uniform", "stratified", "neighbourhood")
 """Which points make a batch: `kfx.sampling.samplers`."""
 VIEWS = ("crop", "flip")

@@ -18,8 +18,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kfx.data.dataset import Dataset
 from kfx.estimators.fit import fit
 from kfx.estimators.settings import GROUPS, NESTED, as_config, settings_of, with_settings
-from kfx.evaluation.scoring import interpolation_order, predicted
+from kfx.evaluation.scoring import interpolation_order
+from kfx.evaluation.systems import products
 from kfx.numerics import threads
+from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
 from kfx.numerics.regression import posterior_variance
 from kfx.numerics.streams import Streams
@@ -202,7 +204,7 @@ class KernelFlow(BaseEstimator):
             mapped, compare = self.kernel_.unfolded()
             points = self._tensor(x)
             cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
-            mean = predicted(cross, self._coefficients, None)
+            mean = in_numpy(products(cross, self._coefficients))
             if not deviation:
                 return mean, None
             gram, prior = compare.gram(self._points), self.kernel_.diagonal(points)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.scoring import Scoring, metrics, predicted
+from kfx.evaluation.scoring import Scoring, clipped, metrics
+from kfx.evaluation.systems import products
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.outcomes import NumericalError
@@ -45,7 +46,7 @@ def errors_of_draws(
             gram = compare.gram(points)
             targets = y_train[own].to(torch.float64)
             alpha = coefficients(gram, targets, regularization.of(gram), scoring.solver, scoring.rcond)
-            found = metrics(predicted(compare.gram(test, points), alpha, scoring.clip), data)
+            found = metrics(clipped(products(compare.gram(test, points), alpha), scoring.clip), data)
             value = 1 - found["accuracy"] if metric == "error" else found["mse"]
         except NumericalError:
             value = math.nan

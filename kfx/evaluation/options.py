@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import abc
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import SCALES, SOLVERS
+from kfx.config.choices import EVALUATION_SOLVERS, SCALES
 from kfx.config.registry import (
     MOST_REPEATS,
     OPTIONS,
     Config,
     FieldError,
     Option,
+    between,
     count,
     flag,
     is_window,
+    nested,
     one_of,
     option,
     ranged,
@@ -37,6 +40,20 @@ if TYPE_CHECKING:
 
 def _is_not_negative(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _bytes(path: str, value: Any) -> int | None:
+    """A number of bytes, with a unit or without."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?B)?", str(value))
+    size = 0.0 if found is None else float(found[1]) * _UNITS[found[2] or "B"]
+    if isinstance(value, bool) or not 1e6 <= size <= 1e18:
+        raise ConfigError(f"{path}={value}: expected a number of bytes of at least 1MB, as 8GB, or null")
+    return int(size)
+
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass
@@ -77,7 +94,20 @@ class EvaluationOption(Option, abc.ABC):
     random_kernels: int = count(0, 0, "kernels with random parameters to evaluate beside them", most=MOST_REPEATS)
     batches: int = count(10, 0, "held out: rho before and after on the same ones", most=MOST_REPEATS)
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
-    solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
+    solver: str = one_of("cholesky", *EVALUATION_SOLVERS, meaning="the last two only to repeat published runs")
+    tolerance: float = between(1e-6, 0, 1, "of conjugate_gradients: norm of the residual over that of the targets")
+    memory: Any = nested(
+        None,
+        "a number of bytes, as 8GB, or null for half of the machine's",
+        _bytes,
+        "what a Gram matrix and its factor may take; larger ones go to disk in tiles",
+    )
+    store: str | None = ranged(
+        None,
+        "a folder, or null for the run's own, which goes when its numbers are recorded",
+        lambda v: v is None or v != "",
+        "where Gram matrices on disk are kept, for all runs of the same kernel on the same points",
+    )
     rcond: float | None = ranged(
         None,
         "a number > 0 and < 1 (with solver=lstsq), or null",
@@ -108,6 +138,12 @@ class EvaluationOption(Option, abc.ABC):
         """How many of n training points a kernel is trained on."""
         return n
 
+    def memory_bytes(self) -> int:
+        """What a Gram matrix with its factor may take."""
+        from kfx.numerics.memory import machine_bytes
+
+        return self.memory or machine_bytes() // 2
+
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
         """What kernels are trained and judged on."""
         return [whole]
@@ -134,6 +170,7 @@ class EvaluationOption(Option, abc.ABC):
             own=self.regularization.value is None,
             solver=self.solver,
             rcond=self.rcond,
+            tolerance=self.tolerance,
             variance=self.posterior_variance,
             clip=None if self.clip is None else (self.clip[0], self.clip[1]),
             train_error=self.train_error,
@@ -168,6 +205,8 @@ class TestPoints(EvaluationOption):
     def check(self, config: Config) -> None:
         super().check(config)
         size = config.training_size()
+        if self.draws and self.solver == "conjugate_gradients":
+            raise ConfigError(f"evaluation.draws={self.draws}: of small subsets; needs evaluation.solver=cholesky")
         if self.draws * min(self.n_interpolation or [size]) > size:
             raise ConfigError(f"evaluation.draws={self.draws}: of the smallest N_I, {size} points do not hold so many")
         if self.rho and len(self.n_interpolation or ()) < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,16 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
+from kfx.evaluation.on_disk import Beyond, OnDisk
+from kfx.evaluation.systems import InMemory, System
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
-from kfx.numerics.linear_algebra import cholesky, solve_lower
-from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_TEST_BLOCK = 2000
 
 
 def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator | None) -> np.ndarray:
@@ -54,6 +53,7 @@ class Scoring:
     own: bool = True
     solver: str = "cholesky"
     rcond: float | None = None
+    tolerance: float = 1e-6
     variance: bool = False
     clip: tuple[float, float] | None = None
     train_error: bool = False
@@ -70,30 +70,31 @@ def evaluate(
     order: np.ndarray,
     sizes: Sequence[int],
     scoring: Scoring,
+    beyond: Beyond | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
     """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel and one repeat.
 
     A system that cannot be solved gives NaN and a line among the failures.
 
     tensors: x_train, y_train, x_test. sizes: N_I, each a head of `order`, so that one Gram matrix serves them all.
-    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`).
+    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`). beyond: where a matrix goes that is too large.
     """
     x_train, y_train, x_test = tensors
-    largest = max(sizes)
-    head = torch.as_tensor(order[:largest], device=x_train.device)
+    head = torch.as_tensor(order[: max(sizes)], device=x_train.device)
     points, targets = x_train[head], y_train[head]
     rows: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
     failures: list[str] = []
+    system: System | None = None
+    held = ExitStack()
     try:
-        mapped, compare = kernel.unfolded()
-        points = mapped(points)
-        gram = compare.gram(points)
-        cross = torch.cat([compare.gram(mapped(block), points) for block in x_test.split(_TEST_BLOCK)])
+        if beyond is not None and beyond.takes(len(points), len(x_test), points.element_size()):
+            store = held.enter_context(beyond.store(kernel, points, x_test))
+            system = OnDisk(store, beyond, kernel, scoring.solver, scoring.tolerance)
+        else:
+            system = InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)
     except NumericalError as error:
         failures.append(f"{name} {kernel!r}: {error}")
-        gram = torch.full((largest, largest), math.nan, dtype=torch.float64, device=x_train.device)
-        cross = gram.new_full((len(x_test), largest), math.nan)
     of_head: dict[str, float] = {}
     if scoring.head:
         try:
@@ -101,60 +102,53 @@ def evaluate(
         except NumericalError as error:
             failures.append(f"the head of {name} {kernel!r}: {error}")
             of_head = dict.fromkeys(_head_metrics(scoring), math.nan)
-    largest_norms: dict[float, torch.Tensor] = {}
-    for size in sizes:
-        for regularization in scoring.regularizations:
-            used = gram[:size, :size]
-            own = kernel.own_regularization if scoring.own else None
-            effective = (own or regularization).of(used)
-            key = f"{name}/{size}/{repeat}/{regularization.value!r}"
-            measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
-            with collect() as incidents:
-                try:
-                    alpha = coefficients(
-                        used, targets[:size].to(torch.float64), effective, scoring.solver, scoring.rcond
-                    )
-                    prediction = predicted(cross[:, :size], alpha, scoring.clip)
-                    if not np.isfinite(prediction).all():
-                        raise NumericalError(Event.DIVERGED, "a prediction is not finite")
-                    arrays[f"{key}/mean"] = prediction
-                    found = metrics(prediction, data)
-                    if not all(map(math.isfinite, found.values())):
-                        raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
-                    measured |= found
-                    if scoring.rho:
-                        of_largest = (own or regularization).of(gram)
-                        if of_largest not in largest_norms:
-                            w = solve_lower(cholesky(gram, of_largest), targets.to(torch.float64))
-                            largest_norms[of_largest] = w.square().sum(dim=1)
-                        energy = largest_norms[of_largest]
-                        measured["rho"] = float(energy[size:].sum() / energy.sum())
-                    if scoring.train_error:
-                        fitted = [
-                            predicted(compare.gram(mapped(block), points[:size]), alpha, scoring.clip)
-                            for block in x_train.split(_TEST_BLOCK)
-                        ]
-                        measured |= _errors(np.concatenate(fitted), data.y_train, "train_")
-                    if scoring.variance:
-                        spread = posterior_variance(used, cross[:, :size], kernel.diagonal(x_test), effective)
-                        arrays[f"{key}/variance"] = spread.cpu().numpy()
-                        measured["mean_posterior_variance"] = float(spread.mean())
-                except NumericalError as error:  # one bad kernel must not cost the others their evaluation
-                    failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
-            measured |= of_head
-            measured |= {"effective_regularization": effective, "jitter": incidents.jitter}
-            rows += [
-                {
-                    "kernel": name,
-                    "n_interpolation": size,
-                    "repeat": repeat,
-                    "regularization": (own or regularization).value,
-                    "metric": metric,
-                    "value": value,
-                    "configured_regularization": regularization.value,
-                }
-                for metric, value in measured.items()
-            ]
+    with held:
+        for size in sizes:
+            for regularization in scoring.regularizations:
+                own = (kernel.own_regularization if scoring.own else None) or regularization
+                measured: dict[str, float] = dict.fromkeys(metric_names(data, scoring), math.nan)
+                measured["effective_regularization"] = own.value if own.scale == "absolute" else math.nan
+                key = f"{name}/{size}/{repeat}/{regularization.value!r}"
+                with collect() as incidents:
+                    try:
+                        if system is None:
+                            raise NumericalError(Event.DIVERGED, "there is no Gram matrix")
+                        measured["effective_regularization"] = system.effective(own, size)
+                        alpha = system.coefficients(own, targets[:size])
+                        prediction = clipped(system.predictions(alpha), scoring.clip)
+                        if not np.isfinite(prediction).all():
+                            raise NumericalError(Event.DIVERGED, "a prediction is not finite")
+                        arrays[f"{key}/mean"] = prediction
+                        found = metrics(prediction, data)
+                        if not all(map(math.isfinite, found.values())):
+                            raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
+                        measured |= found | system.report()
+                        if scoring.rho:
+                            energy = system.energies(own, targets)
+                            measured["rho"] = float(energy[size:].sum() / energy.sum())
+                        if scoring.train_error:
+                            fitted = clipped(system.fitted(x_train, head, alpha), scoring.clip)
+                            measured |= _errors(fitted, data.y_train, "train_")
+                        if scoring.variance:
+                            spread = system.variance(own, size, kernel.diagonal(x_test))
+                            arrays[f"{key}/variance"] = in_numpy(spread)
+                            measured["mean_posterior_variance"] = float(spread.mean())
+                    except NumericalError as error:  # one bad kernel must not cost the others their evaluation
+                        failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
+                measured |= of_head
+                measured["jitter"] = incidents.jitter
+                rows += [
+                    {
+                        "kernel": name,
+                        "n_interpolation": size,
+                        "repeat": repeat,
+                        "regularization": own.value,
+                        "metric": metric,
+                        "value": value,
+                        "configured_regularization": regularization.value,
+                    }
+                    for metric, value in measured.items()
+                ]
     return rows, arrays, failures
 
 
@@ -184,10 +178,10 @@ def _head_metrics(scoring: Scoring) -> list[str]:
     return [f"{name}_{what}" for name in heads for what in _HEAD] if scoring.head else []
 
 
-def predicted(cross: torch.Tensor, alpha: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
-    blocks = [block.to(torch.float64) @ alpha for block in cross.split(_TEST_BLOCK)]
-    prediction = torch.cat(blocks).cpu().numpy()
-    return prediction if clip is None else prediction.clip(*clip)
+def clipped(prediction: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
+    """The prediction within its range."""
+    found = in_numpy(prediction)
+    return found if clip is None else found.clip(*clip)
 
 
 def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
@@ -215,7 +209,8 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     kept = [*(["rho"] if scoring.rho else []), *_head_metrics(scoring)]
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
-    return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, "effective_regularization", "jitter"]
+    solved = ["residual", "iterations"] if scoring.solver == "conjugate_gradients" else []
+    return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *solved, "effective_regularization", "jitter"]
 
 
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]

@@ -1,11 +1,22 @@
-"""How much memory a process has taken at most."""
+"""How much memory there is, and how much a process has taken at most."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 
 import torch
+
+
+def machine_bytes() -> int:
+    """Of the machine, or of the control group that the process runs in, where that has less."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        with contextlib.suppress(OSError, ValueError):  # no such group, or `max`
+            sizes.append(int(limit.read_text()))
+    return min(sizes)
 
 
 def peak_bytes(device: torch.device) -> int:

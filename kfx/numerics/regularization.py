@@ -39,10 +39,16 @@ class Regularization:
         """What `value` is counted in: the scale of this Gram matrix."""
         if self.scale == "absolute":
             return 1.0
-        mean_diagonal = float(gram.diagonal().sum(dtype=torch.float64)) / len(gram)
-        if self.scale == "mean_diagonal":
-            return mean_diagonal
-        return max(mean_diagonal - float(gram.sum(dtype=torch.float64)) / len(gram) ** 2, 0.0)
+        trace = float(gram.diagonal().sum(dtype=torch.float64))
+        total = float(gram.sum(dtype=torch.float64)) if self.scale == "centered" else 0.0
+        return self._unit(len(gram), trace, total)
+
+    def of_sums(self, n: int, trace: float, total: float) -> float:
+        """The effective λ for a Gram matrix of n points from tr Θ and 1ᵀΘ1."""
+        return self.value if self.scale == "absolute" else self.value * self._unit(n, trace, total)
+
+    def _unit(self, n: int, trace: float, total: float) -> float:
+        return trace / n if self.scale == "mean_diagonal" else max(trace / n - total / n**2, 0.0)
 
     def pull(self, cotangent: torch.Tensor) -> torch.Tensor:
         """From the cotangent of A = Θ + λ(Θ)I to that of Θ, in place: G + tr G · ∂λ/∂Θ."""

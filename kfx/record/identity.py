@@ -15,7 +15,7 @@ from kfx.config import registry
 from kfx.config.check import Config, sources
 from kfx.files import digest
 
-_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "figures", "report", "published", "smoke")
+_ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "cluster", "figures", "report", "published", "smoke")
 """Keys that say where, when or how often, and a paper's number: none of them changes what is computed."""
 
 
@@ -26,6 +26,7 @@ def content(raw: DictConfig) -> dict[str, Any]:
     assert isinstance(container, dict)
     kept = {str(key): value for key, value in container.items()}
     kept["device"] = {k: v for k, v in kept["device"].items() if k not in ("threads", "precision_check")}
+    kept["evaluation"] = {k: v for k, v in kept["evaluation"].items() if k not in ("memory", "store")}
     return kept
 
 

@@ -131,11 +131,13 @@ def _evaluated(
                 if repeat not in done:
                     n = sizes or [len(parts[part].x_train)]
                     measured, arrays, failures = evaluate(
-                        name, of_parts[part], parts[part], task.tensors[part], repeat, order, n, scoring
+                        name, of_parts[part], parts[part], task.tensors[part], repeat, order, n, scoring, task.beyond
                     )
                     if config.evaluation.save_predictions or is_curve:
                         record.predictions(arrays)
                     record.evaluation(measured)
+                    if task.beyond is not None:
+                        task.beyond.discard()
                     rows += measured
                     failed += failures
                     for failure in failures:

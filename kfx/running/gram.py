@@ -17,7 +17,7 @@ from kfx.numerics import threads
 from kfx.numerics.precision import set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import Event, NumericalError
-from kfx.running.on_store import compute
+from kfx.running.on_store import workers
 from kfx.running.progress import Steps, Waiting
 from kfx.store.gram_store import GramStore
 from kfx.store.gram_work import GramWork
@@ -54,7 +54,8 @@ def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> G
         with Waiting("compiling the kernel, once on this machine"):
             compare.prepare(points.dtype, points.device)
         store = GramStore.prepare(folder, compare, points, mapped(x_test) if test else None, tile=tile)
-        compute(store, GramWork.of(store, compare, points.device))
+        with workers(config) as do:
+            do(GramWork.of(store, compare, points.device), "Gram")
     finally:
         lock.release()
     return store

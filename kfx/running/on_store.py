@@ -1,37 +1,99 @@
-"""Work over a Gram store, with room for it on the disk and a person told of its progress."""
+"""Work over Gram stores: who does it, with room for it on the disk, and a person told of its progress."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
+from kfx.config import registry
+from kfx.config.check import Config
+from kfx.evaluation.on_disk import Beyond
+from kfx.numerics import threads
 from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import StoreError
-from kfx.running.progress import Steps
-from kfx.store.gram_store import GramStore
-from kfx.store.gram_work import GramWork
-from kfx.store.work import Task, in_this_process
+from kfx.running.progress import Steps, say
+from kfx.store.work import Task, Work, in_this_process
+
+_UNITS = {"gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
 
 
-def compute(store: GramStore, work: GramWork) -> None:
-    """Compute the tiles that are missing; StoreError where the disk has no room for them."""
-    wanted, free = store.bytes_to_come(), shutil.disk_usage(store.folder).free
-    if wanted > free:
-        raise StoreError(
-            f"{store.folder}: the tiles to come need {in_bytes(wanted)}, and {in_bytes(free)} are free there; "
-            "choose another disk, fewer points or device.dtype=float32"
+@contextmanager
+def beyond_memory(config: Config, folder: Path) -> Iterator[Beyond]:
+    """Where Gram matrices go that do not fit, and the processes, begun when first needed, that compute them: those of
+    `cluster`, else this one. folder: of the run."""
+    kept = config.evaluation.store
+    with workers(config) as do:
+        yield Beyond(
+            Path(kept) if kept else folder / "grams",
+            config.evaluation.memory_bytes(),
+            do,
+            config.cluster.workers,
+            kept is not None,
         )
-    left = work.tasks()
-    total, done = work.total(), work.total() - len(left)
-    to_do, did, started = sum(map(work.cost, left)), 0.0, time.monotonic()
-    with Steps(f"gram {len(store)} points, tiles", total) as steps:
+
+
+@contextmanager
+def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
+    """Who does what is left of a work, whose name a person is told."""
+    node, open_ = config.cluster, ExitStack()
+    plugins = tuple(plugin.path for plugin in registry.plugins())
+    cores = config.device.threads or threads.available()
+    client: Any = None
+
+    def do(work: Work, name: str) -> None:
+        nonlocal client
+        left = work.tasks()
+        if not left:
+            return
+        if node.is_used and client is None:
+            from kfx.store.cluster import client_of, local_client
+
+            if node.scheduler is None:
+                client = open_.enter_context(local_client(node.workers, node.dashboard))
+                say(f"kfx: {node.workers} workers; {client.dashboard_link} shows them")
+            else:
+                client = open_.enter_context(client_of(node.scheduler, node.workers))
+        with _told(work, name, left) as watch:
+            if client is None:
+                in_this_process(work, watch)
+            else:
+                from kfx.store.cluster import on_dask
+
+                on_dask(client, work, plugins, max(cores // node.workers, 1) if node.scheduler is None else 1, watch)
+
+    with open_:
+        yield do
+
+
+@contextmanager
+def _told(work: Work, name: str, left: list[Task]) -> Iterator[Callable[[Task], None]]:
+    """A person is told how many tiles are done, how fast, and how long the rest takes."""
+    _require_room(work)
+    total = work.total()
+    done, did, to_do = total - len(left), 0.0, sum(map(work.cost, left))
+    started = time.monotonic()
+    with Steps(f"{name}, tiles", total) as steps:
         if done:
-            steps.reach(done, "there already", telling=True)
+            steps.reach(done, "were there", telling=True)
 
         def watch(task: Task) -> None:
             nonlocal done, did
             done, did = done + 1, did + work.cost(task)
             rate = did / (time.monotonic() - started)
-            steps.reach(done, f"{rate:.3g} pairs/s", (to_do - did) / rate)
+            steps.reach(done, f"{rate:.3g} {_UNITS[task.matrix]}", (to_do - did) / rate)
 
-        in_this_process(work, watch)
+        yield watch
+
+
+def _require_room(work: Work) -> None:
+    """StoreError unless the disk has room for the tiles to come."""
+    wanted, free = work.bytes_to_come(), shutil.disk_usage(work.folder).free
+    if wanted > free:
+        raise StoreError(
+            f"{work.folder}: the tiles to come need {in_bytes(wanted)}, and {in_bytes(free)} are free there; "
+            "take another disk, fewer points or device.dtype=float32; what is finished stays"
+        )

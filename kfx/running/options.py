@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import FORMATS
 from kfx.config.registry import (
+    Config,
     Option,
+    count,
     flag,
     nested,
     not_negative,
@@ -88,6 +92,38 @@ class Auto(DeviceOption):
 class CheckpointSection(Option):
     seconds: float = not_negative(30.0, "at most this much work is lost with a killed process")
     iterations: int = whole(0, "also every so many iterations; 0: by time alone")
+
+
+@section("cluster", "processes that compute Gram matrices on disk and their factors, by Dask")
+class ClusterSection(Option):
+    workers: int = count(
+        1, 1, "processes of this machine, or with scheduler=slurm jobs; 1: this process, no Dask", 4096
+    )
+    scheduler: str | None = ranged(
+        None,
+        "an address as tcp://host:8786, slurm, or null for processes of this machine",
+        lambda v: v is None or v == "slurm" or re.fullmatch(r"(tcp|tls|ucx)://[^\s/]+:\d+", v) is not None,
+        "of Dask, with this file system; slurm: dask-jobqueue's, as its own configuration file says",
+    )
+    dashboard: str = ranged(
+        "127.0.0.1:8787",
+        "an address as 127.0.0.1:8787",
+        lambda v: re.fullmatch(r"[^\s/:]+:\d+", v) is not None,
+        "where the processes of this machine show what they do; who can reach it can see it",
+    )
+
+    @property
+    def is_used(self) -> bool:
+        """Whether Dask does the work."""
+        return self.workers > 1 or self.scheduler is not None
+
+    def check(self, config: Config) -> None:
+        needed = {"distributed": self.is_used, "dask_jobqueue": self.scheduler == "slurm"}
+        if any(wanted and find_spec(name) is None for name, wanted in needed.items()):
+            raise ConfigError(
+                f"cluster.workers={self.workers}, cluster.scheduler={self.scheduler}: needs Dask; "
+                "pip install 'kfx[cluster]', or leave both out: one process does the same work"
+            )
 
 
 def _figures(path: str, value: Any) -> list[str]:

@@ -21,6 +21,7 @@ from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
 from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
+from kfx.evaluation.on_disk import Beyond
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
@@ -77,6 +78,7 @@ class Task:
     parts: list[Dataset]
     tensors: list[Tensors]
     threads_of_evaluation: int
+    beyond: Beyond | None = None
     drawn: list[list[Kernel]] = field(default_factory=list)
     """The kernels that each part's start was chosen from."""
 
@@ -124,7 +126,7 @@ def _check_precision(config: Config, machine: Machine, record: Record) -> None:
 # ---- the data
 
 
-def load_data(config: Config, machine: Machine, record: Record) -> Task:
+def load_data(config: Config, machine: Machine, record: Record, beyond: Beyond) -> Task:
     """Load and preprocess the data set, or each of its folds by itself, and write what the run stands on."""
     streams = Streams(config.seed)
     whole = config.dataset.build(streams["data"])
@@ -143,7 +145,7 @@ def load_data(config: Config, machine: Machine, record: Record) -> Task:
     if change := record.environment(here):
         say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     threads.use(of_fit, machine.threads)
-    return Task(config, record, machine, streams, parts, tensors, of_evaluation)
+    return Task(config, record, machine, streams, parts, tensors, of_evaluation, beyond)
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
@@ -237,7 +239,10 @@ def _errors_of(task: Task, kernels: Sequence[Kernel], part: int) -> list[float]:
                 order,
                 [size],
                 scoring,
+                task.beyond,
             )
+            if task.beyond is not None:
+                task.beyond.discard()
             value = next(row["value"] for row in rows if row["metric"] == metric)
             errors.append(-math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
             steps.advance()
@@ -250,7 +255,7 @@ def with_chosen_regularization(task: Task, kernels: Sequence[Kernel], scale: str
     chosen: list[Kernel] = []
     for kernel, (x, y, _) in zip(kernels, task.tensors, strict=True):
         inner = bare(kernel)
-        of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng)
+        of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng, task.beyond)
         chosen.append(Regularized(inner, of))
     return chosen
 

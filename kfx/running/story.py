@@ -19,6 +19,7 @@ from kfx.record.record import Record
 from kfx.running import stages
 from kfx.running.assess import assess
 from kfx.running.closing import closing_lines, relative
+from kfx.running.on_store import beyond_memory
 from kfx.running.progress import say, tell
 from kfx.running.signals import Terminated, stoppable, undisturbed
 
@@ -27,17 +28,18 @@ def story(config: Config, record: Record) -> None:
     """One run from its checked config to its completed record."""
     clock = stages.Clock()
     machine = stages.prepare_machine(config, record)
-    task = stages.load_data(config, machine, record)
-    starts = stages.choose_starts(task)
-    stages.prepare_kernel(task, starts[0])
-    clock.lap("load", machine.device)
+    with beyond_memory(config, record.directory) as beyond:
+        task = stages.load_data(config, machine, record, beyond)
+        starts = stages.choose_starts(task)
+        stages.prepare_kernel(task, starts[0])
+        clock.lap("load", machine.device)
 
-    fitted = stages.fit(task, starts)
-    stages.measure_on_held_out_batches(task, starts, fitted)
-    clock.lap("fit", machine.device)
+        fitted = stages.fit(task, starts)
+        stages.measure_on_held_out_batches(task, starts, fitted)
+        clock.lap("fit", machine.device)
 
-    entries = assess(task, starts, fitted)
-    clock.lap("evaluation", machine.device)
+        entries = assess(task, starts, fitted)
+        clock.lap("evaluation", machine.device)
     with undisturbed():  # a signal now would make an interrupted run of a completed one
         record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
 

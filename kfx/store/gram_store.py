@@ -22,7 +22,7 @@ from kfx.outcomes import StoreError
 from kfx.store.tiles import Tiles
 
 _PROBES = 8
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 GRAM, TEST = "gram", "test"
 
 
@@ -77,7 +77,7 @@ class GramStore:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         try:
-            self.manifest: dict[str, Any] = json.loads((self.folder / _MANIFEST).read_text())
+            self.manifest: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
             self.identity = Identity(
                 self.manifest["kernel"],
                 self.manifest["parameters"],
@@ -87,7 +87,7 @@ class GramStore:
             self.grown_at: list[int] = list(self.manifest["grown_at"])
             self._n: int = int(self.manifest["n"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{folder}: is no Gram store (its {_MANIFEST}: {error})") from error
+            raise StoreError(f"{folder}: is no Gram store (its {MANIFEST}: {error})") from error
         self.gram = Tiles(self.folder / GRAM)
         self.test = Tiles(self.folder / TEST) if (self.folder / TEST / "zarr.json").exists() else None
 
@@ -110,7 +110,7 @@ class GramStore:
         points or other test points. The caller holds the lock.
         """
         identity = Identity.of(kernel, points)
-        if not (folder / _MANIFEST).exists():
+        if not (folder / MANIFEST).exists():
             store = cls._created(folder, identity, points, tile or tile_for(len(points)))
         else:
             store = cls(folder)
@@ -136,10 +136,10 @@ class GramStore:
             "probe": identity.probe.tolist(),
             "dtype": identity.dtype,
             "n": n,
-            "points_sha256": _sha256(points),
+            "points_sha256": digest(points),
             "grown_at": [],
         }
-        write_json(folder / _MANIFEST, content)  # last: without it there is no store
+        write_json(folder / MANIFEST, content)  # last: without it there is no store
         return cls(folder)
 
     def _require(self, identity: Identity, points: torch.Tensor) -> None:
@@ -148,8 +148,8 @@ class GramStore:
         if difference is None:
             shared = min(len(points), len(self))
             whole = shared == len(self)
-            held = self.manifest["points_sha256"] if whole else _sha256(torch.from_numpy(self.points(slice(0, shared))))
-            if held != _sha256(points[:shared]):
+            held = self.manifest["points_sha256"] if whole else digest(torch.from_numpy(self.points(slice(0, shared))))
+            if held != digest(points[:shared]):
                 difference = f"its first {shared} points are others"
         if difference is not None:
             raise StoreError(f"{self.folder}: is the store of something else: {difference}; choose another folder")
@@ -169,19 +169,19 @@ class GramStore:
         stored.resize((n, *stored.shape[1:]))
         stored[old:] = in_numpy(points[old:])
         self.grown_at = [*self.grown_at, old]
-        self.manifest |= {"n": n, "points_sha256": _sha256(points), "grown_at": self.grown_at}
-        write_json(self.folder / _MANIFEST, self.manifest)
+        self.manifest |= {"n": n, "points_sha256": digest(points), "grown_at": self.grown_at}
+        write_json(self.folder / MANIFEST, self.manifest)
         self._n = n
         self._mend()
 
     def _with_test_points(self, points: torch.Tensor) -> None:
-        digest = _sha256(points)
+        given = digest(points)
         if self.test is None:
             _write_points(self.folder / "test_points", points, self.gram.tile)
-            self.manifest["test_points_sha256"] = digest
-            write_json(self.folder / _MANIFEST, self.manifest)
+            self.manifest["test_points_sha256"] = given
+            write_json(self.folder / MANIFEST, self.manifest)
             self.test = Tiles.create(self.folder / TEST, (len(points), len(self)), self.gram.tile, self.identity.dtype)
-        elif self.manifest.get("test_points_sha256") != digest:
+        elif self.manifest.get("test_points_sha256") != given:
             raise StoreError(f"{self.folder}: holds other test points; choose another folder")
 
     def points(self, rows: slice, *, test: bool = False) -> np.ndarray:
@@ -206,12 +206,6 @@ class GramStore:
         block = tiles.read(i, j)
         return not np.isnan(block[-1, 0] if matrix == GRAM else block[0, -1])
 
-    def bytes_to_come(self) -> int:
-        """Of disk that the tiles that are missing will take."""
-        each = self.gram.tile**2 * self.gram.dtype.itemsize
-        parts = [self.gram] + ([self.test] if self.test is not None else [])
-        return each * sum(1 for part in parts for place in part.places() if not part.has(*place))
-
 
 def _write_points(folder: Path, points: torch.Tensor, rows: int) -> None:
     array = zarr.create_array(
@@ -226,7 +220,8 @@ def _write_points(folder: Path, points: torch.Tensor, rows: int) -> None:
     array[:] = in_numpy(points)
 
 
-def _sha256(points: torch.Tensor) -> str:
+def digest(points: torch.Tensor) -> str:
+    """SHA-256 of the numbers."""
     return hashlib.sha256(np.ascontiguousarray(in_numpy(points)).tobytes()).hexdigest()
 
 

@@ -22,16 +22,17 @@ from kfx.store.work import Task
 class GramWork:
     """Compute the tiles of the store in `folder` that are missing.
 
-    kernel: pickled, as `Kernel.unfolded` gives it. device: where it computes.
+    kernel: pickled, as `Kernel.unfolded` gives it. n: how many points the store has. device: where it computes.
     """
 
     folder: str
     kernel: bytes
+    n: int
     device: str = "cpu"
 
     @classmethod
     def of(cls, store: GramStore, kernel: Kernel, device: torch.device) -> GramWork:
-        return cls(str(store.folder), pickle.dumps(kernel), str(device))
+        return cls(str(store.folder), pickle.dumps(kernel), len(store), str(device))
 
     @cached_property
     def _store(self) -> GramStore:
@@ -52,6 +53,10 @@ class GramWork:
 
     def total(self) -> int:
         return len(self._all())
+
+    def bytes_to_come(self) -> int:
+        test = self._store.test
+        return self._store.gram.bytes_to_come() + (test.bytes_to_come() if test is not None else 0)
 
     def needs(self, task: Task) -> Iterable[Task]:
         return ()

@@ -114,6 +114,11 @@ class Tiles:
         """Remove all tiles."""
         shutil.rmtree(self.folder / "c", ignore_errors=True)
 
+    def bytes_to_come(self) -> int:
+        """Of disk, for the tiles that are not there."""
+        count = sum(1 for _ in self.places()) - self.done()
+        return count * self.tile**2 * self.dtype.itemsize
+
     def done(self) -> int:
         """How many tiles are there."""
         return sum(self.has(i, j) for i, j in self.places())
@@ -129,3 +134,22 @@ class Tiles:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def block_of(tiles: Tiles, rows: slice, columns: slice) -> np.ndarray:
+    """Any block of a matrix, put together from its tiles; of a triangular one from whichever triangle is there."""
+    size = tiles.tile
+    out = np.empty((rows.stop - rows.start, columns.stop - columns.start), tiles.dtype)
+    for i in range(rows.start // size, -(-rows.stop // size)):
+        for j in range(columns.start // size, -(-columns.stop // size)):
+            mirrored = tiles.triangular and j > i
+            block = tiles.read(j, i).T if mirrored else tiles.read(i, j)
+            (source_rows, rows_out), (source_columns, columns_out) = _overlap(i, size, rows), _overlap(j, size, columns)
+            out[rows_out, columns_out] = block[source_rows, source_columns]
+    return out
+
+
+def _overlap(i: int, size: int, wanted: slice) -> tuple[slice, slice]:
+    """What tile i has of the rows that are wanted: where in the tile, and where among them."""
+    low, high = max(i * size, wanted.start), min((i + 1) * size, wanted.stop)
+    return slice(low - i * size, high - i * size), slice(low - wanted.start, high - wanted.start)

@@ -27,6 +27,9 @@ class Work(Protocol):
     def total(self) -> int:
         """All, done or not."""
 
+    def bytes_to_come(self) -> int:
+        """Of disk, for the tiles that are not there."""
+
     def needs(self, task: Task) -> Iterable[Task]:
         """The tasks whose tiles this one reads; those that they need in turn may be left out."""
 

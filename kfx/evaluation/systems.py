@@ -1,0 +1,113 @@
+"""The linear systems of kernel ridge regression on the heads of one order of points: in memory, or on disk."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.numerics.conjugate_gradients import solve
+from kfx.numerics.linear_algebra import cholesky, solve_lower
+from kfx.numerics.regression import coefficients, posterior_variance
+from kfx.numerics.regularization import Regularization
+
+TEST_BLOCK = 2000
+
+
+class System(Protocol):
+    """Θ of the first points in an order, and the covariances of test points with them.
+
+    regularization: λ and its scale; what it comes to depends on Θ of the points that are used.
+    """
+
+    def effective(self, regularization: Regularization, size: int) -> float:
+        """λ for the first `size` points."""
+
+    def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        """α with (Θ + λI) α = Y on the first len(Y) points, float64."""
+
+    def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
+        """K(x*, x) α, float64."""
+
+    def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        """K(x_i, x) α of each of these points, float64. head: which of them the system's are, in its order."""
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        """Σ over outputs of (L⁻¹ Y)², of each of the first len(Y) points."""
+
+    def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
+        """Posterior variance of the test points given the first `size` points. prior: K(x*, x*) of each."""
+
+    def report(self) -> dict[str, float]:
+        """What the last coefficients are worth, by metric, where the solver has something to say."""
+
+
+class InMemory:
+    """Θ and the covariances as matrices."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        points: torch.Tensor,
+        x_test: torch.Tensor,
+        solver: str = "cholesky",
+        rcond: float | None = None,
+        tolerance: float = 1e-6,
+    ) -> None:
+        self._mapped, self._compare = kernel.unfolded()
+        self._points = self._mapped(points)
+        self._gram = self._compare.gram(self._points)
+        blocks = x_test.split(TEST_BLOCK)
+        self._cross = torch.cat([self._compare.gram(self._mapped(block), self._points) for block in blocks])
+        self._solver, self._rcond, self._tolerance = solver, rcond, tolerance
+        self._report: dict[str, float] = {}
+        self._norms: dict[float, torch.Tensor] = {}
+
+    def effective(self, regularization: Regularization, size: int) -> float:
+        return regularization.of(self._gram[:size, :size])
+
+    def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        used = self._gram[: len(targets), : len(targets)]
+        y, effective = targets.to(torch.float64), regularization.of(used)
+        if self._solver == "conjugate_gradients":
+            theta = used.to(torch.float64)
+            solved = solve(
+                theta.__matmul__,
+                lambda points: theta[:, points],
+                theta.diagonal(),
+                y,
+                effective,
+                self._tolerance,
+                8 * len(y) ** 2,
+            )
+            self._report = {"residual": solved.residual, "iterations": solved.iterations}
+            return solved.alpha
+        return coefficients(used, y, effective, self._solver, self._rcond)
+
+    def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
+        return products(self._cross[:, : len(alpha)], alpha)
+
+    def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        used = self._points[: len(alpha)]
+        return torch.cat([products(self._compare.gram(self._mapped(b), used), alpha) for b in x.split(TEST_BLOCK)])
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        used = self._gram[: len(targets), : len(targets)]
+        effective = regularization.of(used)
+        if effective not in self._norms:
+            w = solve_lower(cholesky(used, effective), targets.to(torch.float64))
+            self._norms[effective] = w.square().sum(dim=1)
+        return self._norms[effective]
+
+    def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
+        used = self._gram[:size, :size]
+        return posterior_variance(used, self._cross[:, :size], prior, regularization.of(used))
+
+    def report(self) -> dict[str, float]:
+        return self._report
+
+
+def products(rows: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """K(x*, x) α in float64, some rows at a time."""
+    return torch.cat([block.to(torch.float64) @ alpha for block in rows.split(TEST_BLOCK)])

@@ -1,0 +1,114 @@
+"""Solve (Θ + λI) α = Y by preconditioned conjugate gradients: one λ, no factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.outcomes import Event, NumericalError
+
+_MOST_PRODUCTS = 2000
+_MOST_LANDMARKS = 3000
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""Θ v for v of (n, outputs)."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """alpha: (n, outputs). residual: the largest ‖Y − (Θ + λI) α‖ / ‖Y‖ of an output, computed anew at the end."""
+
+    alpha: torch.Tensor
+    residual: float
+    iterations: int
+
+
+class Nystrom:
+    """P = C W⁻¹ Cᵀ + μI ≈ Θ + λI from the columns C of Θ at some points, W = C's rows at those points; μ is λ and the
+    mean of the diagonal that the approximation misses (Williams & Seeger 2001).
+
+    columns: (n, m). points: the m numbers of their points. diagonal: of Θ.
+    """
+
+    def __init__(
+        self, columns: torch.Tensor, points: torch.Tensor, diagonal: torch.Tensor, regularization: float
+    ) -> None:
+        inner = columns[points]
+        inner = (inner + inner.mT) / 2
+        step = torch.finfo(torch.float32).eps * float(inner.diagonal().sum())
+        self._root = solve_lower(cholesky(inner, step), columns.mT).mT  # B, with B Bᵀ = C W⁻¹ Cᵀ
+        missed = (diagonal - self._root.square().sum(dim=1)).clamp_(min=0.0)
+        self.shift = regularization + float(missed.mean()) + step / len(points)
+        small = self._root.mT @ self._root
+        self._small = cholesky(small, self.shift)
+
+    def solve(self, v: torch.Tensor) -> torch.Tensor:
+        """P⁻¹ v = (v − B (μI + BᵀB)⁻¹ Bᵀ v) / μ."""
+        inner = solve_upper(self._small, solve_lower(self._small, self._root.mT @ v))
+        return (v - self._root @ inner) / self.shift
+
+
+def solve(
+    product: Product,
+    columns: Callable[[np.ndarray], torch.Tensor],
+    diagonal: torch.Tensor,
+    y: torch.Tensor,
+    regularization: float,
+    tolerance: float,
+    memory: int,
+) -> Solved:
+    """α with (Θ + λI) α = Y, preconditioned by `Nystrom` with evenly spaced points, as many as a quarter of `memory`
+    bytes has columns for.
+
+    columns: gives Θ's columns of these rising numbers, (n, m). tolerance: of each output, ‖residual‖ / ‖Y‖.
+    """
+    n = len(y)
+    count = max(min(n // 4, memory // (4 * 8 * n), _MOST_LANDMARKS), 1)
+    points = np.unique(np.linspace(0, n - 1, count).astype(np.int64))
+    preconditioner = Nystrom(columns(points), torch.from_numpy(points), diagonal, regularization)
+    return conjugate_gradients(product, y, regularization, preconditioner, tolerance, _MOST_PRODUCTS)
+
+
+def conjugate_gradients(
+    product: Product,
+    y: torch.Tensor,
+    regularization: float,
+    preconditioner: Nystrom | None,
+    tolerance: float,
+    most: int,
+) -> Solved:
+    """α with ‖Y − (Θ + λI) α‖ ≤ tolerance · ‖Y‖ for each output; all outputs share each product with Θ.
+
+    y: (n, outputs), float64. NumericalError where `most` products do not suffice.
+    """
+    norms = y.norm(dim=0).clamp(min=torch.finfo(y.dtype).tiny)
+    alpha, r = torch.zeros_like(y), y.clone()
+    z = preconditioner.solve(r) if preconditioner else r
+    p, rz = z.clone(), (r * z).sum(dim=0)
+    worst, iteration = float((r.norm(dim=0) / norms).max()), 0
+    while worst > tolerance and iteration < most:
+        iteration += 1
+        image = product(p) + regularization * p
+        step = _ratio(rz, (p * image).sum(dim=0))  # an output that is solved stands still
+        alpha += step * p
+        r -= step * image
+        z = preconditioner.solve(r) if preconditioner else r
+        before, rz = rz, (r * z).sum(dim=0)
+        p = z + _ratio(rz, before) * p
+        worst = float((r.norm(dim=0) / norms).max())
+    residual = float(((y - product(alpha) - regularization * alpha).norm(dim=0) / norms).max())
+    if not residual <= 10 * tolerance:
+        raise NumericalError(
+            Event.NOT_POSITIVE_DEFINITE,
+            f"conjugate gradients reached a residual of {residual:.1e} in {iteration} iterations, not {tolerance:.1e}; "
+            "raise regularization.value, or evaluation.tolerance, or use evaluation.solver=cholesky",
+        )
+    return Solved(alpha, residual, iteration)
+
+
+def _ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(b != 0, a / torch.where(b != 0, b, 1.0), 0.0)

@@ -1,0 +1,250 @@
+"""The Cholesky factor of a regularized Gram matrix in tiles on disk, and the tasks that make it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.files import write_json
+from kfx.numerics.linear_algebra import solve_lower, solve_upper
+from kfx.outcomes import Event, NumericalError, StoreError
+from kfx.store.gram_store import GramStore
+from kfx.store.selection import Selection
+from kfx.store.tiles import Tiles
+from kfx.store.work import Task
+
+_MANIFEST = "manifest.json"
+FACTOR = "factor"
+
+
+class FactorStore:
+    """A folder with L in float64, A = Θ + (λ + jitter) I = L Lᵀ: tiles of the lower triangle, under a manifest that
+    says of which points of which Gram store.
+
+    selection: the points. token: of this factor alone, which a worker keeps tiles of.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        try:
+            content: dict[str, Any] = json.loads((self.folder / _MANIFEST).read_text())
+            self.regularization, self.jitter = float(content["regularization"]), float(content["jitter"])
+            self.gram, self.token = str(content["gram_points_sha256"]), str(content["token"])
+            ranges = tuple((int(start), int(stop)) for start, stop in content["ranges"])
+            self.selection = Selection(ranges, int(content["tile"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{folder}: is no factor (its {_MANIFEST}: {error})") from error
+        self.factor = Tiles(self.folder / FACTOR)
+
+    @classmethod
+    def prepare(
+        cls, folder: Path, store: GramStore, selection: Selection, regularization: float, jitter: float = 0.0
+    ) -> FactorStore:
+        """The factor of these points with this λ and this jitter: made, or gone on with. One of anything else that is
+        in the folder is dropped."""
+        digest = store.manifest["points_sha256"]
+        if (folder / _MANIFEST).exists():
+            held = cls(folder)
+            same = (held.gram, held.selection, held.shift) == (digest, selection, regularization + jitter)
+            if same:
+                for partial in folder.glob("*/c/**/*.partial"):
+                    partial.unlink(missing_ok=True)
+                return held
+            (folder / _MANIFEST).unlink()
+        n = len(selection)
+        folder.mkdir(parents=True, exist_ok=True)
+        Tiles.create(folder / FACTOR, (n, n), selection.tile, "float64", triangular=True)
+        content = {
+            "token": uuid.uuid4().hex,
+            "gram_points_sha256": digest,
+            "ranges": [list(each) for each in selection.ranges],
+            "tile": selection.tile,
+            "regularization": regularization,
+            "jitter": jitter,
+        }
+        write_json(folder / _MANIFEST, content)
+        return cls(folder)
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    @property
+    def shift(self) -> float:
+        """What is added to the diagonal."""
+        return self.regularization + self.jitter
+
+    def solve_lower(self, y: torch.Tensor) -> torch.Tensor:
+        """L⁻¹ y, of as many leading points as y has rows: one pass over the factor."""
+        w = y.to(torch.float64, copy=True)
+        for i, j, block in self._leading(len(y)):
+            rows, columns = self._at(i, len(y)), self._at(j, len(y))
+            if i == j:
+                w[rows] = solve_lower(block, w[rows])
+            else:
+                w[rows] -= block @ w[columns]
+        return w
+
+    def solve_upper(self, w: torch.Tensor) -> torch.Tensor:
+        """L⁻ᵀ w, of as many leading points as w has rows: one pass over the factor."""
+        alpha = w.to(torch.float64, copy=True)
+        for i, j, block in self._leading(len(w), backwards=True):
+            rows, columns = self._at(i, len(w)), self._at(j, len(w))
+            if i == j:
+                alpha[rows] = solve_upper(block, alpha[rows])
+            else:
+                alpha[columns] -= block.mT @ alpha[rows]
+        return alpha
+
+    def _at(self, i: int, size: int) -> slice:
+        tile = self.selection.tile
+        return slice(i * tile, min((i + 1) * tile, size))
+
+    def _leading(self, size: int, *, backwards: bool = False) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """Tiles of the leading block of this size, row by row, the next one read meanwhile."""
+        places = [(i, j) for i in range(-(-size // self.selection.tile)) for j in range(i + 1)]
+        if backwards:  # the diagonal tile of a row first: it ends the row's own unknowns
+            places = [(i, j) for i in reversed(range(-(-size // self.selection.tile))) for j in reversed(range(i + 1))]
+        for (i, j), block in ahead(self.factor, places):
+            yield i, j, block[: self._at(i, size).stop - i * self.selection.tile, : size - j * self.selection.tile]
+
+
+def ahead(tiles: Tiles, places: Iterable[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    """Each place and its tile, read by another thread while the one before is worked on."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for place in places:
+            coming = place, pool.submit(tiles.read, *place)
+            if waiting is not None:
+                yield waiting[0], torch.from_numpy(waiting[1].result())
+            waiting = coming
+        if waiting is not None:
+            yield waiting[0], torch.from_numpy(waiting[1].result())
+
+
+@dataclass(frozen=True)
+class FactorWork:
+    """Compute the tiles of the factor in `folder`, column by column, from the Gram store in `gram`.
+
+    L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj⁻ᵀ, and L_jj the factor of what is left of A_jj: each tile is written once,
+    and read by those to its right and below.
+
+    memory: bytes that one process may take for tiles; the row of L_jk is kept as far as it fits, for all i need it.
+    """
+
+    folder: str
+    gram: str
+    memory: int
+    token: str
+
+    @classmethod
+    def of(cls, factor: FactorStore, store: GramStore, memory: int) -> FactorWork:
+        return cls(str(factor.folder), str(store.folder), memory, factor.token)
+
+    @cached_property
+    def _factor(self) -> FactorStore:
+        return FactorStore(Path(self.folder))
+
+    @cached_property
+    def _gram(self) -> GramStore:
+        return GramStore(Path(self.gram))
+
+    @cached_property
+    def _row(self) -> _Row:
+        tile = 8 * self._factor.selection.tile**2
+        return _Row(self._factor.factor, (self.memory - 5 * tile) // tile)
+
+    def _all(self) -> list[Task]:
+        count = self._factor.selection.places
+        return [Task(FACTOR, i, j) for j in range(count) for i in range(j, count)]
+
+    def tasks(self) -> list[Task]:
+        return [task for task in self._all() if not self._factor.factor.has(task.row, task.column)]
+
+    def total(self) -> int:
+        return len(self._all())
+
+    def bytes_to_come(self) -> int:
+        return self._factor.factor.bytes_to_come()
+
+    def needs(self, task: Task) -> Iterable[Task]:
+        _, i, j = task
+        if i != j:
+            yield Task(FACTOR, j, j)
+        if j:
+            yield Task(FACTOR, i, j - 1)
+
+    def cost(self, task: Task) -> float:
+        """Multiplications and additions."""
+        _, i, j = task
+        rows, columns = (at.stop - at.start for at in (self._factor.factor.rows(i), self._factor.factor.rows(j)))
+        products = 2.0 * rows * columns * j * self._factor.selection.tile
+        return products / 2 + columns**3 / 3 if i == j else products + rows * columns**2
+
+    def do(self, task: Task) -> None:
+        _, i, j = task
+        tiles = self._factor.factor
+        if tiles.has(i, j):
+            return
+        block = torch.from_numpy(self._factor.selection.read(self._gram, i, j))
+        if i == j:
+            block.diagonal().add_(self._factor.shift)
+        for (_, k), left in ahead(tiles, [(i, k) for k in range(j)]):
+            right = left if i == j else self._row.get(j, k)
+            block.addmm_(left, right.mT, alpha=-1.0)
+        if i == j:
+            factor, info = torch.linalg.cholesky_ex(block)
+            if int(info) or not bool(torch.isfinite(factor[-1, -1])):
+                raise NumericalError(
+                    Event.NOT_POSITIVE_DEFINITE,
+                    f"the Gram matrix of {len(self._factor)} points with λ and jitter {self._factor.shift:.3g} has no "
+                    f"Cholesky factor beyond its first {tiles.rows(j).start + max(int(info), 1) - 1} points",
+                )
+            tiles.write(i, j, factor.tril_().numpy())
+        else:
+            corner = self._row.get(j, j)
+            tiles.write(i, j, torch.linalg.solve_triangular(corner.mT, block, upper=True, left=False).numpy())
+
+
+class _Row:
+    """The tiles of one row of a factor, each kept once it was read, as far as there is room."""
+
+    def __init__(self, tiles: Tiles, most: int) -> None:
+        self._tiles, self._most = tiles, most
+        self._number, self._kept = -1, dict[int, torch.Tensor]()
+        self._lock = threading.Lock()
+
+    def get(self, j: int, k: int) -> torch.Tensor:
+        with self._lock:
+            if j != self._number:
+                self._number, self._kept = j, {}
+            if k in self._kept:
+                return self._kept[k]
+        block = torch.from_numpy(self._tiles.read(j, k))
+        with self._lock:
+            if j == self._number and len(self._kept) < self._most:
+                self._kept[k] = block
+        return block
+
+
+def least_memory(tile: int) -> int:
+    """Bytes that a factorisation with such tiles takes at least."""
+    return 5 * 8 * tile**2
+
+
+def dense(factor: FactorStore) -> np.ndarray:
+    """L as one array, where it fits."""
+    n = len(factor)
+    out = np.zeros((n, n))
+    for i, j in factor.factor.places():
+        out[factor.factor.rows(i), factor.factor.columns(j)] = factor.factor.read(i, j)
+    return out

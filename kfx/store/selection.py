@@ -1,0 +1,69 @@
+"""Some of the points of a Gram store, by ranges: the leading ones, or all but a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kfx.store.gram_store import GramStore
+from kfx.store.tiles import block_of
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The Gram matrix of the points in `ranges`, rising and disjoint, each [start, stop), in tiles as the store's."""
+
+    ranges: tuple[tuple[int, int], ...]
+    tile: int
+
+    @classmethod
+    def head(cls, store: GramStore, size: int) -> Selection:
+        """The first so many points."""
+        return cls(((0, size),), store.gram.tile)
+
+    @classmethod
+    def without(cls, store: GramStore, start: int, stop: int) -> Selection:
+        """All points but those from `start` to `stop`."""
+        ranges = [(low, high) for low, high in ((0, start), (stop, len(store))) if low < high]
+        return cls(tuple(ranges), store.gram.tile)
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.ranges)
+
+    @property
+    def places(self) -> int:
+        """Tile rows."""
+        return -(-len(self) // self.tile)
+
+    def rows(self, i: int) -> slice:
+        """The selected points of tile row i, counted among the selected."""
+        return slice(i * self.tile, min((i + 1) * self.tile, len(self)))
+
+    def pieces(self, i: int) -> list[slice]:
+        """The same points where they are in the store."""
+        wanted, found, at = self.rows(i), [], 0
+        for start, stop in self.ranges:
+            low, high = max(wanted.start - at, 0), min(wanted.stop - at, stop - start)
+            if low < high:
+                found.append(slice(start + low, start + high))
+            at += stop - start
+        return found
+
+    def read(self, store: GramStore, i: int, j: int) -> np.ndarray:
+        """Tile (i, j), j ≤ i, in float64."""
+        across = self.pieces(j)
+        return np.block(
+            [[block_of(store.gram, rows, columns) for columns in across] for rows in self.pieces(i)]
+        ).astype(np.float64, copy=False)
+
+
+def all_of(store: GramStore) -> Selection:
+    """Every point."""
+    return Selection.head(store, len(store))
+
+
+def positions(ranges: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The numbers of the points in the ranges."""
+    return np.concatenate([np.arange(start, stop) for start, stop in ranges])
