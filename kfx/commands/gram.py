@@ -1,4 +1,4 @@
-"""`kfx gram`: the Gram matrix of a configured kernel on a configured data set, as files."""
+"""`kfx gram`: the Gram matrix of a configured kernel on a configured data set, as files or in a store."""
 
 from __future__ import annotations
 
@@ -12,36 +12,72 @@ from kfx.outcomes import ConfigError
 
 def add(commands: Any) -> None:
     """Register the command."""
-    gram = commands.add_parser("gram", help="the Gram matrix of a configured kernel on a configured dataset")
+    gram = commands.add_parser(
+        "gram",
+        help="the Gram matrix of a configured kernel on a configured dataset",
+        description="The Gram matrix of a configured kernel on a configured dataset: gram.npy, or with --store tiles on "
+        "disk for sizes beyond memory. `kfx gram verify DIR` reads every tile of a store and says what is missing or "
+        "damaged.",
+    )
     add_overrides(gram)
     add_plugins(gram)
-    gram.add_argument("--output", type=Path, default=Path("."), help="folder for gram.npy (default: here)")
+    gram.add_argument("--output", type=Path, help="folder for gram.npy (default: here)")
     gram.add_argument("--test", action="store_true", help="also test points against training points: gram_test.npy")
-    gram.add_argument("--block", type=int, default=500, help="rows of gram.npy computed at a time (default: 500)")
-    gram.add_argument(
-        "--store", type=Path, metavar="DIR", help="in tiles, for sizes beyond memory; goes on where it is"
-    )
+    gram.add_argument("--block", type=int, help="rows of gram.npy computed at a time (default: 500)")
+    gram.add_argument("--store", type=Path, metavar="DIR", help="tiles on disk, not gram.npy; goes on there")
     gram.add_argument("--tile", type=int, help="rows of a tile of a new store (default: by the number of points)")
+    gram.add_argument("--workers", type=int, metavar="N", help="of a store: so many processes, as cluster.workers")
+    gram.add_argument("--scheduler", metavar="ADDRESS", help="of a store: Dask's, or slurm, as cluster.scheduler")
+    gram.add_argument("--dashboard", metavar="ADDRESS", help="of a store: where Dask shows what it does")
+    gram.add_argument("--drop", action="store_true", help="of verify: remove damaged tiles, to be computed again")
     gram.set_defaults(call=_gram)
 
 
 def _gram(parsed: argparse.Namespace) -> int:
+    if parsed.overrides[:1] == ["verify"]:
+        return _verify(parsed)
     from kfx.config import registry
-    from kfx.config.compose import load
+    from kfx.config.compose import load, quoted
     from kfx.running import preflight
     from kfx.running.gram import fill, save
 
-    if parsed.block < 1:
-        raise ConfigError(f"--block {parsed.block}: expected a whole number >= 1")
+    _require(parsed)
     registry.plug_in(parsed.plugin)
     unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]", "optimizer=none"]  # a Gram needs none
-    settings = load([*unused, *parsed.overrides])
+    asked = {name: getattr(parsed, name) for name in ("workers", "scheduler", "dashboard")}
+    of_cluster = [f"cluster.{name}={quoted(str(value))}" for name, value in asked.items() if value is not None]
+    settings = load([*unused, *parsed.overrides, *of_cluster])
     preflight.check([settings])
     if parsed.store is not None:
-        store = fill(settings, parsed.store, parsed.test, parsed.tile)
-        print(store.folder)
+        print(fill(settings, parsed.store, parsed.test, parsed.tile).folder)
         return 0
-    preflight.make_folder("--output", parsed.output, resume=True)
-    for path in save(settings, parsed.output, parsed.test, parsed.block):
+    folder = parsed.output or Path(".")
+    preflight.make_folder("--output", folder, resume=True)
+    for path in save(settings, folder, parsed.test, parsed.block or 500):
         print(path)
     return 0
+
+
+def _require(parsed: argparse.Namespace) -> None:
+    """ConfigError for arguments that do not go together."""
+    if parsed.block is not None and parsed.block < 1:
+        raise ConfigError(f"--block {parsed.block}: expected a whole number >= 1")
+    if parsed.tile is not None and not 16 <= parsed.tile <= 16384:
+        raise ConfigError(f"--tile {parsed.tile}: expected a whole number >= 16 and <= 16384")
+    wants_store = parsed.store is not None
+    for name in ("output", "block") if wants_store else ("tile", "workers", "scheduler", "dashboard"):
+        if (value := getattr(parsed, name)) is not None:
+            where = "is of gram.npy; leave it out with --store" if wants_store else "is of a store; add --store DIR"
+            raise ConfigError(f"--{name} {value}: {where}")
+    if parsed.drop:
+        raise ConfigError("--drop: is of kfx gram verify DIR")
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    from kfx.running.gram import verify
+
+    if len(parsed.overrides) != 2:
+        raise ConfigError(f"kfx gram verify: expected one folder, got {len(parsed.overrides) - 1}")
+    lines, is_sound = verify(Path(parsed.overrides[1]), parsed.drop)
+    print("\n".join(lines))
+    return 0 if is_sound else 1

@@ -66,6 +66,7 @@ class Beyond:
             store = GramStore.prepare(folder, compare, points, test_points)
             self.do(GramWork.of(store, compare, points.device), "Gram")
             yield store
+            shutil.rmtree(folder / "factor", ignore_errors=True)  # of who was stopped it stays, to go on from
         finally:
             lock.release()
 

@@ -19,7 +19,7 @@ from kfx.numerics.streams import Streams
 from kfx.outcomes import Event, NumericalError
 from kfx.running.on_store import workers
 from kfx.running.progress import Steps, Waiting
-from kfx.store.gram_store import GramStore
+from kfx.store.gram_store import GRAM, TEST, GramStore
 from kfx.store.gram_work import GramWork
 
 
@@ -59,6 +59,37 @@ def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> G
     finally:
         lock.release()
     return store
+
+
+def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
+    """Read every tile of a store: what there is, in lines, and whether nothing is damaged. drop: remove what is."""
+    store = GramStore(folder)
+    parts = {name: tiles for name, tiles in ((GRAM, store.gram), (TEST, store.test)) if tiles is not None}
+    places = [(name, *place) for name, tiles in parts.items() for place in tiles.places() if tiles.has(*place)]
+    broken: dict[str, list[str]] = {name: [] for name in parts}
+    lock = Lock(folder) if drop else None
+    try:
+        with Steps("verify, tiles", len(places)) as steps:
+            for name, i, j in places:
+                wrong = parts[name].damaged(i, j, is_edge=store.is_at_earlier_edge(name, i, j))
+                if wrong is not None:
+                    broken[name].append(wrong)
+                    if drop:
+                        parts[name].drop(i, j)
+                steps.advance()
+    finally:
+        if lock is not None:
+            lock.release()
+    lines = [
+        f"{store.identity.kernel} in {store.identity.dtype} on {len(store)} points, tiles of {store.gram.tile} rows"
+    ]
+    for name, tiles in parts.items():
+        there, total = sum(store.finished(name, *place) for place in tiles.places()), len(list(tiles.places()))
+        down, across = tiles.shape
+        lines.append(f"{name:<5} {down} x {across}  {there} of {total} tiles, {len(broken[name])} damaged")
+    removed = ", removed" if drop else ""
+    lines += [f"{line}{removed}" for listed in broken.values() for line in listed]
+    return lines, not any(broken.values())
 
 
 def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:

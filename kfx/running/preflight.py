@@ -11,14 +11,14 @@ import torch
 
 from kfx.config import registry
 from kfx.config.check import Config, sources
+from kfx.config.choices import SOLVERS
 from kfx.data.files import locate
+from kfx.evaluation.on_disk import bytes_in_memory
 from kfx.flows.flow import Flow
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError, KfxError
-
-_MOST_AT_ONCE = 20_000  # points whose Gram matrix is formed without having been asked for by number
 
 
 def check(jobs: Sequence[Config]) -> None:
@@ -27,12 +27,7 @@ def check(jobs: Sequence[Config]) -> None:
         device = job.device.pick()
         job.kernel.check_device(job.device.name, device)
         check_start(job)
-        n = job.dataset.size()
-        if job.evaluation.n_interpolation is None and n > _MOST_AT_ONCE:
-            raise ConfigError(
-                f"evaluation.n_interpolation=null: all {n} points need a Gram matrix of {8 * n**2 / 1e9:.0f} GB; "
-                "give a list, say [100,1000]"
-            )
+        check_memory(job)
         if job.kernel.uses_jax:
             jax_devices()
             if device.type == "cuda":
@@ -47,6 +42,33 @@ def check(jobs: Sequence[Config]) -> None:
         for each in from_files:
             if each.dataset == job.dataset:
                 check_sizes(each, n)
+
+
+def check_memory(job: Config) -> None:
+    """ConfigError if a Gram matrix is too large for memory where only one in memory will do."""
+    sizes = job.evaluation.n_interpolation or [job.training_size()]
+    follows, of_follow = job.follow.every + job.follow.last, job.follow.n_interpolation or sizes
+    wanted = {
+        f"evaluation.solver={job.evaluation.solver}": sizes if job.evaluation.solver in SOLVERS[1:] else [],
+        "kernel_check=true": sizes if job.kernel_check else [],
+        "follow.n_interpolation": of_follow if follows else [],
+    }
+    for key, needed in wanted.items():
+        n = max(needed, default=0)
+        if _goes_on_disk(job, n):
+            raise ConfigError(
+                f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(_bytes(job, n))}, and "
+                f"evaluation.memory is {in_bytes(job.evaluation.memory_bytes())}; give fewer in n_interpolation"
+            )
+
+
+def _bytes(job: Config, n: int) -> int:
+    itemsize = getattr(torch, job.device.dtype).itemsize
+    return bytes_in_memory(n, job.dataset.test_size() or 0, itemsize)
+
+
+def _goes_on_disk(job: Config, n: int) -> bool:
+    return _bytes(job, n) > job.evaluation.memory_bytes()
 
 
 def check_start(job: Config) -> None:
@@ -99,6 +121,18 @@ def check_layers(job: Config, folder: Path) -> str:
     return f"{size}, {in_bytes(free)} free"
 
 
+def _check_tiles(job: Config, n: int, folder: Path) -> None:
+    itemsize, factor = getattr(torch, job.device.dtype).itemsize, job.evaluation.solver == "cholesky"
+    total = n**2 * (itemsize + 8 * factor) // 2 + n * (job.dataset.test_size() or 0) * itemsize
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    there = sum(path.stat().st_size for path in folder.glob("**/c/*/*")) if folder.exists() else 0
+    if total > (free := shutil.disk_usage(place).free + there):
+        raise ConfigError(
+            f"evaluation.n_interpolation: the tiles of {n} points need {in_bytes(total)} of disk, and {in_bytes(free)} "
+            "are free there; set evaluation.store to a folder on another disk, or take fewer points"
+        )
+
+
 def _require_jax_gpu(name: str) -> None:
     import jax
 
@@ -109,8 +143,11 @@ def _require_jax_gpu(name: str) -> None:
 
 
 def check_disk(jobs: Sequence[Config], folder: Path) -> None:
-    """ConfigError if a flow would record more layers than the disk has room for."""
+    """ConfigError if a flow would record more layers than the disk has room for, or an evaluation keep more tiles."""
     for job in jobs:
+        n = max(job.evaluation.n_interpolation or [job.training_size()])
+        if _goes_on_disk(job, n):
+            _check_tiles(job, n, Path(job.evaluation.store or folder))
         if job.optimizer.moves_points and job.flow.record_layers:
             check_layers(job, folder)
 

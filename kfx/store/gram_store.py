@@ -144,13 +144,11 @@ class GramStore:
 
     def _require(self, identity: Identity, points: torch.Tensor) -> None:
         """StoreError unless the store is of this kernel, and of the first of these points or more than these."""
-        difference = identity.differs_from(self.identity)
-        if difference is None:
-            shared = min(len(points), len(self))
-            whole = shared == len(self)
-            held = self.manifest["points_sha256"] if whole else digest(torch.from_numpy(self.points(slice(0, shared))))
-            if held != digest(points[:shared]):
-                difference = f"its first {shared} points are others"
+        shared = min(len(points), len(self))
+        whole = shared == len(self)
+        held = self.manifest["points_sha256"] if whole else digest(torch.from_numpy(self.points(slice(0, shared))))
+        same_points = held == digest(points[:shared])
+        difference = identity.differs_from(self.identity) if same_points else f"its first {shared} points are others"
         if difference is not None:
             raise StoreError(f"{self.folder}: is the store of something else: {difference}; choose another folder")
 
@@ -194,14 +192,18 @@ class GramStore:
         assert tiles is not None
         return tiles
 
+    def is_at_earlier_edge(self, matrix: str, i: int, j: int) -> bool:
+        """Whether the store ended within this tile before it grew."""
+        at = self.tiles(matrix).rows(i) if matrix == GRAM else self.tiles(matrix).columns(j)
+        return any(at.start < edge < at.stop for edge in self.grown_at)
+
     def finished(self, matrix: str, i: int, j: int) -> bool:
         """Whether a tile is there and has all its rows and columns: one at an earlier edge may lack those that came
         when the store grew."""
         tiles = self.tiles(matrix)
         if not tiles.has(i, j):
             return False
-        at = tiles.rows(i) if matrix == GRAM else tiles.columns(j)
-        if not any(at.start < edge < at.stop for edge in self.grown_at):
+        if not self.is_at_earlier_edge(matrix, i, j):
             return True
         block = tiles.read(i, j)
         return not np.isnan(block[-1, 0] if matrix == GRAM else block[0, -1])

@@ -123,13 +123,14 @@ class Tiles:
         """How many tiles are there."""
         return sum(self.has(i, j) for i, j in self.places())
 
-    def damaged(self, i: int, j: int) -> str | None:
-        """What is wrong with a tile that is there, in words; None if nothing is."""
+    def damaged(self, i: int, j: int, *, is_edge: bool = False) -> str | None:
+        """What is wrong with a tile that is there, in words; None if nothing is. is_edge: some of it may be to come."""
         try:
             block = self.read(i, j)
         except StoreError as error:
-            return str(error)
-        return None if np.isfinite(block).all() else f"{self.path(i, j)}: holds what is no finite number"
+            return str(error).partition(";")[0]
+        finite = np.isfinite(block) | (np.isnan(block) & is_edge)
+        return None if finite.all() else f"{self.path(i, j)}: holds what is no finite number"
 
 
 def _line(error: BaseException) -> str:

@@ -1,0 +1,549 @@
+"""Gram matrices on disk: tiles, their growth and their checksums, factors and solutions, against those in memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from kfx.evaluation.on_disk import Beyond, OnDisk, factored
+from kfx.evaluation.systems import InMemory
+from kfx.kernels import CNNGP, RBF, Conv2d, ReLU, Sequential
+from kfx.lock import Lock
+from kfx.numerics.conjugate_gradients import conjugate_gradients, solve
+from kfx.numerics.incidents import collect
+from kfx.numerics.regularization import Regularization
+from kfx.outcomes import HeldError, NumericalError, StoreError
+from kfx.store import products
+from kfx.store.factor_store import FactorStore, FactorWork, dense
+from kfx.store.gram_store import GRAM, GramStore, tile_for
+from kfx.store.gram_work import GramWork
+from kfx.store.selection import Selection
+from kfx.store.tiles import Tiles, block_of
+from kfx.store.work import in_this_process
+
+
+def do(work, name=""):
+    in_this_process(work, lambda task: None)
+
+
+def filled(folder, kernel, points, test_points=None, tile=32):
+    store = GramStore.prepare(folder, kernel, points, test_points, tile=tile)
+    do(GramWork.of(store, kernel, points.device))
+    return store
+
+
+def whole(store, tiles=None):
+    tiles = tiles or store.gram
+    return block_of(tiles, slice(0, tiles.shape[0]), slice(0, tiles.shape[1]))
+
+
+def points_of(n, width=3, seed=0, dtype=torch.float64):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, width))).to(dtype)
+
+
+class Counted(RBF):
+    """Counts the pairs that it is asked for."""
+
+    pairs = 0
+
+    def _gram(self, x, y):
+        Counted.pairs += len(x) * len(x if y is None else y)
+        return super()._gram(x, y)
+
+
+# ---- tiles
+
+
+def test_a_tile_comes_back_as_it_went_and_the_upper_triangle_is_not_there(tmp_path):
+    tiles = Tiles.create(tmp_path / "m", (70, 70), 32, "float32", triangular=True)
+    block = np.random.default_rng(0).normal(size=(32, 32)).astype(np.float32)
+    tiles.write(1, 0, block)
+    corner = block[:6, :6].copy()
+    tiles.write(2, 2, corner)
+    np.testing.assert_array_equal(tiles.read(1, 0), block)
+    np.testing.assert_array_equal(Tiles(tmp_path / "m").read(2, 2), corner)
+    assert list(tiles.places()) == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
+    assert tiles.done() == 2
+    with pytest.raises(StoreError, match="this tile is not there yet"):
+        tiles.read(0, 0)
+
+
+def test_any_reader_of_zarr_can_read_it_while_it_grows(tmp_path):
+    import zarr
+
+    tiles = Tiles.create(tmp_path / "m", (64, 64), 32, "float64", triangular=True)
+    array = zarr.open_array(tmp_path / "m", mode="r")
+    assert np.isnan(array[:]).all()
+    tiles.write(1, 0, np.ones((32, 32)))
+    np.testing.assert_array_equal(array[32:, :32], np.ones((32, 32)))
+    assert np.isnan(array[:32]).all()
+
+
+@pytest.mark.parametrize("harm", ["bit", "short", "empty"])
+def test_a_damaged_tile_is_found(tmp_path, harm):
+    tiles = Tiles.create(tmp_path / "m", (32, 32), 32, "float32")
+    tiles.write(0, 0, np.ones((32, 32), np.float32))
+    path = tiles.path(0, 0)
+    raw = bytearray(path.read_bytes())
+    raw[777] ^= 0x10
+    path.write_bytes({"bit": raw, "short": raw[:100], "empty": b""}[harm])
+    with pytest.raises(StoreError, match=r"this tile is damaged .*; kfx gram verify"):
+        tiles.read(0, 0)
+
+
+def test_a_block_across_tiles_is_put_together(tmp_path):
+    matrix = np.random.default_rng(0).normal(size=(90, 90))
+    matrix = matrix + matrix.T
+    tiles = Tiles.create(tmp_path / "m", (90, 90), 16, "float64", triangular=True)
+    for i, j in tiles.places():
+        tiles.write(i, j, matrix[tiles.rows(i), tiles.columns(j)])
+    for rows, columns in ((slice(3, 50), slice(40, 90)), (slice(80, 90), slice(0, 7)), (slice(16, 32), slice(16, 32))):
+        np.testing.assert_array_equal(block_of(tiles, rows, columns), matrix[rows, columns])
+
+
+def test_about_two_dozen_tiles_a_side_whatever_the_size():
+    assert [tile_for(n) for n in (100, 5000, 20_000, 50_000, 10**6)] == [256, 256, 832, 2048, 2048]
+
+
+# ---- the store of a kernel
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_convolutional_kernel_has_the_bits_that_it_has_in_memory(tmp_path, dtype):
+    kernel = CNNGP(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(6)), 1.3, 0.2)
+    x = points_of(150, 36, dtype=dtype).reshape(150, 1, 6, 6)
+    store = filled(tmp_path / "s", kernel, x[:100], x[100:])
+    np.testing.assert_array_equal(whole(store), kernel.gram(x[:100]).numpy())
+    np.testing.assert_array_equal(whole(store, store.test), kernel.gram(x[100:], x[:100]).numpy())
+    assert store.gram.dtype == np.dtype(str(dtype).removeprefix("torch."))
+
+
+def test_a_store_grows_without_computing_the_old_pairs_again(tmp_path):
+    kernel, x, other = Counted(1.2), points_of(100), points_of(20, seed=1)
+    for n, before in ((50, 0), (70, 50), (100, 70)):
+        store = GramStore.prepare(tmp_path / "s", kernel, x[:n], other, tile=32)
+        Counted.pairs = 0
+        do(GramWork.of(store, kernel, x.device))
+        new = n - before
+        of_gram = Counted.pairs - 20 * new
+        assert new * (new + 1) / 2 + new * before <= of_gram <= new * new + new * before
+        np.testing.assert_allclose(whole(store), RBF(1.2).gram(x[:n]).numpy(), rtol=1e-13)
+        np.testing.assert_allclose(whole(store, store.test), RBF(1.2).gram(other, x[:n]).numpy(), rtol=1e-13)
+    Counted.pairs = 0
+    do(GramWork.of(store, kernel, x.device))
+    assert Counted.pairs == 0
+
+
+def test_who_asks_for_fewer_points_is_served_by_the_larger_store(tmp_path):
+    x = points_of(80)
+    filled(tmp_path / "s", RBF(1.0), x)
+    assert len(GramStore.prepare(tmp_path / "s", RBF(1.0), x[:40])) == 80
+
+
+def test_a_store_goes_on_where_it_was_stopped(tmp_path):
+    kernel, x = RBF(0.8), points_of(100)
+    store = GramStore.prepare(tmp_path / "s", kernel, x, tile=32)
+    work = GramWork.of(store, kernel, x.device)
+    for task in work.tasks()[:4]:
+        work.do(task)
+    (store.gram.path(0, 0).parent / "0.5f3c.partial").write_bytes(b"half a tile")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "s" / GRAM / "c").rglob("*") if path.is_file()}
+    again = filled(tmp_path / "s", kernel, x)
+    assert not list((tmp_path / "s").rglob("*.partial"))
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items() if path.suffix != ".partial")
+    np.testing.assert_allclose(whole(again), kernel.gram(x).numpy(), rtol=1e-13)
+
+
+def networks_of_equal_parameters():
+    return [CNNGP(Sequential(Conv2d(k, padding="same"), ReLU(), Conv2d(6)), 1.3, 0.2) for k in (3, 5)]
+
+
+def test_a_store_of_something_else_is_refused(tmp_path):
+    x = points_of(60)
+    filled(tmp_path / "s", RBF(1.0), x, points_of(5, seed=2))
+    for kernel, points, others, why in (
+        (RBF(1.5), x, None, "its kernel has sigma 1.0, not 1.5"),
+        (RBF(1.0), x.float(), None, "its first 60 points are others"),
+        (RBF(1.0), x + 1, None, "its first 60 points are others"),
+        (RBF(1.0), x, points_of(5, seed=3), "holds other test points"),
+    ):
+        with pytest.raises(StoreError, match=why):
+            GramStore.prepare(tmp_path / "s", kernel, points, others)
+    images = points_of(60, 36).reshape(60, 1, 6, 6)
+    one, other = networks_of_equal_parameters()
+    filled(tmp_path / "n", one, images)
+    with pytest.raises(StoreError, match="has other values: by"):
+        GramStore.prepare(tmp_path / "n", other, images)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"kernel": "RBF"}', ""])
+def test_a_torn_manifest_is_one_line(tmp_path, content):
+    filled(tmp_path / "s", RBF(1.0), points_of(40))
+    (tmp_path / "s" / "manifest.json").write_text(content)
+    with pytest.raises(StoreError, match="is no Gram store"):
+        GramStore(tmp_path / "s")
+
+
+def test_entries_that_are_no_numbers_are_refused(tmp_path):
+    x = points_of(40)
+    x[17] = np.nan
+    with pytest.raises(NumericalError, match="not finite"):
+        filled(tmp_path / "s", RBF(1.0), x)
+
+
+# ---- factors
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Of 150 points, in tiles of 32."""
+    return filled(tmp_path / "store", RBF(2.0), points_of(150, 5), points_of(30, 5, seed=1))
+
+
+@pytest.mark.parametrize("ranges", [((0, 150),), ((0, 45),), ((0, 20), (77, 150)), ((32, 150),)])
+def test_a_factor_on_disk_is_lapacks(tmp_path, store, ranges):
+    chosen, shift = np.concatenate([np.arange(*each) for each in ranges]), 0.01
+    factor = FactorStore.prepare(tmp_path / "f", store, Selection(ranges, 32), shift)
+    do(FactorWork.of(factor, store, 10**6))
+    matrix = whole(store)[np.ix_(chosen, chosen)] + shift * np.eye(len(chosen))
+    expected = np.linalg.cholesky(matrix)
+    np.testing.assert_allclose(dense(factor), expected, rtol=0, atol=1e-10 * abs(expected).max())
+    y = torch.from_numpy(np.random.default_rng(0).normal(size=(len(chosen), 4)))
+    for size in (len(chosen), 37):  # the leading block of a factor is that of the leading points
+        found = factor.solve_upper(factor.solve_lower(y[:size])).numpy()
+        np.testing.assert_allclose(
+            found, np.linalg.solve(matrix[:size, :size], y[:size].numpy()), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_of_a_gram_in_float32_the_factor_is_float64(tmp_path):
+    store = filled(tmp_path / "s", RBF(2.0), points_of(90, 5, dtype=torch.float32))
+    factor = FactorStore.prepare(tmp_path / "f", store, Selection.head(store, 90), 0.1)
+    do(FactorWork.of(factor, store, 10**6))
+    expected = np.linalg.cholesky(whole(store).astype(np.float64) + 0.1 * np.eye(90))
+    np.testing.assert_allclose(dense(factor), expected, atol=1e-13)
+
+
+def test_a_factor_goes_on_where_it_was_stopped_and_one_of_another_regularization_is_dropped(tmp_path, store):
+    selection = Selection.head(store, 150)
+    factor = FactorStore.prepare(tmp_path / "f", store, selection, 0.01)
+    work = FactorWork.of(factor, store, 10**6)
+    for task in work.tasks()[:7]:
+        work.do(task)
+    again = FactorStore.prepare(tmp_path / "f", store, selection, 0.01)
+    assert again.token == factor.token
+    assert again.factor.done() == 7
+    other = FactorStore.prepare(tmp_path / "f", store, selection, 0.02)
+    assert other.factor.done() == 0
+
+
+def test_little_memory_gives_the_same_bits(tmp_path, store):
+    found = []
+    for memory in (0, 10**7):
+        factor = FactorStore.prepare(tmp_path / str(memory), store, Selection.head(store, 150), 0.01)
+        do(FactorWork.of(factor, store, memory))
+        found.append(dense(factor))
+    np.testing.assert_array_equal(*found)
+
+
+def beyond(folder, **settings):
+    return Beyond(folder, 10**6, do, **settings)
+
+
+@pytest.mark.parametrize("scale", ["absolute", "mean_diagonal", "centered"])
+def test_everything_that_evaluation_asks_is_as_in_memory(tmp_path, scale):
+    kernel, regularization = RBF(2.0), Regularization(1e-2, scale)
+    x, y = points_of(150, 5), points_of(150, 2, seed=4)
+    head, x_test = torch.arange(100), points_of(30, 5, seed=1)
+    in_memory = InMemory(kernel, x[:100], x_test)
+    with beyond(tmp_path / "grams").store(kernel, x[:100], x_test) as store:
+        on_disk = OnDisk(store, beyond(tmp_path / "grams"), kernel, "cholesky", 1e-6)
+        for size in (40, 100):
+            a, b = (system.coefficients(regularization, y[:size]) for system in (in_memory, on_disk))
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(in_memory.predictions(a), on_disk.predictions(a), rtol=1e-12, atol=1e-13)
+            torch.testing.assert_close(in_memory.fitted(x, head, a), on_disk.fitted(x, head, a), rtol=1e-12, atol=1e-12)
+            prior = kernel.diagonal(x_test)
+            found = [system.variance(regularization, size, prior) for system in (in_memory, on_disk)]
+            torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+            found = [system.effective(regularization, size) for system in (in_memory, on_disk)]
+            assert found[0] == pytest.approx(found[1], rel=1e-13)
+        found = [system.energies(regularization, y[:100]) for system in (in_memory, on_disk)]
+        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_a_solution_is_kept_with_its_jitter(tmp_path):
+    x = points_of(60).repeat(2, 1)  # each point twice: no factor without a jitter
+    y = points_of(120, 1, seed=3)
+    with beyond(tmp_path / "g").store(RBF(1.0), x, points_of(4, seed=5)) as store:
+        jitters = []
+        for _ in range(2):
+            with collect() as incidents:
+                OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), "cholesky", 1e-6).coefficients(
+                    Regularization(0.0, "absolute"), y
+                )
+            jitters.append(incidents.jitter)
+            shutil.rmtree(store.folder / "factor", ignore_errors=True)
+        assert not (store.folder / "factor").exists()  # the second time it was found
+        with collect() as incidents:
+            InMemory(RBF(1.0), x, x[:1]).coefficients(Regularization(0.0, "absolute"), y)
+        assert jitters[0] == jitters[1] == pytest.approx(incidents.jitter, rel=1e-6)
+        assert jitters[0] > 0
+
+
+def test_what_has_no_factor_at_all_says_so(tmp_path):
+    matrix = -np.eye(64)
+    store = filled(tmp_path / "s", RBF(1.0), points_of(64))
+    for i, j in store.gram.places():
+        store.gram.write(i, j, matrix[store.gram.rows(i), store.gram.columns(j)])
+    with pytest.raises(
+        NumericalError, match=r"no Cholesky factor beyond its first 0 points; raise regularization.value"
+    ):
+        factored(beyond(tmp_path / "s"), store, Selection.head(store, 64), 0.0)
+
+
+# ---- conjugate gradients
+
+
+@pytest.mark.parametrize("regularization", [0.0, 1e-3])
+def test_conjugate_gradients_against_a_direct_solution(tmp_path, regularization):
+    kernel = CNNGP(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(6)), 1.3, 0.2)
+    x = points_of(300, 36).reshape(300, 1, 6, 6)
+    y = points_of(300, 3, seed=2)
+    store = filled(tmp_path / "s", kernel, x, tile=64)
+    on_disk = OnDisk(store, beyond(tmp_path / "s"), kernel, "conjugate_gradients", 1e-11)
+    found = on_disk.coefficients(Regularization(regularization, "absolute"), y)
+    expected = np.linalg.solve(whole(store) + regularization * np.eye(300), y.numpy())
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-8 * abs(expected).max())
+    report = on_disk.report()
+    assert report["residual"] < 1e-10
+    assert report["iterations"] > 1
+
+
+def test_the_preconditioner_saves_most_of_the_products():
+    x = points_of(400, 2)
+    theta, y = RBF(1.0).gram(x), points_of(400, 1, seed=1)
+    count = [0, 0]
+
+    def product(which):
+        def times(v):
+            count[which] += 1
+            return theta @ v
+
+        return times
+
+    conjugate_gradients(product(0), y, 1e-4, None, 1e-8, 5000)
+    solve(product(1), lambda points: theta[:, points], theta.diagonal(), y, 1e-4, 1e-8, 10**9)
+    assert count[1] < count[0] / 5
+
+
+def test_conjugate_gradients_that_cannot_do_it_say_how_far_they_came():
+    theta = torch.diag(torch.logspace(0, 18, 60, dtype=torch.float64))
+    with pytest.raises(NumericalError, match=r"reached a residual of .* in 5 iterations, not 1.0e-12"):
+        conjugate_gradients(theta.__matmul__, points_of(60, 1), 0.0, None, 1e-12, 5)
+
+
+# ---- who writes, and where there is no room
+
+
+def test_two_writers_are_one_too_many(tmp_path):
+    folder = beyond(tmp_path / "g")._folder(RBF(1.0), points_of(20), None)
+    folder.mkdir(parents=True)
+    lock = Lock(folder)
+    try:
+        with (
+            pytest.raises(HeldError, match="is writing to it"),
+            beyond(tmp_path / "g").store(RBF(1.0), points_of(20), None),
+        ):
+            pass
+    finally:
+        lock.release()
+
+
+def test_settings_that_are_no_parameters_have_stores_of_their_own(tmp_path):
+    images = points_of(20, 36).reshape(20, 1, 6, 6)
+    folders = []
+    for network in networks_of_equal_parameters() * 2:
+        with beyond(tmp_path / "g", keep=True).store(network, images, None) as store:
+            folders.append(store.folder)
+            np.testing.assert_array_equal(whole(store), network.gram(images).numpy())
+    assert folders[0] != folders[1]
+    assert folders[:2] == folders[2:]
+
+
+def test_products_with_leading_points(store):
+    matrix, v = whole(store), points_of(70, 3)
+    np.testing.assert_allclose(products.product(store, v).numpy(), matrix[:70, :70] @ v.numpy(), atol=1e-12)
+    np.testing.assert_allclose(products.product(store, v, 110).numpy(), matrix[:110, :70] @ v.numpy(), atol=1e-12)
+    assert products.total(store, 70) == pytest.approx(matrix[:70, :70].sum())
+    points = np.array([0, 5, 31, 32, 40, 69])
+    np.testing.assert_array_equal(products.columns(store, 70, points).numpy(), matrix[:70][:, points])
+    cross = whole(store, store.test)
+    np.testing.assert_allclose(products.predictions(store, v).numpy(), cross[:, :70] @ v.numpy(), atol=1e-12)
+
+
+# ---- in runs
+
+RUN = [
+    "kernel=cnngp", "dataset.n_train=400", "dataset.n_test=60", "dataset=digits", "optimizer.iterations=2",
+    "sampler.batch_size=40", "figures=false", "device.precision_check=off", "evaluation.batches=1",
+]  # fmt: skip
+
+
+def evaluated(folder):
+    import pandas as pd
+
+    return pd.read_csv(folder / "evaluation.csv").set_index(["kernel", "n_interpolation", "regularization", "metric"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluation.n_interpolation=null"],
+        ["evaluation.n_interpolation=[100,400]", "evaluation.rho=true", "evaluation.posterior_variance=true"],
+        ["evaluation.regularization.value=[1e-4,1e-2]", "evaluation.train_error=true"],
+        ["evaluation.solver=conjugate_gradients", "evaluation.tolerance=1e-10"],
+        ["regularization.selection=validation", "regularization.points=null", "regularization.folds=3"],
+        ["evaluation=k_fold", "dataset.n_test=0", "dataset.n_train=450"],
+    ],
+    ids=["all points", "heads", "several regularizations", "conjugate gradients", "validation", "folds"],
+)
+def test_a_run_on_disk_has_the_numbers_of_one_in_memory(tmp_path, kfx, words):
+    for name, memory in (("memory", []), ("disk", ["evaluation.memory=1MB"])):
+        code, _, err = kfx("run", *RUN, *words, *memory, f"hydra.run.dir={tmp_path / name}")
+        assert code == 0, err
+        assert ("Gram, tiles" in err) == (name == "disk")
+    assert not (tmp_path / "disk" / "grams").exists()
+    a, b = evaluated(tmp_path / "memory"), evaluated(tmp_path / "disk")
+    assert list(a.index) == list(b.index)
+    wanted = ~a.index.get_level_values("metric").isin(["jitter", "residual", "iterations"])
+    np.testing.assert_allclose(a["value"][wanted], b["value"][wanted], rtol=1e-6)
+
+
+def test_a_store_that_is_kept_serves_the_next_run(tmp_path, kfx):
+    words = [*RUN, "optimizer=none", "evaluation.n_interpolation=null", "evaluation.memory=1MB"]
+    kept, times = f"evaluation.store={tmp_path / 'grams'}", []
+    for name, more in (("a", []), ("b", ["evaluation.regularization.value=1e-2"])):
+        code, _, err = kfx("run", *words, kept, *more, f"hydra.run.dir={tmp_path / name}")
+        assert code == 0, err
+        assert ("Gram, tiles" in err) == (name == "a")
+        tiles = sorted((tmp_path / "grams").glob("*/gram/c/*/*"))
+        times.append([path.stat().st_mtime_ns for path in tiles])
+    assert times[0] == times[1]
+    assert times[0]
+
+
+def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
+    data = ["kernel=cnngp", "dataset=digits", "dataset.n_train=400", "dataset.n_test=60"]
+    code, _, err = kfx("gram", *data, "--test", "--store", str(tmp_path / "s"))
+    assert code == 0, err
+    words = [
+        *RUN,
+        "optimizer=none",
+        "evaluation.n_interpolation=null",
+        "evaluation.memory=1MB",
+        "evaluation.order=file",
+    ]
+    code, _, err = kfx("run", *words, f"evaluation.store={tmp_path / 's'}", f"hydra.run.dir={tmp_path / 'r'}")
+    assert code == 0, err
+    assert "Gram, tiles" not in err
+    code, _, err = kfx(
+        "run", *words, "seed=1", f"evaluation.store={tmp_path / 's'}", f"hydra.run.dir={tmp_path / 'other'}"
+    )
+    assert code == 1
+    assert "is the store of something else: its first 400 points are others; choose another folder" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["evaluation.solver=lstsq"], "evaluation.solver=lstsq: needs the Gram matrix of 400 points in memory, 2.8 MB"),
+        (["kernel_check=true"], "kernel_check=true: needs the Gram matrix of 400 points in memory"),
+        (["follow.every=1"], "follow.n_interpolation: needs the Gram matrix of 400 points in memory"),
+        (["evaluation.memory=12"], "evaluation.memory=12: expected a number of bytes of at least 1MB, as 8GB, or null"),
+        (["evaluation.memory=lots"], "evaluation.memory=lots: expected a number of bytes"),
+        (["evaluation.tolerance=2"], "evaluation.tolerance=2.0: expected a number > 0 and < 1"),
+        (["cluster.scheduler=here"], "cluster.scheduler=here: expected an address as tcp://host:8786, slurm, or null"),
+        (["cluster.dashboard=here"], "cluster.dashboard=here: expected an address as 127.0.0.1:8787"),
+        (["evaluation.rho=true", "evaluation.solver=conjugate_gradients"], "it needs cholesky"),
+    ],
+)
+def test_what_cannot_go_on_disk_is_one_line(tmp_path, kfx, words, complaint):
+    asked = ["evaluation.n_interpolation=null", "evaluation.memory=1MB", *words]
+    code, _, err = kfx("run", *RUN, *asked, f"hydra.run.dir={tmp_path / 'r'}")
+    assert code == 2
+    assert complaint in err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_disk_without_room_is_refused_beforehand(tmp_path, kfx, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**6))
+    asked = [*RUN, "evaluation.n_interpolation=null", "evaluation.memory=1MB", f"hydra.run.dir={tmp_path / 'r'}"]
+    code, _, err = kfx("run", *asked)
+    assert code == 2
+    assert "the tiles of 400 points need 1.5 MB of disk, and 1.0 MB are free there; set evaluation.store" in err
+    code, _, err = kfx("gram", "dataset=digits", "--store", str(tmp_path / "s"))
+    assert code == 1
+    assert "the tiles to come need" in err
+
+
+def test_verify_says_what_is_damaged_and_drops_it(tmp_path, kfx):
+    words = ["kernel=cnngp", "dataset=digits", "dataset.n_train=300", "dataset.n_test=20", "--tile", "64", "--test"]
+    folder = tmp_path / "s"
+    assert kfx("gram", *words, "--store", str(folder))[0] == 0
+    code, out, _ = kfx("gram", "verify", str(folder))
+    assert code == 0
+    assert out.splitlines() == [
+        "CNNGP in float64 on 300 points, tiles of 64 rows",
+        "gram  300 x 300  15 of 15 tiles, 0 damaged",
+        "test  20 x 300  5 of 5 tiles, 0 damaged",
+    ]
+    path = folder / "gram" / "c" / "2" / "1"
+    raw = bytearray(path.read_bytes())
+    raw[500] ^= 1
+    path.write_bytes(raw)
+    code, out, _ = kfx("gram", "verify", str(folder), "--drop")
+    assert code == 1
+    assert "gram  300 x 300  14 of 15 tiles, 1 damaged" in out
+    assert f"{path}: this tile is damaged" in out
+    assert kfx("gram", *words, "--store", str(folder))[0] == 0
+    code, out, _ = kfx("gram", "verify", str(folder))
+    assert code == 0
+    assert "15 of 15" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--tile", "3", "--store", "x"], "--tile 3: expected a whole number >= 16 and <= 16384"),
+        (["--workers", "2"], "--workers 2: is of a store; add --store DIR"),
+        (["--block", "9", "--store", "x"], "--block 9: is of gram.npy; leave it out with --store"),
+        (["--store", "x", "--workers", "0"], "cluster.workers=0: expected a whole number >= 1 and <= 4096"),
+        (["--drop"], "--drop: is of kfx gram verify DIR"),
+        (["verify"], "kfx gram verify: expected one folder, got 0"),
+    ],
+)
+def test_bad_words_of_kfx_gram(kfx, tmp_path, monkeypatch, words, complaint):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = kfx("gram", *words)
+    assert code == 2
+    assert complaint in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_verify_of_what_is_no_store(kfx, tmp_path):
+    code, _, err = kfx("gram", "verify", str(tmp_path))
+    assert code == 1
+    assert "is no Gram store" in err
+
+
+def test_the_manifest_says_what_the_numbers_are_of(tmp_path):
+    filled(tmp_path / "s", RBF(1.5), points_of(40))
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    assert (manifest["kernel"], manifest["parameters"], manifest["n"]) == ("RBF", {"sigma": 1.5}, 40)
+    assert len(manifest["probe"]) == 8
