@@ -15,15 +15,15 @@ def add(commands: Any) -> None:
     gram = commands.add_parser(
         "gram",
         help="the Gram matrix of a configured kernel on a configured dataset",
-        description="The Gram matrix of a configured kernel on a configured dataset: gram.npy, or with --store tiles on "
-        "disk for sizes beyond memory. `kfx gram verify DIR` reads every tile of a store and says what is missing or "
-        "damaged.",
+        description="The Gram matrix of a configured kernel on a configured dataset: gram.npy, or with --store tiles "
+        "on disk for sizes beyond memory. `kfx gram verify DIR` reads every tile of a store and says what is missing "
+        "or damaged.",
     )
     add_overrides(gram)
     add_plugins(gram)
     gram.add_argument("--output", type=Path, help="folder for gram.npy (default: here)")
     gram.add_argument("--test", action="store_true", help="also test points against training points: gram_test.npy")
-    gram.add_argument("--block", type=int, help="rows of gram.npy computed at a time (default: 500)")
+    gram.add_argument("--block", type=int, help="rows of gram.npy at a time (default: 500)")
     gram.add_argument("--store", type=Path, metavar="DIR", help="tiles on disk, not gram.npy; goes on there")
     gram.add_argument("--tile", type=int, help="rows of a tile of a new store (default: by the number of points)")
     gram.add_argument("--workers", type=int, metavar="N", help="of a store: so many processes, as cluster.workers")

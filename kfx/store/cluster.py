@@ -21,6 +21,10 @@ _MOST_DEATHS = 10
 """Workers that may die over one tile before it is taken to be the tile's fault."""
 
 
+PATIENCE = "30s"
+"""With a scheduler that does not answer."""
+
+
 @contextmanager
 def local_client(workers: int, dashboard: str) -> Iterator[Client]:
     """So many processes of this machine, which end with this one. They speak over loopback, encrypted and with a secret
@@ -39,7 +43,7 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
             memory_limit=0,  # what a task takes is set by the work
             dashboard_address=dashboard,
             local_directory=scratch,
-            silence_logs=logging.ERROR,
+            silence_logs=logging.CRITICAL,  # what went wrong is raised here
         )
         with cluster, Client(cluster) as client:
             yield client
@@ -60,7 +64,7 @@ def client_of(scheduler: str, workers: int) -> Iterator[Client]:
                 yield client
         return
     try:
-        client = Client(scheduler, timeout="30s")
+        client = Client(scheduler, timeout=PATIENCE)
     except OSError as error:
         raise KfxError(f"cluster.scheduler={scheduler}: no Dask scheduler answers there ({error})") from error
     with client:
