@@ -75,6 +75,26 @@ def test_named_architectures_against_neural_tangents(engine, name, image):
     assert relative(CNNGP(architecture, 2.79, 7.86, engine=engine).gram(x), expected) < 1e-10
 
 
+CNN_GP = {  # K(x, x[:2]) of the images below by cnn-gp's mnist_paper_convnet_gp, …_residual_cnn_gp and mnist_as_tf
+    "convnet": (49.0, 2.79, 7.86, [[2323458261500.603, 1902752618308.0798], [1902752618308.0798, 2285316698745.6836],
+                                   [1824957871838.2012, 1877217239412.7366]]),
+    "resnet": (16.0, 7.27, 4.69, [[7633265224166540.0, 5861555639544818.0], [5861555639544818.0, 7192537744999313.0],
+                                  [5469581751258075.0, 5706855635909613.0]]),
+    "resnet32": (1.0, 1.0, 0.0, [[0.2751681452794199, 0.18918065016009708], [0.18918065016009705, 0.2518402071855129],
+                                 [0.17983088300632585, 0.18733651715292]]),
+}  # fmt: skip
+
+
+@every_engine
+@pytest.mark.parametrize("name", CNN_GP)
+def test_the_architectures_of_garriga_alonso_against_cnn_gp(engine, name):
+    multiplier, weight_variance, bias_variance, expected = CNN_GP[name]
+    i = np.arange(3 * 28 * 28).reshape(3, 1, 28, 28)
+    x = np.sin(0.37 * i) ** 2 * (np.cos(i / 97) + 1) / 2
+    kernel = CNNGP(ARCHITECTURES[name]((28, 28), multiplier), weight_variance, bias_variance, engine=engine)
+    np.testing.assert_allclose(kernel.gram(x, x[:2]), expected, rtol=2e-7)  # it works with clamps
+
+
 # ---- the fused engine against the torch one
 
 

@@ -393,3 +393,36 @@ def test_the_kernel_itself_in_place_of_a_draw():
     data = built(*words)
     np.testing.assert_allclose(data.y_train, np.exp(-(data.x_train**2) / 8), rtol=1e-12)
     np.testing.assert_allclose(data.y_test, np.exp(-(data.x_test**2) / 8), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the published file")
+def test_a_range_of_the_training_images_and_the_rest(in_folder):
+    cache = in_folder / "cache"
+    small_mnist(cache, 30)
+    stored = images.read_idx(cache / "mnist/train-images-idx3-ubyte.gz", (28, 28)) / 255.0
+    words = ["dataset=mnist", "dataset.n_train=null", "dataset.n_test=null", "dataset.train_range=[5,24]"]
+    data = built(*words)
+    np.testing.assert_array_equal(data.x_train[:, 0], stored[5:25])
+    tests = images.read_idx(cache / "mnist/t10k-images-idx3-ubyte.gz", (28, 28)) / 255.0
+    np.testing.assert_array_equal(data.x_test[:, 0], tests)
+    validation = built(*words, "dataset.test_on=rest")
+    np.testing.assert_array_equal(validation.x_train[:, 0], stored[5:25])
+    np.testing.assert_array_equal(validation.x_test[:, 0], np.concatenate([stored[:5], stored[25:]]))
+    some = built("dataset=mnist", "dataset.n_train=7", "dataset.n_test=4", "dataset.train_range=[5,24]")
+    whole = {image.tobytes() for image in stored[5:25]}
+    assert all(image.tobytes() in whole for image in some.x_train[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["dataset.train_range=[5]"], r"dataset.train_range=\[5\]: expected \[first, last\]"),
+        (["dataset.train_range=[9,5]"], r"dataset.train_range=\[9, 5\]: expected \[first, last\]"),
+        (["dataset.train_range=[0,60000]"], "expected a last image of at most 59999"),
+        (["dataset.test_on=rest"], "dataset.test_on=rest: expected a train_range that leaves some, or test"),
+        (["dataset.train_range=[0,99]", "dataset.n_train=200"], "mnist leaves at most 100 training points"),
+    ],
+)
+def test_bad_ranges_are_one_line(words, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        load(["dataset=mnist", "sampler.batch_size=10", *words])

@@ -182,7 +182,7 @@ class OnDisk:
         factor, tiles = self._factored(regularization, size), self._store.test
         assert tiles is not None
         out = prior.to(torch.float64, copy=True)
-        at_once = max(self._beyond.memory // (4 * 8 * size), 1)
+        at_once = max(self._beyond.memory // (16 * 8 * size), 1)  # four arrays of them in a quarter of the memory
         for start in range(0, len(out), at_once):
             rows = slice(start, min(start + at_once, len(out)))
             cross = block_of(tiles, rows, slice(0, size)).astype(np.float64)

@@ -13,9 +13,13 @@ import torch
 def machine_bytes() -> int:
     """Of the machine, or of the control group that the process runs in, where that has less."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        with contextlib.suppress(OSError, ValueError):  # no such group, or `max`
-            sizes.append(int(limit.read_text()))
+    groups = [""]
+    with contextlib.suppress(OSError):
+        groups += [line.rpartition(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    for group in groups:
+        for limit in (f"/sys/fs/cgroup{group}/memory.max", f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # no such group, or `max`
+                sizes.append(int(Path(limit).read_text()))
     return min(sizes)
 
 

@@ -1,0 +1,58 @@
+"""A store whose process, or one of whose workers, is killed at random moments loses the tiles in flight and no more."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.faults.conftest import FULL
+from tests.slow_kernel import calls
+from tests.test_cluster import CALLS, TILES, ended, expected, files_in, kfx_gram, matrices
+
+__all__ = ["expected"]
+_MOST_IN_FLIGHT = 2
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(6 if FULL else 1))
+def test_kills_at_random_moments_cost_the_tiles_in_flight(tmp_path, counts, expected, seed):
+    rng, kills = random.Random(seed), 0
+    wanted, at_least = expected
+    while kills < 5 if FULL else kills < 2:
+        before = {path: path.stat().st_ino for path in files_in(tmp_path)}
+        called = len(calls(tmp_path))
+        workers = rng.choice([1, 2])
+        words = ["--workers", "2", "--dashboard", "127.0.0.1:0"] if workers == 2 else []
+        with kfx_gram(tmp_path, "kernel.seconds=0.1", *words) as process:
+            victim = rng.choice(["parent", "worker"]) if workers == 2 else "parent"
+            moment = rng.uniform(0.0, 0.8)
+            while len(calls(tmp_path)) <= called and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(moment)
+            if process.poll() is not None:
+                break
+            own = [int(line.split()[0]) for line in calls(tmp_path)[called:]]
+            os.kill(process.pid if victim == "parent" else own[-1], signal.SIGKILL)
+            kills += 1
+            counts["store kills"] += 1
+            if victim == "worker":  # the other one, and its successor, go on; then all of it is stopped
+                time.sleep(rng.uniform(0.0, 1.0))
+                process.kill()
+                kills += 1
+                counts["store kills"] += 1
+            children = psutil.Process().children(recursive=True)
+        assert all(path.stat().st_ino == number for path, number in before.items()), "a finished tile was made again"
+        psutil.wait_procs(children, timeout=20)  # workers end with who began them
+    with kfx_gram(tmp_path, "kernel.seconds=0.1") as process:
+        code, err = ended(process)
+    assert code == 0, err
+    assert len(files_in(tmp_path)) == TILES
+    assert at_least <= len(calls(tmp_path)) <= at_least + kills * _MOST_IN_FLIGHT * CALLS
+    for found, other in zip(matrices(tmp_path), wanted, strict=True):
+        np.testing.assert_allclose(found, other, rtol=1e-12)
