@@ -29,10 +29,11 @@ CALLS = 3
 
 
 @contextlib.contextmanager
-def kfx_gram(folder, *words):
-    """The command in a process of its own, which does not outlive the block."""
+def kfx_gram(folder, *words, **variables):
+    """The command in a process of its own, which does not outlive the block. variables: of its environment."""
     command = [sys.executable, "-m", "kfx", "gram", *write_slow(folder), *WORDS, "--store", str(folder / "s"), *words]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, **pipes) as process:
         try:
             yield process
         finally:
@@ -203,3 +204,36 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, expected):
         code, err = ended(process)
     assert code == 0, err
     assert expected[1] <= len(calls(tmp_path)) <= expected[1] + CALLS
+
+
+SBATCH = """#!/bin/sh
+# Slurm of one machine: what is submitted begins at once
+sh "$1" > "$1.log" 2>&1 &
+echo "Submitted batch job $!"
+"""
+OF_SLURM = """
+jobqueue:
+  slurm:
+    cores: 1
+    processes: 1
+    memory: 2GB
+    interface: lo
+    log-directory: null
+"""
+
+
+def test_slurm_as_dasks_own_file_describes_it(tmp_path, expected):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in {"sbatch": SBATCH, "scancel": '#!/bin/sh\nkill "$@"\n'}.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    (tmp_path / "dask").mkdir()
+    (tmp_path / "dask" / "jobqueue.yaml").write_text(OF_SLURM)
+    own = {"PATH": f"{commands}:{os.environ['PATH']}", "DASK_CONFIG": str(tmp_path / "dask")}
+    with kfx_gram(tmp_path, "--scheduler", "slurm", "--workers", "2", **own) as process:
+        code, err = ended(process)
+    assert code == 0, err
+    for found, wanted in zip(matrices(tmp_path), expected[0], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert str(process.pid) not in {line.split()[0] for line in calls(tmp_path)}

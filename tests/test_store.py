@@ -492,6 +492,18 @@ def test_a_disk_without_room_is_refused_beforehand(tmp_path, kfx, monkeypatch):
     assert "the tiles to come need" in err
 
 
+def test_a_store_says_who_computed_how_much_in_what_time(tmp_path, kfx):
+    import pandas as pd
+
+    words = ["kernel=cnngp", "dataset=digits", "dataset.n_test=20", "--tile", "64", "--store", str(tmp_path / "s")]
+    for n in (200, 300):
+        assert kfx("gram", *words, f"dataset.n_train={n}")[0] == 0
+    history = pd.read_csv(tmp_path / "s" / "history.csv")
+    assert list(history["work"]) == ["Gram", "Gram"]
+    assert list(history["tiles"]) == [10, 9]  # of 15 in the end, 4 of the first were at the edge
+    assert (history["seconds"] > 0).all()
+
+
 def test_verify_says_what_is_damaged_and_drops_it(tmp_path, kfx):
     words = ["kernel=cnngp", "dataset=digits", "dataset.n_train=300", "dataset.n_test=20", "--tile", "64", "--test"]
     folder = tmp_path / "s"

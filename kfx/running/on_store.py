@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kfx.config import registry
 from kfx.config.check import Config
 from kfx.evaluation.on_disk import Beyond
+from kfx.files import Rows
 from kfx.numerics import threads
 from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import StoreError
 from kfx.running.progress import Steps, say
 from kfx.store.work import Task, Work, in_this_process
 
+HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")
+"""Columns of a store's `history.csv`. cost: pairs of points, or multiplications and additions."""
 _UNITS = {"gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
 
 
@@ -57,21 +62,25 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
                 say(f"kfx: {node.workers} workers; {client.dashboard_link} shows them")
             else:
                 client = open_.enter_context(client_of(node.scheduler, node.workers))
-        with _told(work, name, left) as watch:
+        each = cores if client is None else max(cores // node.workers, 1) if node.scheduler is None else 1
+        with _told(work, name, left, node.workers, each) as watch:
             if client is None:
                 in_this_process(work, watch)
             else:
                 from kfx.store.cluster import on_dask
 
-                on_dask(client, work, plugins, max(cores // node.workers, 1) if node.scheduler is None else 1, watch)
+                on_dask(client, work, plugins, each, watch)
 
     with open_:
         yield do
 
 
 @contextmanager
-def _told(work: Work, name: str, left: list[Task]) -> Iterator[Callable[[Task], None]]:
-    """A person is told how many tiles are done, how fast, and how long the rest takes."""
+def _told(
+    work: Work, name: str, left: list[Task], processes: int, threads_each: int
+) -> Iterator[Callable[[Task], None]]:
+    """A person is told how many tiles are done, how fast, and how long the rest takes; and in the end, whatever ends
+    it, the store's `history.csv`."""
     _require_room(work)
     total = work.total()
     done, did, to_do = total - len(left), 0.0, sum(map(work.cost, left))
@@ -86,7 +95,14 @@ def _told(work: Work, name: str, left: list[Task]) -> Iterator[Callable[[Task], 
             rate = did / (time.monotonic() - started)
             steps.reach(done, f"{rate:.3g} {_UNITS[task.matrix]}", (to_do - did) / rate)
 
-        yield watch
+        try:
+            yield watch
+        finally:
+            seconds, when = time.monotonic() - started, datetime.now(UTC).isoformat(timespec="seconds")
+            with contextlib.suppress(OSError):  # a full disk is said by what it stopped
+                history = Rows(Path(work.store) / "history.csv", HISTORY, keep=None)
+                history.write([when, name, done - total + len(left), did, seconds, processes, threads_each])
+                history.close()
 
 
 def _require_room(work: Work) -> None:

@@ -133,7 +133,7 @@ def ahead(tiles: Tiles, places: Iterable[tuple[int, int]]) -> Iterator[tuple[tup
 
 @dataclass(frozen=True)
 class FactorWork:
-    """Compute the tiles of the factor in `folder`, column by column, from the Gram store in `gram`.
+    """Compute the tiles of the factor in `folder`, column by column, from the Gram store in `store`.
 
     L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj⁻ᵀ, and L_jj the factor of what is left of A_jj: each tile is written once,
     and read by those to its right and below.
@@ -142,7 +142,7 @@ class FactorWork:
     """
 
     folder: str
-    gram: str
+    store: str
     memory: int
     token: str
 
@@ -156,7 +156,7 @@ class FactorWork:
 
     @cached_property
     def _gram(self) -> GramStore:
-        return GramStore(Path(self.gram))
+        return GramStore(Path(self.store))
 
     @cached_property
     def _row(self) -> _Row:

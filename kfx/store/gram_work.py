@@ -34,6 +34,10 @@ class GramWork:
     def of(cls, store: GramStore, kernel: Kernel, device: torch.device) -> GramWork:
         return cls(str(store.folder), pickle.dumps(kernel), len(store), str(device))
 
+    @property
+    def store(self) -> str:
+        return self.folder
+
     @cached_property
     def _store(self) -> GramStore:
         return GramStore(Path(self.folder))

@@ -21,6 +21,10 @@ class Work(Protocol):
     def folder(self) -> str:
         """Of the store that it writes to."""
 
+    @property
+    def store(self) -> str:
+        """The folder of the Gram store that it is part of."""
+
     def tasks(self) -> list[Task]:
         """Those not done yet, each after the ones that it needs."""
 
