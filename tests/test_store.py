@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -559,3 +561,20 @@ def test_the_manifest_says_what_the_numbers_are_of(tmp_path):
     manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
     assert (manifest["kernel"], manifest["parameters"], manifest["n"]) == ("RBF", {"sigma": 1.5}, 40)
     assert len(manifest["probe"]) == 8
+
+
+def test_memory_stays_within_what_is_allowed(tmp_path):
+    words = [
+        "kernel=laplace", "dataset=noisy_sine", "dataset.n_train=5000", "dataset.n_test=50", "optimizer=none",
+        "optimizer.iterations=1", "sampler.batch_size=20", "evaluation.batches=1", "evaluation.n_interpolation=null",
+        "figures=false", "device.precision_check=off", "evaluation.posterior_variance=true", "device.threads=1",
+    ]  # fmt: skip
+    more = {}
+    for name, memory in (("memory", "4GB"), ("disk", "30MB")):
+        command = [*words, f"evaluation.memory={memory}", f"hydra.run.dir={tmp_path / name}"]
+        subprocess.run([sys.executable, "-m", "kfx", "run", *command], check=True, capture_output=True, timeout=200)
+        peak = json.loads((tmp_path / name / "metrics.json").read_text())["memory"]
+        more[name] = peak["evaluation_bytes"] - peak["fit_bytes"]
+    matrix = 8 * 5000**2
+    assert more["memory"] > 2 * matrix
+    assert more["disk"] < 0.75 * matrix  # and much of it is code
