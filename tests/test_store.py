@@ -20,7 +20,7 @@ from kfx.numerics.incidents import collect
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import HeldError, NumericalError, StoreError
 from kfx.store import products
-from kfx.store.factor_store import FactorStore, FactorWork, dense
+from kfx.store.factor_store import FactorStore, FactorWork
 from kfx.store.gram_store import GRAM, GramStore, tile_for
 from kfx.store.gram_work import GramWork
 from kfx.store.selection import Selection
@@ -41,6 +41,14 @@ def filled(folder, kernel, points, test_points=None, tile=32):
 def whole(store, tiles=None):
     tiles = tiles or store.gram
     return block_of(tiles, slice(0, tiles.shape[0]), slice(0, tiles.shape[1]))
+
+
+def dense(factor):
+    """L as one array."""
+    out = np.zeros((len(factor), len(factor)))
+    for i, j in factor.factor.places():
+        out[factor.factor.rows(i), factor.factor.columns(j)] = factor.factor.read(i, j)
+    return out
 
 
 def points_of(n, width=3, seed=0, dtype=torch.float64):

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from kfx.files import write_json
@@ -234,17 +233,3 @@ class _Row:
             if j == self._number and len(self._kept) < self._most:
                 self._kept[k] = block
         return block
-
-
-def least_memory(tile: int) -> int:
-    """Bytes that a factorisation with such tiles takes at least."""
-    return 5 * 8 * tile**2
-
-
-def dense(factor: FactorStore) -> np.ndarray:
-    """L as one array, where it fits."""
-    n = len(factor)
-    out = np.zeros((n, n))
-    for i, j in factor.factor.places():
-        out[factor.factor.rows(i), factor.factor.columns(j)] = factor.factor.read(i, j)
-    return out

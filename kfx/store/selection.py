@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,13 +56,3 @@ class Selection:
         return np.block(
             [[block_of(store.gram, rows, columns) for columns in across] for rows in self.pieces(i)]
         ).astype(np.float64, copy=False)
-
-
-def all_of(store: GramStore) -> Selection:
-    """Every point."""
-    return Selection.head(store, len(store))
-
-
-def positions(ranges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The numbers of the points in the ranges."""
-    return np.concatenate([np.arange(start, stop) for start, stop in ranges])

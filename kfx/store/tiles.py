@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,10 +108,6 @@ class Tiles:
         """More rows or columns, or fewer; tiles keep their places."""
         if shape != self.shape:
             self._array.resize(shape)
-
-    def clear(self) -> None:
-        """Remove all tiles."""
-        shutil.rmtree(self.folder / "c", ignore_errors=True)
 
     def bytes_to_come(self) -> int:
         """Of disk, for the tiles that are not there."""
