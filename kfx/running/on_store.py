@@ -63,7 +63,7 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
             else:
                 client = open_.enter_context(client_of(node.scheduler, node.workers))
         each = cores if client is None else max(cores // node.workers, 1) if node.scheduler is None else 1
-        with _told(work, name, left, node.workers, each) as watch:
+        with _told(work, name, left, node.workers, each) as watch, _storing(work):
             if client is None:
                 in_this_process(work, watch)
             else:
@@ -73,6 +73,20 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
 
     with open_:
         yield do
+
+
+@contextmanager
+def _storing(work: Work) -> Iterator[None]:
+    """StoreError where a tile cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise StoreError(
+            f"{work.store}: a tile cannot be written ({error.strerror}); what is finished stays, and the same command "
+            "goes on when there is room"
+        ) from error
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.faults.conftest import FULL
+from tests.faults.harness import Command, finish
 from tests.slow_kernel import calls
 from tests.test_cluster import CALLS, TILES, ended, expected, files_in, kfx_gram, matrices
 
@@ -56,3 +57,14 @@ def test_kills_at_random_moments_cost_the_tiles_in_flight(tmp_path, counts, expe
     assert at_least <= len(calls(tmp_path)) <= at_least + kills * _MOST_IN_FLIGHT * CALLS
     for found, other in zip(matrices(tmp_path), wanted, strict=True):
         np.testing.assert_allclose(found, other, rtol=1e-12)
+
+
+def test_a_tile_that_cannot_be_written_costs_itself(tmp_path):
+    words = ["gram", "dataset=digits", "dataset.n_train=300", "--tile", "128", "--store", "s"]
+    small = Command(tmp_path, *words, limits={"RLIMIT_FSIZE": 100_000})
+    assert small.wait() == 1
+    assert "a tile cannot be written (File too large); what is finished stays" in small.output()
+    assert "Traceback" not in small.output()
+    assert not list((tmp_path / "s").rglob("*.partial"))
+    assert finish(tmp_path, *words) == 0
+    assert len(files_in(tmp_path)) == 6
