@@ -1,6 +1,6 @@
 """Gram matrices on disk: codecs of a tile, and factors and solutions beside those of SciPy and of dask.array.
 
-python scripts/bench_store.py [--points 8000] [--tile 1024] [--threads 2]
+python scripts/bench_store.py [--points 8000] [--tile ROWS] [--threads 2]
 
 One run, everything on the same matrix: a simple CNNGP in float32 on scikit-learn's digits with noise. The plain
 baseline is scipy.linalg.cholesky of the matrix in memory, in float64, with as many threads.
@@ -74,7 +74,7 @@ def codecs(folder: Path, tile: np.ndarray) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=8000)
-    parser.add_argument("--tile", type=int, default=1024)
+    parser.add_argument("--tile", type=int, help="default: kfx's own choice")
     parser.add_argument("--threads", type=int, default=threads.available())
     arguments = parser.parse_args()
     n, count = arguments.points, arguments.threads
@@ -85,6 +85,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name)
         store = GramStore.prepare(folder / "gram", kernel, x, tile=arguments.tile)
+        tile = store.gram.tile
         took = seconds(lambda: in_this_process(GramWork.of(store, kernel, x.device), lambda task: None))
         print(
             f"{n} points, {count} threads; Gram {took:.1f} s, {n * (n + 1) / 2 / took / 1e6:.2f} million pairs a second"
@@ -107,8 +108,8 @@ def main() -> None:
             import dask
             import dask.array as da
 
-            zarr.create_array(folder / "full", data=matrix, chunks=(arguments.tile,) * 2, compressors=None)
-            a = da.from_zarr(folder / "full").astype(np.float64) + SHIFT * da.eye(n, chunks=arguments.tile)
+            zarr.create_array(folder / "full", data=matrix, chunks=(tile,) * 2, compressors=None)
+            a = da.from_zarr(folder / "full").astype(np.float64) + SHIFT * da.eye(n, chunks=tile)
             factor = da.linalg.cholesky(a, lower=True)
             with dask.config.set(scheduler="threads", num_workers=count):
                 factor.to_zarr(folder / "dask", compute=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 
 from kfx.evaluation.on_disk import Beyond, OnDisk, factored
 from kfx.evaluation.systems import InMemory
-from kfx.kernels import CNNGP, RBF, Conv2d, ReLU, Sequential
+from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.lock import Lock
 from kfx.numerics.conjugate_gradients import conjugate_gradients, solve
 from kfx.numerics.incidents import collect
@@ -23,6 +24,7 @@ from kfx.store import products
 from kfx.store.factor_store import FactorStore, FactorWork
 from kfx.store.gram_store import GRAM, GramStore, tile_for
 from kfx.store.gram_work import GramWork
+from kfx.store.identity import Identity
 from kfx.store.selection import Selection
 from kfx.store.tiles import Tiles, block_of
 from kfx.store.work import in_this_process
@@ -177,20 +179,52 @@ def test_a_store_of_something_else_is_refused(tmp_path):
     filled(tmp_path / "s", RBF(1.0), x, points_of(5, seed=2))
     for kernel, points, others, why in (
         (RBF(1.5), x, None, "its kernel has sigma 1.0, not 1.5"),
-        (RBF(1.0), x.float(), None, "its first 60 points are others"),
+        (RBF(1.0), x.float(), None, "its entries are float64, not float32"),
+        (Matern(1.0), x, None, "its kernel is RBF, not Matern"),
         (RBF(1.0), x + 1, None, "its first 60 points are others"),
-        (RBF(1.0), x, points_of(5, seed=3), "holds other test points"),
+        (RBF(1.0), x, points_of(5, seed=3), "its test points are others"),
     ):
         with pytest.raises(StoreError, match=why):
             GramStore.prepare(tmp_path / "s", kernel, points, others)
     images = points_of(60, 36).reshape(60, 1, 6, 6)
     one, other = networks_of_equal_parameters()
     filled(tmp_path / "n", one, images)
-    with pytest.raises(StoreError, match="has other values: by"):
+    with pytest.raises(StoreError, match="its kernel, CNNGP, has other settings"):
         GramStore.prepare(tmp_path / "n", other, images)
+    content = json.loads((tmp_path / "n" / "manifest.json").read_text())
+    content["probe"][3][4] *= 1.0001
+    (tmp_path / "n" / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(StoreError, match="has other values: by"):  # as of a version that computes something else
+        GramStore.prepare(tmp_path / "n", one, images)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"kernel": "RBF"}', ""])
+def test_a_setting_is_known_where_no_point_shows_it():
+    far = 1000 * points_of(20)  # the first of them are as good as independent
+    one, other = (Identity.of(Matern(1.0, nu=nu), far) for nu in (0.5, 2.5))
+    assert one.differs_from(other) == "its kernel, Matern, has other settings"
+    assert one.differs_from(Identity.of(Matern(1.0, nu=0.5, trainable=[], bounds={"sigma": (0.5, 2)}), far)) is None
+
+
+def test_what_is_in_a_folder_already_is_nobodys_to_write_over(tmp_path, kfx):
+    for name in ("points", "gram", "notes"):
+        (tmp_path / "p" / name).mkdir(parents=True)
+    (tmp_path / "p" / "points" / "mine.csv").write_text("x")
+    code, _, err = kfx("gram", "dataset=digits", "dataset.n_train=50", "--store", str(tmp_path / "p"))
+    assert code == 1
+    assert "holds gram and no store; choose a new folder, or an empty one" in err
+    assert (tmp_path / "p" / "points" / "mine.csv").read_text() == "x"
+
+
+def test_what_was_begun_and_killed_is_begun_again(tmp_path):
+    (tmp_path / "s" / "points").mkdir(parents=True)
+    (tmp_path / "s" / "begun").touch()
+    (tmp_path / "s" / "points" / "half").write_text("x")
+    store = filled(tmp_path / "s", RBF(1.0), points_of(40))
+    np.testing.assert_allclose(whole(store), RBF(1.0).gram(points_of(40)).numpy(), rtol=1e-13)
+    assert not (tmp_path / "s" / "begun").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"kernel": "RBF"}', "", "{}"])
 def test_a_torn_manifest_is_one_line(tmp_path, content):
     filled(tmp_path / "s", RBF(1.0), points_of(40))
     (tmp_path / "s" / "manifest.json").write_text(content)
@@ -260,6 +294,33 @@ def test_little_memory_gives_the_same_bits(tmp_path, store):
     np.testing.assert_array_equal(*found)
 
 
+def test_a_worker_that_is_late_writes_where_nobody_reads(tmp_path, store):
+    selection = Selection.head(store, 150)
+    before = FactorWork.of(FactorStore.prepare(tmp_path / "f", store, selection, 1.0), store, 10**6)
+    late = pickle.loads(pickle.dumps(before))
+    assert late.tasks()  # it has opened the factor
+    factor = FactorStore.prepare(tmp_path / "f", store, selection, 0.5)
+    late.do(late.tasks()[0])
+    do(FactorWork.of(factor, store, 10**6))
+    np.testing.assert_allclose(dense(factor), np.linalg.cholesky(whole(store) + 0.5 * np.eye(150)), atol=1e-12)
+    with pytest.raises(StoreError, match="this factor was given up meanwhile"):
+        pickle.loads(pickle.dumps(before)).tasks()
+
+
+def test_a_torn_factor_is_made_anew(tmp_path, store):
+    factor = FactorStore.prepare(tmp_path / "f", store, Selection.head(store, 150), 1.0)
+    (factor.folder / "manifest.json").write_text("{")
+    again = FactorStore.prepare(tmp_path / "f", store, Selection.head(store, 150), 1.0)
+    assert again.token != factor.token
+
+
+def test_a_work_travels_without_what_it_has_opened(store):
+    work = GramWork.of(store, RBF(2.0), torch.device("cpu"))
+    size = len(pickle.dumps(work))
+    work.tasks()
+    assert len(pickle.dumps(work)) == size < 1000
+
+
 def beyond(folder, **settings):
     return Beyond(folder, 10**6, do, **settings)
 
@@ -271,7 +332,7 @@ def test_everything_that_evaluation_asks_is_as_in_memory(tmp_path, scale):
     head, x_test = torch.arange(100), points_of(30, 5, seed=1)
     in_memory = InMemory(kernel, x[:100], x_test)
     with beyond(tmp_path / "grams").store(kernel, x[:100], x_test) as store:
-        on_disk = OnDisk(store, beyond(tmp_path / "grams"), kernel, "cholesky", 1e-6)
+        on_disk = OnDisk(store, beyond(tmp_path / "grams"), kernel, 100, "cholesky", 1e-6)
         for size in (40, 100):
             a, b = (system.coefficients(regularization, y[:size]) for system in (in_memory, on_disk))
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
@@ -293,7 +354,7 @@ def test_a_solution_is_kept_with_its_jitter(tmp_path):
         jitters = []
         for _ in range(2):
             with collect() as incidents:
-                OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), "cholesky", 1e-6).coefficients(
+                OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), 120, "cholesky", 1e-6).coefficients(
                     Regularization(0.0, "absolute"), y
                 )
             jitters.append(incidents.jitter)
@@ -303,6 +364,31 @@ def test_a_solution_is_kept_with_its_jitter(tmp_path):
             InMemory(RBF(1.0), x, x[:1]).coefficients(Regularization(0.0, "absolute"), y)
         assert jitters[0] == jitters[1] == pytest.approx(incidents.jitter, rel=1e-6)
         assert jitters[0] > 0
+
+
+def test_a_torn_solution_is_computed_again(tmp_path):
+    x, y = points_of(60), points_of(60, 1, seed=3)
+    with beyond(tmp_path / "g").store(RBF(1.0), x, x[:1]) as store:
+        system = OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), 60, "cholesky", 1e-6)
+        found = system.coefficients(Regularization(0.1, "absolute"), y)
+        [path] = (store.folder / "solutions").iterdir()
+        path.write_bytes(path.read_bytes()[:50])
+        torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+
+
+def test_fewer_points_have_their_own_jitter(tmp_path):
+    x = torch.cat([points_of(60), points_of(60)])  # the first 60 differ; all have no factor
+    y, none = points_of(120, 1, seed=3), Regularization(0.0, "absolute")
+    with beyond(tmp_path / "g").store(RBF(0.3), x, x[:1]) as store:
+        system, jitters = OnDisk(store, beyond(tmp_path / "g"), RBF(0.3), 120, "cholesky", 1e-6), []
+        for size in (60, 120):
+            with collect() as incidents:
+                alpha = system.coefficients(none, y[:size])
+            jitters.append(incidents.jitter)
+            if size == 60:
+                torch.testing.assert_close(alpha, InMemory(RBF(0.3), x[:60], x[:1]).coefficients(none, y[:60]))
+    assert jitters[0] == 0
+    assert jitters[1] > 0
 
 
 def test_what_has_no_factor_at_all_says_so(tmp_path):
@@ -325,7 +411,7 @@ def test_conjugate_gradients_against_a_direct_solution(tmp_path, regularization)
     x = points_of(300, 36).reshape(300, 1, 6, 6)
     y = points_of(300, 3, seed=2)
     store = filled(tmp_path / "s", kernel, x, tile=64)
-    on_disk = OnDisk(store, beyond(tmp_path / "s"), kernel, "conjugate_gradients", 1e-11)
+    on_disk = OnDisk(store, beyond(tmp_path / "s"), kernel, 300, "conjugate_gradients", 1e-11)
     found = on_disk.coefficients(Regularization(regularization, "absolute"), y)
     expected = np.linalg.solve(whole(store) + regularization * np.eye(300), y.numpy())
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-8 * abs(expected).max())
@@ -353,23 +439,26 @@ def test_the_preconditioner_saves_most_of_the_products():
 
 def test_conjugate_gradients_that_cannot_do_it_say_how_far_they_came():
     theta = torch.diag(torch.logspace(0, 18, 60, dtype=torch.float64))
-    with pytest.raises(NumericalError, match=r"reached a residual of .* in 5 iterations, not 1.0e-12"):
+    with pytest.raises(NumericalError, match=r"reached a residual of .* in 5 steps, not 1.0e-12"):
         conjugate_gradients(theta.__matmul__, points_of(60, 1), 0.0, None, 1e-12, 5)
 
 
 # ---- who writes, and where there is no room
 
 
-def test_two_writers_are_one_too_many(tmp_path):
+def test_of_two_writers_one_waits(tmp_path, monkeypatch):
     folder = beyond(tmp_path / "g")._folder(RBF(1.0), points_of(20), None)
     folder.mkdir(parents=True)
     lock = Lock(folder)
     try:
+        with pytest.raises(HeldError, match="is writing to it"):
+            Lock(folder)
+        monkeypatch.setattr("kfx.evaluation.on_disk.time.sleep", lambda seconds: lock.release())
         with (
-            pytest.raises(HeldError, match="is writing to it"),
-            beyond(tmp_path / "g").store(RBF(1.0), points_of(20), None),
+            pytest.warns(UserWarning, match="is writing to it; waiting for it"),
+            beyond(tmp_path / "g").store(RBF(1.0), points_of(20), None) as store,
         ):
-            pass
+            assert len(store) == 20
     finally:
         lock.release()
 
@@ -419,8 +508,23 @@ def evaluated(folder):
         ["evaluation.solver=conjugate_gradients", "evaluation.tolerance=1e-10"],
         ["regularization.selection=validation", "regularization.points=null", "regularization.folds=3"],
         ["evaluation=k_fold", "dataset.n_test=0", "dataset.n_train=450"],
+        ["kernel=rbf", "optimizer=flow_euler", "kernel.sigma=2", "evaluation.n_interpolation=null"],
+        ["kernel=network_features", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
+        ["kernel=conv_dkm", "objective=elbo", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
+        ["kernel.starts=2", "kernel.start_from=worst", "evaluation.random_kernels=1", "evaluation.repeats=2"],
     ],
-    ids=["all points", "heads", "several regularizations", "conjugate gradients", "validation", "folds"],
+    ids=[
+        "all points",
+        "heads",
+        "several regularizations",
+        "conjugate gradients",
+        "validation",
+        "folds",
+        "a flow",
+        "a network",
+        "a deep kernel",
+        "many starts",
+    ],
 )
 def test_a_run_on_disk_has_the_numbers_of_one_in_memory(tmp_path, kfx, words):
     for name, memory in (("memory", []), ("disk", ["evaluation.memory=1MB"])):
@@ -447,6 +551,7 @@ def test_a_store_that_is_kept_serves_the_next_run(tmp_path, kfx):
     assert times[0]
 
 
+@pytest.mark.filterwarnings("default:.*is the store of something else")
 def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
     data = ["kernel=cnngp", "dataset=digits", "dataset.n_train=400", "dataset.n_test=60"]
     code, _, err = kfx("gram", *data, "--test", "--store", str(tmp_path / "s"))
@@ -464,8 +569,9 @@ def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
     code, _, err = kfx(
         "run", *words, "seed=1", f"evaluation.store={tmp_path / 's'}", f"hydra.run.dir={tmp_path / 'other'}"
     )
-    assert code == 1
-    assert "is the store of something else: its first 400 points are others; choose another folder" in err
+    assert code == 0
+    assert "is the store of something else: its first 400 points are others; one more is made in it" in err
+    assert len(list((tmp_path / "s").glob("*/manifest.json"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -474,7 +580,11 @@ def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
         (["evaluation.solver=lstsq"], "evaluation.solver=lstsq: needs the Gram matrix of 400 points in memory, 2.8 MB"),
         (["kernel_check=true"], "kernel_check=true: needs the Gram matrix of 400 points in memory"),
         (["follow.every=1"], "follow.n_interpolation: needs the Gram matrix of 400 points in memory"),
-        (["evaluation.memory=12"], "evaluation.memory=12: expected a number of bytes of at least 1MB, as 8GB, or null"),
+        (["evaluation.memory=12"], "evaluation.memory=12: expected a number of bytes of at least 1MB, as 8GB"),
+        (["evaluation.draws=2", "evaluation.n_interpolation=[400]", "dataset.n_train=800"], "evaluation.draws: needs"),
+        (["cluster.workers=2", "cluster.dashboard=1.2.3.4:80"], "cluster.dashboard=1.2.3.4:80: is no address of this"),
+        (["cluster.dashboard=127.0.0.1:99999"], "cluster.dashboard=127.0.0.1:99999: expected an address"),
+        (["evaluation.store=/dev/null"], "evaluation.store=/dev/null: cannot be written to"),
         (["evaluation.memory=lots"], "evaluation.memory=lots: expected a number of bytes"),
         (["evaluation.tolerance=2"], "evaluation.tolerance=2.0: expected a number > 0 and < 1"),
         (["cluster.scheduler=here"], "cluster.scheduler=here: expected an address as tcp://host:8786, slurm, or null"),
@@ -537,6 +647,14 @@ def test_verify_says_what_is_damaged_and_drops_it(tmp_path, kfx):
     code, out, _ = kfx("gram", "verify", str(folder))
     assert code == 0
     assert "15 of 15" in out
+    assert "--tile 32" in kfx("gram", *words, "--tile", "32", "--store", str(folder))[2]
+    path = folder / "points" / "c" / "1" / "0" / "0" / "0"
+    raw = bytearray(path.read_bytes())
+    raw[500] ^= 1
+    path.write_bytes(raw)
+    code, out, _ = kfx("gram", "verify", str(folder))
+    assert code == 1
+    assert f"{folder / 'points'}: is damaged" in out
 
 
 @pytest.mark.parametrize(
@@ -548,6 +666,7 @@ def test_verify_says_what_is_damaged_and_drops_it(tmp_path, kfx):
         (["--store", "x", "--workers", "0"], "cluster.workers=0: expected a whole number >= 1 and <= 4096"),
         (["--drop"], "--drop: is of kfx gram verify DIR"),
         (["verify"], "kfx gram verify: expected one folder, got 0"),
+        (["verify", "x", "--workers", "3"], "--workers 3: is not of kfx gram verify, which takes --drop"),
     ],
 )
 def test_bad_words_of_kfx_gram(kfx, tmp_path, monkeypatch, words, complaint):

@@ -78,6 +78,9 @@ def _verify(parsed: argparse.Namespace) -> int:
 
     if len(parsed.overrides) != 2:
         raise ConfigError(f"kfx gram verify: expected one folder, got {len(parsed.overrides) - 1}")
+    for name in ("output", "block", "store", "tile", "workers", "scheduler", "dashboard"):
+        if (value := getattr(parsed, name)) is not None:
+            raise ConfigError(f"--{name} {value}: is not of kfx gram verify, which takes --drop")
     lines, is_sound = verify(Path(parsed.overrides[1]), parsed.drop)
     print("\n".join(lines))
     return 0 if is_sound else 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 from kfx.store import products
 from kfx.store.gram_store import GramStore
+from kfx.store.identity import Identity, digest
 from kfx.store.selection import Selection
 from kfx.store.tiles import block_of
 
@@ -37,9 +40,7 @@ def choose_regularization(
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
     if beyond is not None and beyond.takes(len(order), 0, chosen.element_size()):
-        with beyond.store(kernel, chosen, None) as store:
-            errors = _errors_on_disk(beyond, store, targets.cpu(), candidates, folds)
-        beyond.discard()
+        errors = _errors_on_disk(beyond, kernel, chosen, targets.cpu(), candidates, folds)
     else:
         errors = _errors(kernel.gram(chosen), targets, candidates, folds)
     if not math.isfinite(min(errors)):
@@ -65,25 +66,55 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
 
 
 def _errors_on_disk(
-    beyond: Beyond, store: GramStore, targets: torch.Tensor, candidates: Sequence[Regularization], folds: int
+    beyond: Beyond,
+    kernel: Kernel,
+    points: torch.Tensor,
+    targets: torch.Tensor,
+    candidates: Sequence[Regularization],
+    folds: int,
 ) -> list[float]:
-    """The same from a store: a fold is a range of its points, and the rest are two, whose factor reads its tiles."""
-    errors, n = [0.0] * len(candidates), len(store)
-    diagonal, row_sums = products.diagonal(store), products.product(store, torch.ones(n, 1, dtype=torch.float64))
-    for held in np.array_split(np.arange(n), folds):
-        fold = slice(int(held[0]), int(held[-1]) + 1)
-        rest = Selection.without(store, fold.start, fold.stop)
-        inside = torch.cat([torch.arange(start, stop) for start, stop in rest.ranges])
-        trace = float(diagonal[inside].sum())
-        within = float(block_of(store.gram, fold, fold).sum(dtype=np.float64))
-        total = float(row_sums.sum() - 2 * row_sums[fold].sum()) + within
-        for i, candidate in enumerate(candidates):
-            try:
-                factor = factored(beyond, store, rest, candidate.of_sums(len(rest), trace, total))
-            except NumericalError:
-                errors[i] = math.inf
-                continue
-            alpha = torch.zeros_like(targets)
-            alpha[inside] = factor.solve_upper(factor.solve_lower(targets[inside]))
-            errors[i] += float((products.product(store, alpha)[fold] - targets[fold]).square().sum())
+    """The same from a store, which is opened for what is not known yet: a fold is a range of its points, and the rest
+    are two, whose factor reads its tiles."""
+    n, errors = len(targets), [0.0] * len(candidates)
+    identity = Identity.of(kernel, points)
+    common = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]
+    with ExitStack() as held:
+        stored: _Stored | None = None
+
+        def error_of(fold: slice, candidate: Regularization) -> float:
+            nonlocal stored
+            if stored is None:
+                stored = _Stored(beyond, held.enter_context(beyond.store(kernel, points, None)), targets)
+            return stored.error_without(fold, candidate)
+
+        for part in np.array_split(np.arange(n), folds):
+            fold = slice(int(part[0]), int(part[-1]) + 1)
+            for i, candidate in enumerate(candidates):
+                key = [*common, fold.start, fold.stop, candidate.value, candidate.scale]
+                errors[i] += beyond.known(key, partial(error_of, fold, candidate))
+    beyond.discard()
     return errors
+
+
+class _Stored:
+    """A Gram matrix on disk whose points are left out in turn."""
+
+    def __init__(self, beyond: Beyond, store: GramStore, targets: torch.Tensor) -> None:
+        self._beyond, self._store, self._targets, n = beyond, store, targets, len(targets)
+        self._diagonal = products.diagonal(store)[:n]
+        self._row_sums = products.product(store, torch.ones(n, 1, dtype=torch.float64))[:, 0]
+
+    def error_without(self, fold: slice, candidate: Regularization) -> float:
+        """The sum of squared errors at the points of a fold, predicted from the others; infinite without a factor."""
+        rest = Selection.without(self._store, fold, len(self._targets))
+        inside = torch.cat([torch.arange(start, stop) for start, stop in rest.ranges])
+        within = float(block_of(self._store.gram, fold, fold).sum(dtype=np.float64))
+        total = float(self._row_sums.sum() - 2 * self._row_sums[fold].sum()) + within
+        effective = candidate.of_sums(len(rest), float(self._diagonal[inside].sum()), total)
+        try:
+            factor = factored(self._beyond, self._store, rest, effective)
+        except NumericalError:
+            return math.inf
+        alpha = torch.zeros_like(self._targets)
+        alpha[inside] = factor.solve_upper(factor.solve_lower(self._targets[inside]))
+        return float((products.product(self._store, alpha)[fold] - self._targets[fold]).square().sum())

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
-from kfx.files import whole_file
+from kfx.files import whole_file, write_json
 from kfx.kernels.base import Kernel
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy
@@ -22,26 +26,30 @@ from kfx.numerics.conjugate_gradients import solve
 from kfx.numerics.incidents import report_jitter
 from kfx.numerics.linear_algebra import jitters
 from kfx.numerics.regularization import Regularization
-from kfx.outcomes import Event, NumericalError, StoreError
+from kfx.outcomes import Event, HeldError, NumericalError
 from kfx.store import products
 from kfx.store.factor_store import FactorStore, FactorWork
-from kfx.store.gram_store import MANIFEST, GramStore, Identity, digest
+from kfx.store.gram_store import MANIFEST, GramStore, tile_for
 from kfx.store.gram_work import GramWork
+from kfx.store.identity import Identity, digest
 from kfx.store.selection import Selection
 from kfx.store.tiles import block_of
 from kfx.store.work import Work
 
 Do = Callable[[Work, str], None]
 """Does what is left of a work, whose name is told to a person."""
+_SECONDS_BETWEEN_SAVES = 60.0
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class Beyond:
     """Where Gram matrices go that do not fit.
 
-    root: a folder of stores, one for each kernel and points; or a store that is there already. memory: bytes that a
-    matrix may take, and that the tiles of a factorisation take. keep: for the next run; else a store goes when what it
-    was made for is recorded. processes: that share the memory.
+    root: a folder of stores, one for each kernel and points; or a store that is there already, which serves where it is
+    of the kernel and the points. memory: bytes that a matrix may take, and that `processes` have together for the tiles
+    of a factorisation. keep: for the next run; else a store goes when what it was made for is recorded. follow: told of
+    each step of conjugate gradients and the residual there.
     """
 
     root: Path
@@ -49,6 +57,8 @@ class Beyond:
     do: Do
     processes: int = 1
     keep: bool = False
+    follow: Callable[[int, float], None] = lambda iteration, residual: None
+    used: list[Path] = field(default_factory=list)
 
     def takes(self, n: int, n_test: int, itemsize: int) -> bool:
         """Whether so many points and test points are to go on disk."""
@@ -61,9 +71,11 @@ class Beyond:
         points, test_points = mapped(points), None if test_points is None else mapped(test_points)
         folder = self._folder(compare, points, test_points)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = Lock(folder)
+        lock = _waited_for(folder)
         try:
-            store = GramStore.prepare(folder, compare, points, test_points)
+            tile = tile_for(len(points), self.memory // self.processes)
+            store = GramStore.prepare(folder, compare, points, test_points, tile=tile)
+            self.used.append(folder)
             self.do(GramWork.of(store, compare, points.device), "Gram")
             yield store
             shutil.rmtree(folder / "factor", ignore_errors=True)  # of who was stopped it stays, to go on from
@@ -72,35 +84,69 @@ class Beyond:
 
     def _folder(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Path:
         """Of the store that has this kernel and these points, or will have."""
-        if (self.root / MANIFEST).exists():
-            return self.root
         identity = Identity.of(kernel, points)
-        parts: list[Any] = [identity.kernel, identity.parameters, identity.dtype, digest(points)]
+        if (self.root / MANIFEST).exists():
+            difference = GramStore(self.root).difference(identity, points, test_points)
+            if difference is None:
+                return self.root
+            warnings.warn(
+                f"{self.root}: is the store of something else: {difference}; one more is made in it", stacklevel=1
+            )
+        parts: list[Any] = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points)]
         parts.append(None if test_points is None else digest(test_points))
-        name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-        for number in range(100):  # a setting that is no parameter shows in the kernel's values alone
-            folder = self.root / (f"{name}-{number}" if number else name)
-            if not (folder / MANIFEST).exists() or identity.differs_from(GramStore(folder).identity) is None:
-                return folder
-        raise StoreError(f"{self.root}: holds a hundred stores of kernels that differ in settings alone; clear it")
+        return self.root / hashed(parts)
+
+    def known(self, key: list[Any], compute: Callable[[], float]) -> float:
+        """A number that took long: from the folder, by what it depends on, or computed and kept there."""
+        path = self.root / "known" / f"{hashed(key)}.json"
+        with contextlib.suppress(OSError, ValueError):
+            return float(json.loads(path.read_text()))
+        value = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, repr(value))  # JSON knows no infinity
+        return value
 
     def discard(self) -> None:
-        """What was made for an evaluation that is recorded now is no longer needed, unless it is to be kept."""
-        if not self.keep:
-            shutil.rmtree(self.root, ignore_errors=True)
+        """What was made for numbers that are recorded now is no longer needed, unless it is to be kept."""
+        while self.used:
+            folder = self.used.pop()
+            if not self.keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _waited_for(folder: Path) -> Lock:
+    """The lock of a store, when who holds it has ended."""
+    told = False
+    while True:
+        try:
+            return Lock(folder)
+        except HeldError as error:
+            if not told:
+                warnings.warn(f"{str(error).partition(';')[0]}; waiting for it", stacklevel=1)
+            told = True
+            time.sleep(0.5)
+
+
+def hashed(parts: list[Any]) -> str:
+    """Sixteen hexadecimal digits of some plain values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class OnDisk:
     """The system of a store whose Gram matrix is whole.
 
-    solver: `cholesky`, or `conjugate_gradients` up to a relative residual of `tolerance`.
+    largest: how many of its first points are asked for at most. solver: `cholesky`, or `conjugate_gradients` up to a
+    relative residual of `tolerance`.
     """
 
-    def __init__(self, store: GramStore, beyond: Beyond, kernel: Kernel, solver: str, tolerance: float) -> None:
-        self._store, self._beyond, self._kernel = store, beyond, kernel
+    def __init__(
+        self, store: GramStore, beyond: Beyond, kernel: Kernel, largest: int, solver: str, tolerance: float
+    ) -> None:
+        self._store, self._beyond, self._kernel, self._largest = store, beyond, kernel, largest
         self._solver, self._tolerance = solver, tolerance
         self._sums: dict[int, tuple[float, float]] = {}
         self._factor: FactorStore | None = None
+        self._own_factors: set[float] = set()
         self._report: dict[str, float] = {}
 
     def effective(self, regularization: Regularization, size: int) -> float:
@@ -112,28 +158,38 @@ class OnDisk:
 
     def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
         """Kept in the store, so that they are found again, jitter and all, by who goes on."""
-        size, effective = len(targets), self.effective(regularization, len(targets))
-        y = targets.to("cpu", torch.float64)
-        key = [size, effective, self._solver, self._tolerance, digest(y)]
-        path = self._store.folder / "solutions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.npz"
-        if not path.exists():
-            found = self._solved(regularization, y, effective)
-            path.parent.mkdir(exist_ok=True)
-            with whole_file(path) as stream:
-                np.savez(stream, **found)
-        with np.load(path) as held:
-            if jitter := float(held["jitter"]):
-                report_jitter(jitter)
-            self._report = {name: float(held[name]) for name in ("residual", "iterations") if name in held}
-            return torch.from_numpy(held["alpha"])
+        y, effective = targets.to("cpu", torch.float64), self.effective(regularization, len(targets))
+        key = hashed([len(y), effective, self._solver, self._tolerance, digest(y)])
+        path = self._store.folder / "solutions" / f"{key}.npz"
+        found = _read(path)
+        if found is None:
+            found = self._solved(regularization, y, effective, path.with_suffix(".part.npz"))
+            _write(path, found)
+        if jitter := float(found["jitter"]):
+            report_jitter(jitter)
+        self._report = {name: float(found[name]) for name in ("residual", "iterations") if name in found}
+        return torch.from_numpy(found["alpha"])
 
-    def _solved(self, regularization: Regularization, y: torch.Tensor, effective: float) -> dict[str, Any]:
+    def _solved(
+        self, regularization: Regularization, y: torch.Tensor, effective: float, half_done: Path
+    ) -> dict[str, np.ndarray]:
         if self._solver == "conjugate_gradients":
-            return self._by_conjugate_gradients(y, effective)
+            return self._by_conjugate_gradients(y, effective, half_done)
         factor = self._factored(regularization, len(y))
-        return {"alpha": in_numpy(factor.solve_upper(factor.solve_lower(y))), "jitter": factor.jitter}
+        return {"alpha": in_numpy(factor.solve_upper(factor.solve_lower(y))), "jitter": np.array(factor.jitter)}
 
-    def _by_conjugate_gradients(self, y: torch.Tensor, effective: float) -> dict[str, Any]:
+    def _by_conjugate_gradients(self, y: torch.Tensor, effective: float, half_done: Path) -> dict[str, np.ndarray]:
+        """Where an earlier process was stopped, from where it was."""
+        saved = time.monotonic()
+
+        def watch(iteration: int, residual: float, alpha: torch.Tensor) -> None:
+            nonlocal saved
+            self._beyond.follow(iteration, residual)
+            if time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
+                _write(half_done, {"alpha": in_numpy(alpha), "iterations": np.array(iteration)})
+                saved = time.monotonic()
+
+        before = _read(half_done) or {}
         solved = solve(
             lambda v: products.product(self._store, v),
             lambda points: products.columns(self._store, len(y), points),
@@ -142,46 +198,69 @@ class OnDisk:
             effective,
             self._tolerance,
             self._beyond.memory,
+            start=torch.from_numpy(before["alpha"]) if "alpha" in before else None,
+            watch=watch,
         )
+        half_done.unlink(missing_ok=True)
+        iterations = solved.iterations + int(before.get("iterations", 0))
         return {
             "alpha": in_numpy(solved.alpha),
-            "jitter": 0.0,
-            "residual": solved.residual,
-            "iterations": solved.iterations,
+            "jitter": np.array(0.0),
+            "residual": np.array(solved.residual),
+            "iterations": np.array(iterations),
         }
 
     def _factored(self, regularization: Regularization, size: int) -> FactorStore:
-        """A factor of the first `size` points, or of more where that has the same λ: its leading block is the factor of
-        the leading points. With a jitter where it needs one, as in memory."""
-        effective = self.effective(regularization, size)
-        held = self._factor
-        if held is None or held.regularization != effective or len(held) < size:
-            if regularization.scale == "absolute":
-                size = len(self._store)
-            held = self._factor = factored(self._beyond, self._store, Selection.head(self._store, size), effective)
-        return held
+        """A factor of the first `size` points, or of more where that has the same λ and needs no jitter: its leading
+        block is the factor of the leading points. With a jitter where it needs one, as in memory."""
+        effective, held = self.effective(regularization, size), self._factor
+        shared = regularization.scale == "absolute" and size < self._largest and effective not in self._own_factors
+        same = held is not None and held.regularization == effective
+        if held is not None and same and (len(held) == size or (shared and len(held) > size and not held.jitter)):
+            return held
+        if shared:
+            with contextlib.suppress(NumericalError):
+                self._factor = self._made(self._largest, effective)
+                if not self._factor.jitter:
+                    return self._factor
+            self._own_factors.add(effective)
+        self._factor = self._made(size, effective)
+        return self._factor
+
+    def _made(self, size: int, effective: float) -> FactorStore:
+        return factored(self._beyond, self._store, Selection.head(self._store, size), effective)
 
     def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
         return products.predictions(self._store, alpha)
 
     def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(x), alpha.shape[1], dtype=torch.float64)
-        out[head] = products.product(self._store, alpha, len(head))
-        others = np.setdiff1d(np.arange(len(x)), in_numpy(head))
         mapped, compare = self._kernel.unfolded()
-        used = torch.from_numpy(self._store.points(slice(0, len(alpha))))
+        diagonal, n = products.diagonal(self._store)[: len(alpha)], len(alpha)
+        of_head = products.product(self._store, alpha, len(head))
+        for start in range(0, n, _AT_ONCE):  # a point and its copy, which a kernel with noise of its own tells apart
+            at = slice(start, min(start + _AT_ONCE, n))
+            points = self._points(at, x.device)
+            as_others = compare.gram(points, points).diagonal().to("cpu", torch.float64)
+            of_head[at] += (as_others - diagonal[at])[:, None] * alpha[at]
+        out[head.cpu()] = of_head
+        others = np.setdiff1d(np.arange(len(x)), in_numpy(head))
+        used = self._points(slice(0, n), x.device) if len(others) else None
         for block in np.array_split(others, -(-len(others) // 500)) if len(others) else ():
-            out[block] = compare.gram(mapped(x[block]), used).to(torch.float64) @ alpha
+            out[block] = compare.gram(mapped(x[block]), used).to("cpu", torch.float64) @ alpha
         return out
+
+    def _points(self, rows: slice, device: torch.device) -> torch.Tensor:
+        return torch.from_numpy(self._store.points(rows)).to(device)
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
         factor = self._factored(regularization, len(targets))
-        return factor.solve_lower(targets.to(torch.float64)).square().sum(dim=1)
+        return factor.solve_lower(targets.to("cpu", torch.float64)).square().sum(dim=1)
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
         factor, tiles = self._factored(regularization, size), self._store.test
         assert tiles is not None
-        out = prior.to(torch.float64, copy=True)
+        out = prior.to("cpu", torch.float64, copy=True)
         at_once = max(self._beyond.memory // (16 * 8 * size), 1)  # four arrays of them in a quarter of the memory
         for start in range(0, len(out), at_once):
             rows = slice(start, min(start + at_once, len(out)))
@@ -193,6 +272,21 @@ class OnDisk:
         return self._report
 
 
+def _read(path: Path) -> dict[str, np.ndarray] | None:
+    """Arrays that an earlier process wrote; None where there are none, or torn ones."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
+
+
 def factored(beyond: Beyond, store: GramStore, selection: Selection, regularization: float) -> FactorStore:
     """The factor of Θ + λI of these points, in the store's folder, in place of the one before; with a jitter where it
     needs one, as in memory, see `jitters`."""
@@ -200,14 +294,14 @@ def factored(beyond: Beyond, store: GramStore, selection: Selection, regularizat
     chosen = torch.cat([diagonal[start:stop] for start, stop in selection.ranges]) + regularization
     complaint = ""
     for number, jitter in enumerate([0.0, *jitters(getattr(torch, store.identity.dtype), chosen)]):
-        folder = store.folder / "factor" / str(number)  # a worker that was late must not write into another's
+        folder = store.folder / "factor" / str(number)
         factor = FactorStore.prepare(folder, store, selection, regularization, jitter)
         try:
-            beyond.do(FactorWork.of(factor, store, beyond.memory // beyond.processes), "Cholesky")
+            beyond.do(FactorWork.of(factor, store, beyond.memory), "Cholesky")
             return factor
         except NumericalError as error:
             complaint = error.detail
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"{complaint}; raise regularization.value")
 
 

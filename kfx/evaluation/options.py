@@ -46,14 +46,11 @@ def _bytes(path: str, value: Any) -> int | None:
     """A number of bytes, with a unit or without."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?B)?", str(value))
-    size = 0.0 if found is None else float(found[1]) * _UNITS[found[2] or "B"]
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\+?\d+)?) ?([kmgt]?)(i?)b?", str(value).lower())
+    size = 0.0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** "_kmgt".index(found[2] or "_")
     if isinstance(value, bool) or not 1e6 <= size <= 1e18:
-        raise ConfigError(f"{path}={value}: expected a number of bytes of at least 1MB, as 8GB, or null")
+        raise ConfigError(f"{path}={value}: expected a number of bytes of at least 1MB, as 8GB, 500MB or 8GiB, or null")
     return int(size)
-
-
-_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass
@@ -98,7 +95,7 @@ class EvaluationOption(Option, abc.ABC):
     tolerance: float = between(1e-6, 0, 1, "of conjugate_gradients: norm of the residual over that of the targets")
     memory: Any = nested(
         None,
-        "a number of bytes, as 8GB, or null for half of the machine's",
+        "a number of bytes, as 8GB, 500MB or 8GiB, or null for half of the machine's",
         _bytes,
         "what a Gram matrix and its factor may take; larger ones go to disk in tiles",
     )

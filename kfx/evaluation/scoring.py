@@ -85,16 +85,6 @@ def evaluate(
     rows: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
     failures: list[str] = []
-    system: System | None = None
-    held = ExitStack()
-    try:
-        if beyond is not None and beyond.takes(len(points), len(x_test), points.element_size()):
-            store = held.enter_context(beyond.store(kernel, points, x_test))
-            system = OnDisk(store, beyond, kernel, scoring.solver, scoring.tolerance)
-        else:
-            system = InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)
-    except NumericalError as error:
-        failures.append(f"{name} {kernel!r}: {error}")
     of_head: dict[str, float] = {}
     if scoring.head:
         try:
@@ -102,6 +92,16 @@ def evaluate(
         except NumericalError as error:
             failures.append(f"the head of {name} {kernel!r}: {error}")
             of_head = dict.fromkeys(_head_metrics(scoring), math.nan)
+    system: System | None = None
+    held = ExitStack()
+    try:
+        if beyond is not None and beyond.takes(len(points), len(x_test), points.element_size()):
+            store = held.enter_context(beyond.store(kernel, points, x_test))
+            system = OnDisk(store, beyond, kernel, len(points), scoring.solver, scoring.tolerance)
+        else:
+            system = InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)
+    except NumericalError as error:
+        failures.append(f"{name} {kernel!r}: {error}")
     with held:
         for size in sizes:
             for regularization in scoring.regularizations:

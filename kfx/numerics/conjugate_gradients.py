@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ _MOST_LANDMARKS = 3000
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 """Θ v for v of (n, outputs)."""
+Watch = Callable[[int, float, torch.Tensor], None]
+"""Told, after each step, its number, the largest relative residual, and α."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ def solve(
     regularization: float,
     tolerance: float,
     memory: int,
+    *,
+    start: torch.Tensor | None = None,
+    watch: Watch = lambda iteration, residual, alpha: None,
 ) -> Solved:
     """α with (Θ + λI) α = Y, preconditioned by `Nystrom` with evenly spaced points, as many as a quarter of `memory`
     bytes has columns for.
@@ -70,7 +76,9 @@ def solve(
     count = max(min(n // 4, memory // (4 * 8 * n), _MOST_LANDMARKS), 1)
     points = np.unique(np.linspace(0, n - 1, count).astype(np.int64))
     preconditioner = Nystrom(columns(points), torch.from_numpy(points), diagonal, regularization)
-    return conjugate_gradients(product, y, regularization, preconditioner, tolerance, _MOST_PRODUCTS)
+    return conjugate_gradients(
+        product, y, regularization, preconditioner, tolerance, _MOST_PRODUCTS, start=start, watch=watch
+    )
 
 
 def conjugate_gradients(
@@ -80,34 +88,42 @@ def conjugate_gradients(
     preconditioner: Nystrom | None,
     tolerance: float,
     most: int,
+    *,
+    start: torch.Tensor | None = None,
+    watch: Watch = lambda iteration, residual, alpha: None,
 ) -> Solved:
     """α with ‖Y − (Θ + λI) α‖ ≤ tolerance · ‖Y‖ for each output; all outputs share each product with Θ.
 
-    y: (n, outputs), float64. NumericalError where `most` products do not suffice.
+    y: (n, outputs), float64. start: an α to begin from. NumericalError where `most` steps do not suffice. Where the
+    residual that the steps carry along is small and the true one is not, they begin again from there.
     """
     norms = y.norm(dim=0).clamp(min=torch.finfo(y.dtype).tiny)
-    alpha, r = torch.zeros_like(y), y.clone()
-    z = preconditioner.solve(r) if preconditioner else r
-    p, rz = z.clone(), (r * z).sum(dim=0)
-    worst, iteration = float((r.norm(dim=0) / norms).max()), 0
-    while worst > tolerance and iteration < most:
-        iteration += 1
-        image = product(p) + regularization * p
-        step = _ratio(rz, (p * image).sum(dim=0))  # an output that is solved stands still
-        alpha += step * p
-        r -= step * image
+    alpha = torch.zeros_like(y) if start is None else start.clone()
+    iteration = 0
+    while True:
+        r = y - product(alpha) - regularization * alpha
+        residual = float((r.norm(dim=0) / norms).max())
+        if residual <= tolerance:
+            return Solved(alpha, residual, iteration)
+        if not math.isfinite(residual) or iteration >= most:
+            raise NumericalError(
+                Event.NOT_POSITIVE_DEFINITE,
+                f"conjugate gradients reached a residual of {residual:.1e} in {iteration} steps, not {tolerance:.1e}; "
+                "raise regularization.value, or evaluation.tolerance, or use evaluation.solver=cholesky",
+            )
         z = preconditioner.solve(r) if preconditioner else r
-        before, rz = rz, (r * z).sum(dim=0)
-        p = z + _ratio(rz, before) * p
-        worst = float((r.norm(dim=0) / norms).max())
-    residual = float(((y - product(alpha) - regularization * alpha).norm(dim=0) / norms).max())
-    if not residual <= 10 * tolerance:
-        raise NumericalError(
-            Event.NOT_POSITIVE_DEFINITE,
-            f"conjugate gradients reached a residual of {residual:.1e} in {iteration} iterations, not {tolerance:.1e}; "
-            "raise regularization.value, or evaluation.tolerance, or use evaluation.solver=cholesky",
-        )
-    return Solved(alpha, residual, iteration)
+        p, rz = z.clone(), (r * z).sum(dim=0)
+        while residual > tolerance and iteration < most:
+            iteration += 1
+            image = product(p) + regularization * p
+            step = _ratio(rz, (p * image).sum(dim=0))  # an output that is solved stands still
+            alpha += step * p
+            r -= step * image
+            z = preconditioner.solve(r) if preconditioner else r
+            before, rz = rz, (r * z).sum(dim=0)
+            p = z + _ratio(rz, before) * p
+            residual = float((r.norm(dim=0) / norms).max())
+            watch(iteration, residual, alpha)
 
 
 def _ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

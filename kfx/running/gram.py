@@ -16,11 +16,11 @@ from kfx.lock import Lock
 from kfx.numerics import threads
 from kfx.numerics.precision import set_switches
 from kfx.numerics.streams import Streams
-from kfx.outcomes import Event, NumericalError
+from kfx.outcomes import StoreError
 from kfx.running.on_store import workers
 from kfx.running.progress import Steps, Waiting
 from kfx.store.gram_store import GRAM, TEST, GramStore
-from kfx.store.gram_work import GramWork
+from kfx.store.gram_work import GramWork, finite
 
 
 def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
@@ -54,6 +54,8 @@ def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> G
         with Waiting("compiling the kernel, once on this machine"):
             compare.prepare(points.dtype, points.device)
         store = GramStore.prepare(folder, compare, points, mapped(x_test) if test else None, tile=tile)
+        if tile not in (None, store.gram.tile):
+            raise StoreError(f"--tile {tile}: {folder} has tiles of {store.gram.tile} rows; leave it out")
         with workers(config) as do:
             do(GramWork.of(store, compare, points.device), "Gram")
     finally:
@@ -89,7 +91,8 @@ def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
         lines.append(f"{name:<5} {down} x {across}  {there} of {total} tiles, {len(broken[name])} damaged")
     removed = ", removed" if drop else ""
     lines += [f"{line}{removed}" for listed in broken.values() for line in listed]
-    return lines, not any(broken.values())
+    of_points = list(store.damaged_points())
+    return [*lines, *of_points], not any(broken.values()) and not of_points
 
 
 def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
@@ -112,19 +115,12 @@ def _fill(kernel: Kernel, rows: torch.Tensor, x_train: torch.Tensor, path: Path,
     for start in range(0, len(rows), block):
         stop = min(start + block, len(rows))
         if symmetric:  # the upper triangle, and its mirror image
-            out[start:stop, start:stop] = _finite(kernel, kernel.gram(rows[start:stop]))
+            out[start:stop, start:stop] = finite(kernel, kernel.gram(rows[start:stop]))
             if stop < n:
-                right = _finite(kernel, kernel.gram(rows[start:stop], x_train[stop:]))
+                right = finite(kernel, kernel.gram(rows[start:stop], x_train[stop:]))
                 out[start:stop, stop:] = right
                 out[stop:, start:stop] = right.T
         else:
-            out[start:stop] = _finite(kernel, kernel.gram(rows[start:stop], x_train))
+            out[start:stop] = finite(kernel, kernel.gram(rows[start:stop], x_train))
         steps.advance()
     out.flush()
-
-
-def _finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
-    """The block, if it is finite; NumericalError (diverged) if not."""
-    if not bool(block.isfinite().all()):
-        raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
-    return block.cpu().numpy()

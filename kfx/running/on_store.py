@@ -23,6 +23,7 @@ from kfx.store.work import Task, Work, in_this_process
 
 HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")
 """Columns of a store's `history.csv`. cost: pairs of points, or multiplications and additions."""
+_SECONDS = 15.0
 _UNITS = {"gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
 
 
@@ -31,14 +32,30 @@ def beyond_memory(config: Config, folder: Path) -> Iterator[Beyond]:
     """Where Gram matrices go that do not fit, and the processes, begun when first needed, that compute them: those of
     `cluster`, else this one. folder: of the run."""
     kept = config.evaluation.store
+    root = Path(kept) if kept else folder / "grams"
     with workers(config) as do:
         yield Beyond(
-            Path(kept) if kept else folder / "grams",
+            root,
             config.evaluation.memory_bytes(),
             do,
             config.cluster.workers,
             kept is not None,
+            _Steps(),
         )
+    if kept is None:  # all of its numbers are recorded
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class _Steps:
+    """Tells a person of the steps of conjugate gradients, now and then."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def __call__(self, iteration: int, residual: float) -> None:
+        if time.monotonic() - self._told > _SECONDS:
+            say(f"conjugate gradients, step {iteration}: residual {residual:.1e}")
+            self._told = time.monotonic()
 
 
 @contextmanager
@@ -54,22 +71,22 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
         left = work.tasks()
         if not left:
             return
-        if node.is_used and client is None:
-            from kfx.store.cluster import client_of, local_client
-
-            if node.scheduler is None:
-                client = open_.enter_context(local_client(node.workers, node.dashboard))
-                say(f"kfx: {node.workers} workers; {client.dashboard_link} shows them")
-            else:
-                client = open_.enter_context(client_of(node.scheduler, node.workers))
-        each = cores if client is None else max(cores // node.workers, 1) if node.scheduler is None else 1
-        with _told(work, name, left, node.workers, each) as watch, _storing(work):
-            if client is None:
+        if not node.is_used:
+            with _told(work, name, left, 1, cores) as watch, _storing(work):
                 in_this_process(work, watch)
-            else:
-                from kfx.store.cluster import on_dask
+            return
+        from kfx.store.cluster import Setting, client_of, local_client, on_dask
 
-                on_dask(client, work, plugins, each, watch)
+        if client is None and node.scheduler is None:
+            client = open_.enter_context(local_client(node.workers, node.dashboard))
+            say(f"kfx: {node.workers} workers; {client.dashboard_link} shows them")
+        elif client is None and node.scheduler is not None:
+            client = open_.enter_context(client_of(node.scheduler, node.workers))
+        processes = max(node.workers, len(client.scheduler_info(n_workers=-1)["workers"]))
+        each = max(cores // processes, 1) if node.scheduler is None else 1
+        setting = Setting(plugins, each, config.device.allow_tf32)
+        with _told(work, name, left, processes, each) as watch, _storing(work):
+            on_dask(client, work.within(processes), setting, watch)
 
     with open_:
         yield do

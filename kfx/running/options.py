@@ -94,6 +94,9 @@ class CheckpointSection(Option):
     iterations: int = whole(0, "also every so many iterations; 0: by time alone")
 
 
+_PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+
+
 @section("cluster", "processes that compute Gram matrices on disk and their factors, by Dask")
 class ClusterSection(Option):
     workers: int = count(
@@ -102,13 +105,13 @@ class ClusterSection(Option):
     scheduler: str | None = ranged(
         None,
         "an address as tcp://host:8786, slurm, or null for processes of this machine",
-        lambda v: v is None or v == "slurm" or re.fullmatch(r"(tcp|tls|ucx)://[^\s/]+:\d+", v) is not None,
+        lambda v: v is None or v == "slurm" or re.fullmatch(rf"(tcp|tls)://[^\s/]+:{_PORT}", v) is not None,
         "of Dask, with this file system; slurm: dask-jobqueue's, as its own configuration file says",
     )
     dashboard: str = ranged(
         "127.0.0.1:8787",
         "an address as 127.0.0.1:8787",
-        lambda v: re.fullmatch(r"[^\s/:]+:\d+", v) is not None,
+        lambda v: re.fullmatch(rf"[^\s/:]+:{_PORT}", v) is not None,
         "where the processes of this machine show what they do; who can reach it can see it",
     )
 

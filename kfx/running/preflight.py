@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def check(jobs: Sequence[Config]) -> None:
         job.kernel.check_device(job.device.name, device)
         check_start(job)
         check_memory(job)
+        if job.evaluation.store is not None:
+            make_folder("evaluation.store", Path(job.evaluation.store), resume=True)
+        check_cluster(job)
         if job.kernel.uses_jax:
             jax_devices()
             if device.type == "cuda":
@@ -52,6 +56,7 @@ def check_memory(job: Config) -> None:
         f"evaluation.solver={job.evaluation.solver}": sizes if job.evaluation.solver in SOLVERS[1:] else [],
         "kernel_check=true": sizes if job.kernel_check else [],
         "follow.n_interpolation": of_follow if follows else [],
+        "evaluation.draws": [min(sizes)] if getattr(job.evaluation, "draws", 0) else [],
     }
     for key, needed in wanted.items():
         n = max(needed, default=0)
@@ -60,6 +65,24 @@ def check_memory(job: Config) -> None:
                 f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(_bytes(job, n))}, and "
                 f"evaluation.memory is {in_bytes(job.evaluation.memory_bytes())}; give fewer in n_interpolation"
             )
+
+
+def check_cluster(job: Config) -> None:
+    """ConfigError if no scheduler answers, or a dashboard cannot be where it is wanted."""
+    node = job.cluster
+    if not node.is_used or node.scheduler == "slurm":
+        return
+    key, address = ("scheduler", node.scheduler) if node.scheduler else ("dashboard", node.dashboard)
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        if node.scheduler:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        else:
+            with socket.socket() as probe:
+                probe.bind((host, 0))
+    except (OSError, OverflowError) as error:
+        what = "no Dask scheduler answers there" if node.scheduler else "is no address of this machine"
+        raise ConfigError(f"cluster.{key}={address}: {what} ({error})") from error
 
 
 def _bytes(job: Config, n: int) -> int:
@@ -123,10 +146,13 @@ def check_layers(job: Config, folder: Path) -> str:
 
 def _check_tiles(job: Config, n: int, folder: Path) -> None:
     itemsize, factor = getattr(torch, job.device.dtype).itemsize, job.evaluation.solver == "cholesky"
-    total = n**2 * (itemsize + 8 * factor) // 2 + n * (job.dataset.test_size() or 0) * itemsize
+    gram = n**2 * itemsize // 2 + n * (job.dataset.test_size() or 0) * itemsize
+    moves = job.optimizer.name != "none" and job.evaluation.store is not None  # then each kernel's is kept
+    kernels = job.evaluation.random_kernels + (2 if moves else 1) if job.evaluation.store else 1
+    total = kernels * gram + 4 * n**2 * factor
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     there = sum(path.stat().st_size for path in folder.glob("**/c/*/*")) if folder.exists() else 0
-    if total > (free := shutil.disk_usage(place).free + there):
+    if total > (free := shutil.disk_usage(place).free + min(there, kernels * gram)):
         raise ConfigError(
             f"evaluation.n_interpolation: the tiles of {n} points need {in_bytes(total)} of disk, and {in_bytes(free)} "
             "are free there; set evaluation.store to a folder on another disk, or take fewer points"

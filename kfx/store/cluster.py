@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from kfx.outcomes import KfxError
+from kfx.outcomes import ConfigError, KfxError
 from kfx.store.work import Task, Watch, Work
 
 if TYPE_CHECKING:
@@ -25,6 +26,16 @@ PATIENCE = "30s"
 """With a scheduler that does not answer."""
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What a worker is told before it begins. plugins: files that it loads. threads: that it computes with.
+    allow_tf32: as `device.allow_tf32`."""
+
+    plugins: tuple[str, ...] = ()
+    threads: int = 1
+    allow_tf32: bool = False
+
+
 @contextmanager
 def local_client(workers: int, dashboard: str) -> Iterator[Client]:
     """So many processes of this machine, which end with this one. They speak over loopback, encrypted and with a secret
@@ -35,16 +46,19 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
     settings = {"distributed.scheduler.allowed-failures": _MOST_DEATHS, "distributed.admin.tick.limit": "30s"}
     scratch_folder = tempfile.TemporaryDirectory(prefix="kfx-workers-", ignore_cleanup_errors=True)
     with scratch_folder as scratch, dask.config.set(settings):
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            security=True,
-            memory_limit=0,  # what a task takes is set by the work
-            dashboard_address=dashboard,
-            local_directory=scratch,
-            silence_logs=logging.CRITICAL,  # what went wrong is raised here
-        )
+        try:
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                security=True,
+                memory_limit=0,  # what a task takes is set by the work
+                dashboard_address=dashboard,
+                local_directory=scratch,
+                silence_logs=logging.CRITICAL,  # what went wrong is raised here
+            )
+        except (RuntimeError, OSError) as error:
+            raise KfxError(f"cluster.workers={workers}, cluster.dashboard={dashboard}: {error}") from error
         with cluster, Client(cluster) as client:
             yield client
 
@@ -58,7 +72,14 @@ def client_of(scheduler: str, workers: int) -> Iterator[Client]:
     if scheduler == "slurm":
         from dask_jobqueue import SLURMCluster
 
-        with SLURMCluster() as cluster:
+        try:
+            cluster = SLURMCluster()
+        except (ValueError, TypeError, OSError) as error:
+            why = " ".join(str(error).split())
+            raise KfxError(
+                f"cluster.scheduler=slurm: jobqueue.slurm in Dask's configuration does not do: {why}"
+            ) from error
+        with cluster:
             cluster.scale(jobs=workers)
             with Client(cluster) as client:
                 yield client
@@ -71,20 +92,34 @@ def client_of(scheduler: str, workers: int) -> Iterator[Client]:
         yield client
 
 
-def on_dask(client: Client, work: Work, plugins: Sequence[str], threads: int, watch: Watch) -> None:
+def on_dask(client: Client, work: Work, setting: Setting, watch: Watch) -> None:
     """Do what is left on the client's workers, each tile as soon as those that it needs are there.
 
-    What travels is the work, some kilobytes, and tile numbers. plugins: files that a worker loads first. threads: of
-    one worker. A tile under way in a worker that dies is begun anew in another.
+    Each worker gets the work once, also one that takes the place of another; then only tile numbers travel. A tile
+    under way in a worker that dies is begun anew in another.
     """
-    from distributed import CancelledError, KilledWorker, as_completed
+    from distributed import CancelledError, KilledWorker, WorkerPlugin, as_completed
 
-    payload, name = pickle.dumps(work), uuid.uuid4().hex[:8]
+    class Carrier(WorkerPlugin):
+        """Hands the work over to a worker when it begins."""
+
+        def __init__(self, name: str, payload: bytes, setting: Setting) -> None:
+            self.name, self._payload, self._setting = name, payload, setting
+
+        def setup(self, worker: Any) -> None:
+            take(self.name, self._payload, self._setting)
+
+    try:
+        payload = pickle.dumps(work)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(f"cluster.workers: this kernel cannot be sent to other processes ({error}); set 1") from error
+    name = uuid.uuid4().hex[:8]
+    client.register_plugin(Carrier(name, payload, setting), name=name)
     futures: dict[Task, Future] = {}
     for place, task in enumerate(work.tasks()):
         needed = [futures[before] for before in work.needs(task) if before in futures]
         futures[task] = client.submit(
-            _do, payload, tuple(plugins), threads, tuple(task), needed,
+            _do, name, tuple(task), needed,
             key=f"{task.matrix}-{task.row}-{task.column}-{name}", priority=-place, pure=False,
         )  # fmt: skip
     by_key = {future.key: task for task, future in futures.items()}
@@ -105,21 +140,29 @@ def on_dask(client: Client, work: Work, plugins: Sequence[str], threads: int, wa
             "goes on"
         ) from error
     finally:
-        client.cancel(list(futures.values()))
+        with contextlib.suppress(Exception):  # the scheduler may be gone
+            client.cancel(list(futures.values()))
+            client.unregister_worker_plugin(name)
 
 
-def _do(payload: bytes, plugins: Sequence[str], threads: int, task: Sequence, needed: Sequence[None]) -> None:
-    """In a worker: make one tile."""
-    _work(payload, tuple(plugins), threads).do(Task(*task))
+# ---- in a worker
+
+_taken: dict[str, Work] = {}
+"""The work by its name: with the stores that it has open and the tiles that it keeps. Of one at a time."""
 
 
-@lru_cache(maxsize=2)
-def _work(payload: bytes, plugins: tuple[str, ...], threads: int) -> Work:
-    """The work, with the stores that it has open and the tiles that it keeps."""
+def take(name: str, payload: bytes, setting: Setting) -> None:
+    """Take a work over, in place of the one before."""
     from kfx.config import registry
-    from kfx.numerics.threads import use
+    from kfx.numerics import precision, threads
 
-    registry.plug_in(plugins)
-    use(threads)
-    work: Work = pickle.loads(payload)
-    return work
+    registry.plug_in(setting.plugins)
+    threads.use(setting.threads)
+    precision.set_switches(setting.allow_tf32)
+    _taken.clear()
+    _taken[name] = pickle.loads(payload)
+
+
+def _do(name: str, task: Sequence, needed: Sequence[None]) -> None:
+    """Make one tile."""
+    _taken[name].do(Task(*task))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from kfx.outcomes import Event, NumericalError, StoreError
 from kfx.store.gram_store import GramStore
 from kfx.store.selection import Selection
 from kfx.store.tiles import Tiles
-from kfx.store.work import Task
+from kfx.store.work import Task, fields_of
 
 _MANIFEST = "manifest.json"
 FACTOR = "factor"
@@ -30,7 +32,8 @@ class FactorStore:
     """A folder with L in float64, A = Θ + (λ + jitter) I = L Lᵀ: tiles of the lower triangle, under a manifest that
     says of which points of which Gram store.
 
-    selection: the points. token: of this factor alone, which a worker keeps tiles of.
+    selection: the points. token: names this factor's tiles, so that a worker that is late with a tile of the one before
+    writes where nobody reads.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +46,7 @@ class FactorStore:
             self.selection = Selection(ranges, int(content["tile"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{folder}: is no factor (its {_MANIFEST}: {error})") from error
-        self.factor = Tiles(self.folder / FACTOR)
+        self.factor = Tiles(self.folder / self.token)
 
     @classmethod
     def prepare(
@@ -51,20 +54,20 @@ class FactorStore:
     ) -> FactorStore:
         """The factor of these points with this λ and this jitter: made, or gone on with. One of anything else that is
         in the folder is dropped."""
-        digest = store.manifest["points_sha256"]
-        if (folder / _MANIFEST).exists():
+        digest, n = store.manifest["points_sha256"], len(selection)
+        with contextlib.suppress(StoreError):  # of one that is torn too
             held = cls(folder)
             same = (held.gram, held.selection, held.shift) == (digest, selection, regularization + jitter)
-            if same:
+            if same and held.factor.shape == (n, n):
                 for partial in folder.glob("*/c/**/*.partial"):
                     partial.unlink(missing_ok=True)
                 return held
-            (folder / _MANIFEST).unlink()
-        n = len(selection)
-        folder.mkdir(parents=True, exist_ok=True)
-        Tiles.create(folder / FACTOR, (n, n), selection.tile, "float64", triangular=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        token = uuid.uuid4().hex[:16]
+        Tiles.create(folder / token, (n, n), selection.tile, "float64", triangular=True)
         content = {
-            "token": uuid.uuid4().hex,
+            "token": token,
             "gram_points_sha256": digest,
             "ranges": [list(each) for each in selection.ranges],
             "tile": selection.tile,
@@ -149,9 +152,18 @@ class FactorWork:
     def of(cls, factor: FactorStore, store: GramStore, memory: int) -> FactorWork:
         return cls(str(factor.folder), str(store.folder), memory, factor.token)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return fields_of(self)
+
+    def within(self, processes: int) -> FactorWork:
+        return replace(self, memory=self.memory // processes)
+
     @cached_property
     def _factor(self) -> FactorStore:
-        return FactorStore(Path(self.folder))
+        factor = FactorStore(Path(self.folder))
+        if factor.token != self.token:
+            raise StoreError(f"{self.folder}: this factor was given up meanwhile")
+        return factor
 
     @cached_property
     def _gram(self) -> GramStore:

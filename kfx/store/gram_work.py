@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,39 +14,39 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.outcomes import Event, NumericalError
-from kfx.store.gram_store import GRAM, TEST, GramStore
-from kfx.store.work import Task
+from kfx.store.gram_store import GRAM, TEST, GramStore, size_now
+from kfx.store.work import Task, fields_of
 
 
 @dataclass(frozen=True)
 class GramWork:
     """Compute the tiles of the store in `folder` that are missing.
 
-    kernel: pickled, as `Kernel.unfolded` gives it. n: how many points the store has. device: where it computes.
+    kernel: as `Kernel.unfolded` gives it. n: how many points the store has. device: where it computes.
     """
 
     folder: str
-    kernel: bytes
+    kernel: Kernel
     n: int
     device: str = "cpu"
 
     @classmethod
     def of(cls, store: GramStore, kernel: Kernel, device: torch.device) -> GramWork:
-        return cls(str(store.folder), pickle.dumps(kernel), len(store), str(device))
+        return cls(str(store.folder), kernel, len(store), str(device))
 
     @property
     def store(self) -> str:
         return self.folder
 
+    def __getstate__(self) -> dict[str, Any]:
+        return fields_of(self)
+
+    def within(self, processes: int) -> GramWork:
+        return self
+
     @cached_property
     def _store(self) -> GramStore:
         return GramStore(Path(self.folder))
-
-    @cached_property
-    def _kernel(self) -> Kernel:
-        kernel = pickle.loads(self.kernel)
-        assert isinstance(kernel, Kernel)
-        return kernel
 
     def _all(self) -> list[Task]:
         parts = [GRAM] + ([TEST] if self._store.test is not None else [])
@@ -87,22 +87,25 @@ class GramWork:
         right = self._points(columns, test=False)
         if matrix == GRAM and i == j:
             new = right[old_rows:]
-            block[old_rows:, old_rows:] = self._finite(self._kernel.gram(new))
+            block[old_rows:, old_rows:] = finite(self.kernel, self.kernel.gram(new))
             if old_rows:
-                block[:old_rows, old_rows:] = self._finite(self._kernel.gram(right[:old_rows], new))
+                block[:old_rows, old_rows:] = finite(self.kernel, self.kernel.gram(right[:old_rows], new))
                 block[old_rows:, :old_rows] = block[:old_rows, old_rows:].T
         elif matrix == GRAM:  # by the upper triangle, as a Gram matrix in memory
             left = self._points(rows, test=False)[old_rows:]
-            block[old_rows:] = self._finite(self._kernel.gram(right, left)).T
+            block[old_rows:] = finite(self.kernel, self.kernel.gram(right, left)).T
         else:
             left = self._points(rows, test=True)
-            block[:, old_columns:] = self._finite(self._kernel.gram(left, right[old_columns:]))
-        tiles.write(i, j, block)
+            block[:, old_columns:] = finite(self.kernel, self.kernel.gram(left, right[old_columns:]))
+        if size_now(store.folder) == self.n:  # who grew the store meanwhile computes the tile as it is now
+            tiles.write(i, j, block)
 
     def _points(self, rows: slice, *, test: bool) -> torch.Tensor:
         return torch.from_numpy(self._store.points(rows, test=test)).to(self.device)
 
-    def _finite(self, block: torch.Tensor) -> np.ndarray:
-        if not bool(block.isfinite().all()):
-            raise NumericalError(Event.DIVERGED, f"{self._kernel!r} has entries that are not finite on these points")
-        return in_numpy(block)
+
+def finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
+    """The kernel's entries, if they are finite; NumericalError (diverged) if not."""
+    if not bool(block.isfinite().all()):
+        raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
+    return in_numpy(block)

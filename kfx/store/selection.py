@@ -23,9 +23,9 @@ class Selection:
         return cls(((0, size),), store.gram.tile)
 
     @classmethod
-    def without(cls, store: GramStore, start: int, stop: int) -> Selection:
-        """All points but those from `start` to `stop`."""
-        ranges = [(low, high) for low, high in ((0, start), (stop, len(store))) if low < high]
+    def without(cls, store: GramStore, fold: slice, size: int) -> Selection:
+        """The first so many points but those of a fold."""
+        ranges = [(low, high) for low, high in ((0, fold.start), (fold.stop, size)) if low < high]
         return cls(tuple(ranges), store.gram.tile)
 
     def __len__(self) -> int:

@@ -11,6 +11,9 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 
 from kfx.outcomes import StoreError
 
+ZARR_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError)
+"""What reading a damaged array may raise."""
+
 
 class Tiles:
     """A matrix of float32 or float64 in tiles of `tile` × `tile`, of which some may not be there yet; NaN stands there.
@@ -26,8 +29,10 @@ class Tiles:
         self.folder = Path(folder)
         try:
             self._array = zarr.open_array(self.folder, mode="r+")
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{folder}: is no matrix in tiles ({_line(error)})") from error
+            if self._array.ndim != 2 or self._array.chunks[0] != self._array.chunks[1]:
+                raise ValueError(f"its shape is {self._array.shape}, its chunks {self._array.chunks}")
+        except ZARR_ERRORS as error:
+            raise StoreError(f"{folder}: is no matrix in tiles ({line_of(error)})") from error
         self.triangular = bool(self._array.attrs.get("triangular", False))
 
     @classmethod
@@ -90,10 +95,10 @@ class Tiles:
             raise StoreError(f"{self.path(i, j)}: this tile is not there yet; go on with the command that computes it")
         try:
             return np.asarray(self._array.get_block_selection((i, j)))
-        except (ValueError, RuntimeError, EOFError) as error:
+        except ZARR_ERRORS as error:
             raise StoreError(
-                f"{self.path(i, j)}: this tile is damaged ({_line(error)}); "
-                "kfx gram verify STORE --drop removes such tiles, and the next kfx gram computes them again"
+                f"{self.path(i, j)}: this tile is damaged ({line_of(error)}); delete the file, and the same command "
+                "computes it again; kfx gram verify finds all such tiles"
             ) from error
 
     def write(self, i: int, j: int, block: np.ndarray) -> None:
@@ -128,7 +133,8 @@ class Tiles:
         return None if finite.all() else f"{self.path(i, j)}: holds what is no finite number"
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
+    """What an error says, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

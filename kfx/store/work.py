@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Task(NamedTuple):
@@ -15,7 +16,7 @@ class Task(NamedTuple):
 
 
 class Work(Protocol):
-    """What makes the tiles of a store. It is pickled for other processes, so it holds file names, never tiles."""
+    """What makes the tiles of a store. Other processes get it pickled, so it holds file names, never tiles."""
 
     @property
     def folder(self) -> str:
@@ -24,6 +25,9 @@ class Work(Protocol):
     @property
     def store(self) -> str:
         """The folder of the Gram store that it is part of."""
+
+    def within(self, processes: int) -> Work:
+        """The same, for so many processes that share its memory."""
 
     def tasks(self) -> list[Task]:
         """Those not done yet, each after the ones that it needs."""
@@ -42,6 +46,11 @@ class Work(Protocol):
 
     def do(self, task: Task) -> None:
         """Make the tile, unless it is there. May be called in any process, by one at a time for one task."""
+
+
+def fields_of(work: Any) -> dict[str, Any]:
+    """The fields of a work without what it has opened meanwhile: what other processes get."""
+    return {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
 
 
 Watch = Callable[[Task], None]
