@@ -6,14 +6,15 @@ import os
 import random
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import psutil
 import pytest
 
 from tests.faults.conftest import FULL
-from tests.faults.harness import Command, finish
-from tests.slow_kernel import calls
+from tests.faults.harness import Command, finish, wait_for
+from tests.slow_kernel import calls, write_slow
 from tests.test_cluster import CALLS, TILES, ended, expected, files_in, kfx_gram, matrices
 
 __all__ = ["expected"]
@@ -68,3 +69,39 @@ def test_a_tile_that_cannot_be_written_costs_itself(tmp_path):
     assert not list((tmp_path / "s").rglob("*.partial"))
     assert finish(tmp_path, *words) == 0
     assert len(files_in(tmp_path)) == 6
+
+
+def _is_there_or_over(folder, pattern, process):
+    return any(folder.glob(pattern)) or not process.is_alive()
+
+
+def test_a_run_that_is_killed_at_its_gram_goes_on_from_the_tiles(tmp_path, counts):
+    words = [
+        "kernel=slow", "kernel.seconds=0.3", "optimizer=none", "optimizer.iterations=1",
+        "dataset=digits", "dataset.n_train=300", "dataset.n_test=20", "sampler.batch_size=20", "figures=false",
+        "evaluation.batches=0", "evaluation.n_interpolation=null", "evaluation.memory=1MB", "checkpoint.iterations=1",
+        "device.precision_check=off", "regularization.selection=validation", "regularization.candidates=[1e-3,1e-1]",
+        "regularization.folds=2", "regularization.points=null", "hydra.run.dir=r",
+    ]  # fmt: skip
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        write_slow(tmp_path / name)
+    plugin = ["--plugin", "slow.py"]
+    assert finish(tmp_path / "whole", "run", *plugin, *words) == 0
+    run = tmp_path / "killed" / "r"
+    again = ["resume", "r", *plugin]
+    # killed while λ is chosen, and while the kernel is evaluated
+    for stage, began in (("known/*", ["run", *plugin, *words]), ("*/test/c/*/*", again)):
+        command = Command(tmp_path / "killed", *began)
+        wait_for(partial(_is_there_or_over, run / "grams", stage, command.process))
+        command.signal(signal.SIGKILL)
+        command.wait()
+        counts["store kills"] += 1
+    assert not (run / "evaluation.csv").read_text().count("trained")
+    assert finish(tmp_path / "killed", *again) == 0
+    assert "were there" in (tmp_path / "killed" / "log").read_text()
+    found, wanted = (
+        (folder / "r" / "evaluation.csv").read_text() for folder in (tmp_path / "killed", tmp_path / "whole")
+    )
+    assert found == wanted
+    assert not (run / "grams").exists()
