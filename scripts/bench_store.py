@@ -9,6 +9,9 @@ baseline is scipy.linalg.cholesky of the matrix in memory, in float64, with as m
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from functools import partial
@@ -71,83 +74,126 @@ def codecs(folder: Path, tile: np.ndarray) -> None:
         print(f"{name:<46}{share:>12.2f}{tile.nbytes / write / 1e6:>15.0f}{tile.nbytes / read / 1e6:>12.0f}")
 
 
+def in_memory(store: GramStore) -> np.ndarray:
+    """Θ as one array."""
+    n = len(store)
+    return block_of(store.gram, slice(0, n), slice(0, n))
+
+
+def by_scipy(store: GramStore, y: torch.Tensor, folder: Path, count: int) -> float:
+    matrix = in_memory(store)
+
+    def work() -> None:
+        with threadpool_limits(count, user_api="blas"):
+            a = matrix.astype(np.float64)
+            a.flat[:: len(a) + 1] += SHIFT
+            scipy.linalg.cho_solve((scipy.linalg.cholesky(a, lower=True, overwrite_a=True), True), y.numpy())
+
+    return seconds(work)
+
+
+def on_tiles(memory: int, store: GramStore, y: torch.Tensor, folder: Path, count: int) -> float:
+    def work() -> None:
+        factor = FactorStore.prepare(folder / "factor", store, Selection.head(store, len(store)), SHIFT)
+        in_this_process(FactorWork.of(factor, store, memory), lambda task: None)
+        factor.solve_upper(factor.solve_lower(y))
+
+    return seconds(work)
+
+
+def by_workers(store: GramStore, y: torch.Tensor, folder: Path, count: int) -> float:
+    """Without the seconds in which the workers begin."""
+    from kfx.store.cluster import Setting, local_client, on_dask
+
+    factor = FactorStore.prepare(folder / "factor", store, Selection.head(store, len(store)), SHIFT)
+    with local_client(2, "127.0.0.1:0") as client:
+        setting = Setting(threads=max(count // 2, 1))
+
+        def work() -> None:
+            on_dask(client, FactorWork.of(factor, store, 5 * 10**8), setting, lambda task: None)
+            factor.solve_upper(factor.solve_lower(y))
+
+        return seconds(work)
+
+
+def by_dask_array(store: GramStore, y: torch.Tensor, folder: Path, count: int) -> float:
+    """Of Θ as a zarr array of both triangles, to one of L; without the solution."""
+    import dask
+    import dask.array as da
+
+    n = len(store)
+    tile = next(rows for rows in range(store.gram.tile, 0, -1) if n % rows == 0)  # it takes no others
+    zarr.create_array(folder / "both", data=in_memory(store), chunks=(tile, tile), compressors=None)
+
+    def work() -> None:
+        a = da.from_zarr(folder / "both").astype(np.float64) + SHIFT * da.eye(n, chunks=tile)
+        with dask.config.set(scheduler="threads", num_workers=count), threadpool_limits(1, user_api="blas"):
+            da.linalg.cholesky(a, lower=True).to_zarr(folder / "dask", compute=True)
+
+    return seconds(work)
+
+
+def by_conjugate_gradients(store: GramStore, y: torch.Tensor, folder: Path, count: int) -> float:
+    def work() -> None:
+        found = conjugate_gradients.solve(
+            partial(products.product, store),
+            partial(products.columns, store, len(store)),
+            products.diagonal(store),
+            y,
+            SHIFT,
+            1e-6,
+            2 * 10**9,
+        )
+        print(f"conjugate gradients: {found.iterations} steps, residual {found.residual:.1e}", file=sys.stderr)
+
+    return seconds(work)
+
+
+WAYS = {
+    "scipy.linalg.cholesky, in memory": by_scipy,
+    "kfx, tiles, 1 GB": partial(on_tiles, 10**9),
+    "kfx, tiles, no row kept": partial(on_tiles, 0),
+    "kfx, tiles, 2 Dask workers of 0.5 GB": by_workers,
+    "dask.array.linalg.cholesky, no solution": by_dask_array,
+    "conjugate gradients, 1e-6": by_conjugate_gradients,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=8000)
     parser.add_argument("--tile", type=int, help="default: kfx's own choice")
     parser.add_argument("--threads", type=int, default=threads.available())
+    parser.add_argument("--way", choices=WAYS, help="one alone, in --folder: seconds and peak bytes")
+    parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
     n, count = arguments.points, arguments.threads
     threads.use(count)
-    x, kernel = many_digits(n), CNNGP(architecture("simple", (8, 8)), 1.0, 0.1)
-    kernel.prepare(x.dtype, x.device)
     y = torch.from_numpy(np.random.default_rng(1).normal(size=(n, 10)))
+    if arguments.way:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as own:
+            took = WAYS[arguments.way](GramStore(arguments.folder / "gram"), y, Path(own), count)
+        print(json.dumps([took, peak_bytes(torch.device("cpu"))]))
+        return
+    kernel, x = CNNGP(architecture("simple", (8, 8)), 1.0, 0.1), many_digits(n)
+    kernel.prepare(x.dtype, x.device)
     with tempfile.TemporaryDirectory(dir=".") as name:
-        folder = Path(name)
+        folder = Path(name).absolute()
         store = GramStore.prepare(folder / "gram", kernel, x, tile=arguments.tile)
-        tile = store.gram.tile
         took = seconds(lambda: in_this_process(GramWork.of(store, kernel, x.device), lambda task: None))
-        print(
-            f"{n} points, {count} threads; Gram {took:.1f} s, {n * (n + 1) / 2 / took / 1e6:.2f} million pairs a second"
-        )
+        pairs = n * (n + 1) / 2
+        print(f"{n} points, {count} threads; Gram {took:.1f} s, {pairs / took / 1e6:.2f} million pairs a second")
         codecs(folder, store.gram.read(1, 0))
-        matrix = block_of(store.gram, slice(0, n), slice(0, n))
-
-        def by_scipy() -> None:
-            with threadpool_limits(count, user_api="blas"):
-                a = matrix.astype(np.float64)
-                a.flat[:: n + 1] += SHIFT
-                scipy.linalg.cho_solve((scipy.linalg.cholesky(a, lower=True, overwrite_a=True), True), y.numpy())
-
-        def on_tiles(memory: int) -> None:
-            factor = FactorStore.prepare(folder / str(memory), store, Selection.head(store, n), SHIFT)
-            in_this_process(FactorWork.of(factor, store, memory), lambda task: None)
-            factor.solve_upper(factor.solve_lower(y))
-
-        def by_dask_array() -> None:
-            import dask
-            import dask.array as da
-
-            zarr.create_array(folder / "full", data=matrix, chunks=(tile,) * 2, compressors=None)
-            a = da.from_zarr(folder / "full").astype(np.float64) + SHIFT * da.eye(n, chunks=tile)
-            factor = da.linalg.cholesky(a, lower=True)
-            with dask.config.set(scheduler="threads", num_workers=count):
-                factor.to_zarr(folder / "dask", compute=True)
-
-        def by_workers() -> None:
-            from kfx.store.cluster import local_client, on_dask
-
-            factor = FactorStore.prepare(folder / "workers", store, Selection.head(store, n), SHIFT)
-            with local_client(2, "127.0.0.1:0") as client:
-                work = FactorWork.of(factor, store, 10**9)
-                inner.append(seconds(lambda: on_dask(client, work, (), max(count // 2, 1), lambda task: None)))
-
-        solved = []
-
-        def by_conjugate_gradients() -> None:
-            diagonal = products.diagonal(store)
-            by_columns, times = partial(products.columns, store, n), partial(products.product, store)
-            solved.append(conjugate_gradients.solve(times, by_columns, diagonal, y, SHIFT, 1e-6, 2 * 10**9))
-
-        inner: list[float] = []
-        ways = {
-            "scipy.linalg.cholesky, in memory": by_scipy,
-            "kfx, tiles, 1 GB": lambda: on_tiles(10**9),
-            "kfx, tiles, no row kept": lambda: on_tiles(0),
-            "kfx, tiles, 2 Dask workers": by_workers,
-            "dask.array.linalg.cholesky, no solve": by_dask_array,
-            "conjugate gradients, 1e-6": by_conjugate_gradients,
-        }
-        flops, plain = n**3 / 3, None
-        print("\nsolve for 10 targets                       s    Gflop/s   rate to scipy's   peak GB so far")
-        for way, work in ways.items():
-            took = seconds(work)
-            if inner and way.endswith("workers"):
-                took = inner[0]
+        print("\nsolve for 10 targets                          s   Gflop/s   rate to scipy's   peak GB")
+        plain = None
+        for way in WAYS:
+            words = ["--points", str(n), "--threads", str(count), "--way", way, "--folder", str(folder)]
+            done = subprocess.run([sys.executable, __file__, *words], check=True, stdout=subprocess.PIPE, text=True)
+            took, peak = json.loads(done.stdout)
             plain = plain or took
-            rate = f"{flops / took / 1e9:>10.1f}{plain / took:>18.2f}"
-            print(f"{way:<38}{took:>7.1f}{rate}{peak_bytes(torch.device('cpu')) / 1e9:>17.2f}", flush=True)
-        print(f"conjugate gradients: {solved[0].iterations} products, residual {solved[0].residual:.1e}")
+            print(
+                f"{way:<40}{took:>7.1f}{n**3 / 3e9 / took:>10.1f}{plain / took:>18.2f}{peak / 1e9:>10.2f}", flush=True
+            )
 
 
 if __name__ == "__main__":

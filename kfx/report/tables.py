@@ -29,7 +29,7 @@ PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
 NOT_OF_A_COMMAND = (
     *("+experiment=", "seed=", "hydra.", "resume=", "retries=", "checkpoint.", "figures=", "report="),
-    *("device.threads=", "device.precision_check="),
+    *("device.threads=", "device.precision_check=", "cluster.", "evaluation.memory=", "evaluation.store="),
 )
 """How words begin that say which run, where and how fast, not what."""
 _SMOKE = "published=null"
