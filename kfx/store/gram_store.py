@@ -28,10 +28,10 @@ _LEAST_TILE, _MOST_TILE = 64, 2048
 
 
 def tile_for(n: int, memory: int | None = None) -> int:
-    """Rows of a tile for n points: about 24 tiles a side, so that one is a small part of the work, of 256 to 2048
+    """Rows of a tile for n points: about 16 tiles a side, so that one is a small part of the work, of 256 to 2048
     rows, so that products of tiles run at the machine's rate; fewer where `memory` bytes must hold five in float64, as
     a factorisation needs."""
-    rows = min(max(64 * round(n / 24 / 64), 256), _MOST_TILE)
+    rows = min(max(64 * round(n / 16 / 64), 256), _MOST_TILE)
     return rows if memory is None else max(min(rows, int((memory / 40) ** 0.5) // 64 * 64), _LEAST_TILE)
 
 
