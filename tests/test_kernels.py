@@ -11,6 +11,7 @@ from sklearn.metrics import pairwise
 from kfx.kernels import (
     CNNGP,
     NNGP,
+    NTK,
     RBF,
     Conv2d,
     Erf,
@@ -42,6 +43,11 @@ RESIDUAL = Sequential(
     Conv2d((3, 2)),
 )
 
+DENSE = [
+    *((NNGP, backend) for backend in ("fused", "torch", "native", "neural_tangents")),
+    *((NTK, backend) for backend in ("fused", "native")),
+]
+
 KERNELS = {
     "rbf": (RBF(1.3), TABLE),
     "rbf_long": (RBF(40.0), TABLE),
@@ -57,8 +63,8 @@ KERNELS = {
     "sum_of_images": (RBF(2.0) * 3 + CNNGP(STRIDED, 1.6, 0.2), IMAGES),
     "rational_quadratic": (RationalQuadratic(0.7, 1.2, 0.8, trainable=["alpha", "beta", "gamma"]), TABLE),
     **{
-        f"{backend}_{name}": (NNGP(*arguments, backend=backend, trainable=trainable), shape)
-        for backend in ("native", "neural_tangents")
+        f"{kind.__name__}_{backend}_{name}": (kind(*arguments, backend=backend, trainable=trainable), shape)
+        for kind, backend in DENSE
         for name, arguments, trainable, shape in (
             ("relu", (3, "relu", 1.6, 0.2), None, TABLE),
             ("relu_no_bias", (2, "relu", 1.6, 0.0), ["weight_variance"], TABLE),
@@ -280,7 +286,8 @@ def test_gamma_of_rational_quadratic_stays_unless_asked():
         (lambda: RBF().gram(np.zeros((4, 2)), np.zeros((4, 3))), "do not match"),
         (lambda: NNGP(activation="tanh"), "activation must be one of relu, erf"),
         (lambda: NNGP(depth=2, weight_variance=[1.0, 2.0]), "one number or 3, one a layer"),
-        (lambda: NNGP(backend="torch"), "backend must be one of neural_tangents, native"),
+        (lambda: NNGP(backend="jax"), "backend must be one of auto, fused, torch, native, neural_tangents"),
+        (lambda: NTK(backend="torch"), "backend must be one of auto, fused, native, neural_tangents"),
         (lambda: CNNGP(STRIDED, [1.0, 2.0]), "one number or 3, one a convolution"),
         (lambda: CNNGP(STRIDED, variance_scaling="fan_out"), "fan_in or weight"),
         (lambda: CNNGP(STRIDED).gram(np.zeros((4, 9))), r"images \(n, channels, height, width\)"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+import torch
 
-from kfx.kernels import NNGP
+from kfx.kernels import NNGP, NTK
 from kfx.kernels.nngp import by_neural_tangents as nngp_neural_tangents
-from kfx.kernels.nngp import kernel as nngp
 from kfx.kernels.nngp import native as nngp_native
+from kfx.numerics import threads
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])
@@ -57,36 +61,107 @@ def test_compiled_once_for_a_shape(module):
     assert module.traces["gram"] > before, "the counter must count"
 
 
+NNGPS = ("fused", "torch", "native", "neural_tangents")
+NTKS = ("fused", "native", "neural_tangents")
+every_kind = pytest.mark.parametrize(("kind", "backends"), [(NNGP, NNGPS), (NTK, NTKS)], ids=["nngp", "ntk"])
+
+
+def parts(kernel, x, y, g):
+    """K(x, x), K(x, y), the diagonal, the gradients to parameters and to x."""
+    return kernel.gram(x), kernel.gram(x, y), kernel.diagonal(x), *kernel.pullback(x)[1](g, inputs=True)
+
+
+def near(ours, theirs, relative):
+    for each, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(each, other, rtol=0, atol=relative * np.abs(other).max(initial=0))
+
+
+@every_kind
 @pytest.mark.parametrize("activation", ["relu", "erf"])
 @pytest.mark.parametrize("depth", range(6))
-def test_backends_agree(activation, depth):
+def test_backends_agree(kind, backends, activation, depth):
     rng = np.random.default_rng(0)
-    x, y, g = rng.normal(size=(8, 5)), rng.normal(size=(4, 5)), rng.normal(size=(8, 8))
-    g = g + g.T
-    native, other = (NNGP(depth, activation, 1.6, 0.2, backend=b) for b in ("native", "neural_tangents"))
-    np.testing.assert_allclose(native.gram(x), other.gram(x), rtol=1e-13)
-    np.testing.assert_allclose(native.gram(x, y), other.gram(x, y), rtol=1e-12, atol=1e-15)
-    for ours, theirs in zip(native.pullback(x)[1](g, inputs=True), other.pullback(x)[1](g, inputs=True), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+    x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
+    weights, biases = rng.uniform(1, 2, depth + 1), rng.uniform(0, 0.3, depth + 1)
+    ours, *others = (parts(kind(depth, activation, weights, biases, backend=b), x, y, g + g.T) for b in backends)
+    for backend, theirs in zip(backends[1:], others, strict=True):
+        # neural-tangents' angle of a point with itself is a rounding error's root
+        near(ours, theirs, 1e-6 if (kind, activation, backend) == (NTK, "relu", "neural_tangents") else 1e-10)
+
+
+@every_kind
+@pytest.mark.parametrize("activation", ["relu", "erf"])
+def test_fused_in_float32(kind, backends, activation):
+    rng = np.random.default_rng(1)
+    x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
+    given = [a.astype(np.float32) for a in (x, y, g + g.T)]
+    ours = parts(kind(3, activation, 1.6, 0.2), *given)
+    assert all(each.dtype == np.float32 for each in ours if each.ndim > 1)
+    near(ours, parts(kind(3, activation, 1.6, 0.2, backend="native"), x, y, g + g.T), 5e-6)
+
+
+@pytest.mark.parametrize("kind", [NNGP, NTK])
+def test_bits_of_fused_do_not_depend_on_threads(kind):
+    rng = np.random.default_rng(2)
+    x, g = rng.normal(size=(500, 40)), rng.normal(size=(500, 500))
+    given = x, x[:300], g + g.T
+
+    def on(count):
+        with threads.borrowed():
+            threads.use(count)
+            return parts(kind(2, "relu", 1.6, 0.2, backend="fused"), *given)
+
+    for one, many in zip(on(1), on(3), strict=True):
+        np.testing.assert_array_equal(one, many)
+
+
+@every_kind
+@pytest.mark.parametrize("case", ["equal", "opposite", "zero", "no_variance", "no_weights", "alone", "none"])
+def test_degenerate_points(kind, backends, case):
+    """What is finite agrees between the backends of our own; derivatives are finite throughout."""
+    x = np.random.default_rng(3).normal(size=(9, 4))
+    bias = 0.0 if case in ("no_variance", "no_weights") else 0.2
+    if case == "equal":
+        x[3] = x[5]
+    elif case == "opposite":
+        x[3] = -x[5]
+    elif case in ("zero", "no_variance"):
+        x[3] = 0.0
+    x = x[: {"alone": 1, "none": 0}.get(case, 9)]
+    kernels = [kind(2, "relu", 0.0 if case == "no_weights" else 1.6, bias, backend=b) for b in backends[:-1]]
+    ours, *others = (parts(kernel, x, x[:2], np.ones((len(x), len(x)))) for kernel in kernels)
+    assert all(np.isfinite(each).all() for each in ours)
+    if case == "none":
+        assert ours[0].shape == (0, 0)
+        return
+    for theirs in others:
+        for each, other in zip(ours[:3], theirs[:3], strict=True):
+            np.testing.assert_allclose(each, other, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(ours[3], theirs[3], rtol=1e-6, atol=1e-9)
 
 
 def test_bias_gradient_at_zero_bias():
     x = np.random.default_rng(0).normal(size=(6, 4))
-    gradients = [NNGP(2, "relu", 1.6, 0.0, backend=b).pullback(x)[1](np.eye(6) + 1) for b in nngp.BACKENDS]
-    np.testing.assert_allclose(*gradients, rtol=1e-6)
+    ours, *others = (NNGP(2, "relu", 1.6, 0.0, backend=b).pullback(x)[1](np.eye(6) + 1) for b in NNGPS)
+    for theirs in others:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_the_default_backend_is_neural_tangents_where_it_imports(monkeypatch):
-    assert NNGP().backend == "neural_tangents"
-    nngp.default_backend.cache_clear()
+def test_auto_is_fused_on_a_cpu_and_torch_for_other_numbers():
+    kernel = NNGP()
+    assert kernel.backend_on(torch.device("cpu")) == "fused"
+    assert kernel.backend_on(torch.device("cuda")) == "torch"
+    x = torch.randn(5, 3, dtype=torch.bfloat16)
+    assert kernel.gram(x).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="backend=fused takes float32 or float64"):
+        NNGP(backend="fused").gram(x)
 
-    def fail(name):
-        raise AttributeError("module 'jax.core' has no attribute 'Jaxpr'")
 
-    monkeypatch.setattr(nngp, "_backend", fail)
-    assert nngp.default_backend() == "native"
-    monkeypatch.undo()
-    nngp.default_backend.cache_clear()
+def test_fused_needs_no_jax():
+    check = (
+        "import sys, numpy as np; from kfx.kernels import NNGP; NNGP().gram(np.eye(3)); assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)
 
 
 def test_linear_kernel_at_depth_zero():

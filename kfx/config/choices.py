@@ -22,6 +22,10 @@ LIKELIHOODS = ("categorical", "gaussian")
 """Of their outputs: `kfx.kernels.conv_dkm.likelihoods`."""
 ENGINES = ("auto", "fused", "torch")
 """Of a CNNGP: `kfx.kernels.cnngp.choice`."""
+ACTIVATIONS = ("relu", "erf")
+"""Of a dense network of infinite width."""
+BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")
+"""What computes one: `kfx.kernels.nngp.kernel`."""
 LENGTHS = ("natural", "mean_squared_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
 METHODS = ("RK23", "RK45", "DOP853")

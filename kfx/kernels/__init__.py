@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from kfx.kernels.formula import Formula
     from kfx.kernels.greens_function import GreensFunction
     from kfx.kernels.network_features import NetworkFeatures
-    from kfx.kernels.nngp.kernel import NNGP
+    from kfx.kernels.nngp.kernel import NNGP, NTK
     from kfx.kernels.regularized import Regularized
     from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
 
 __all__ = [
     "CNNGP",
     "NNGP",
+    "NTK",
     "RBF",
     "Conv2d",
     "ConvDKM",
@@ -49,6 +50,7 @@ _HOMES = {
     "Formula": "formula",
     "GreensFunction": "greens_function",
     "NNGP": "nngp.kernel",
+    "NTK": "nngp.kernel",
     "NetworkFeatures": "network_features",
     "Regularized": "regularized",
     **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "cnngp.layers"),

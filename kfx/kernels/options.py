@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import ARCHITECTURES, ENGINES, NETWORKS
+from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NETWORKS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     OPTIONS,
@@ -259,25 +259,39 @@ class _NetworkOption(KernelOption):
     bias_variance: float = variance(0.1, 1e-3, 1e3, "sigma_b^2")
 
 
-@option("kernel", "nngp", "Dense network of infinite width (JAX): depth activations, one weight and one bias variance")
+@option("kernel", "nngp", "Dense network of infinite width: depth activations, one weight and one bias variance")
 class NNGP(_NetworkOption):
-    uses_jax = True
-
     depth: int = count(3, 0, "how many activations", most=10_000)
-    activation: str = one_of("relu", "relu", "erf", meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
-    backend: str | None = ranged(
-        None,
-        "one of neural_tangents, native, or null for the first that imports",
-        lambda v: v in (None, "neural_tangents", "native"),
-        "what computes it",
+    activation: str = one_of("relu", *ACTIVATIONS, meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
+    backend: str = one_of(
+        "auto",
+        *BACKENDS,
+        meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; native, neural_tangents: by JAX",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import NNGP
+    @property
+    def uses_jax(self) -> bool:  # type: ignore[override]
+        return self.backend in ("native", "neural_tangents")
 
-        return NNGP(
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx import kernels
+
+        kind = kernels.NTK if isinstance(self, NTK) else kernels.NNGP
+        return kind(
             self.depth, self.activation, self.weight_variance, self.bias_variance, backend=self.backend, **common
         )
+
+    def check_device(self, name: str, device: torch.device) -> None:
+        if self.backend == "fused" and device.type != "cpu":
+            raise ConfigError(f"kernel.backend=fused: needs a CPU, and device={name}; use auto")
+
+
+@option("kernel", "ntk", "Tangent kernel of a dense network of infinite width, with the settings of nngp")
+class NTK(NNGP):
+    def check_device(self, name: str, device: torch.device) -> None:
+        super().check_device(name, device)
+        if self.backend == "auto" and device.type != "cpu":
+            raise ConfigError(f"kernel.backend=auto: kernel=ntk needs JAX where device={name}; set native")
 
 
 @option("kernel", "network_features", "Gaussian kernel on the features of a convolutional network of finite width")

@@ -11,8 +11,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -86,27 +88,51 @@ def of_engine() -> int:
 
 def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
     """Each item and what `work`, which lets go of the interpreter, makes of it, on `of_engine()` threads, in the items'
-    order: sums of the results have the same bits however many there are."""
-    count = min(of_engine(), len(items))
-    if count <= 1:
+    order: sums of the results have the same bits however many there are. The caller's thread is one of them."""
+    count = of_engine()
+    if min(count, len(items)) <= 1 or getattr(_here, "of_pool", False):  # within a thread of the pool, in that one
         for item in items:
             yield item, work(item)
         return
-    waiting: deque[tuple[T, Future[R]]] = deque()
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > 2 * count:  # what is done and not yet taken stays bounded
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    pool = _pool(count - 1)
+    begun: deque[tuple[T, Future[R]]] = deque()
+    left = iter(items)
+    try:
+        begun.extend((item, pool.submit(work, item)) for item in islice(left, 2 * count))
+        while begun:
+            if not begun[0][1].done():
+                _help(work, begun)
+            item, future = begun.popleft()
+            yield item, future.result()
+            begun.extend((item, pool.submit(work, item)) for item in islice(left, 1))
+    finally:
+        for _, future in begun:
+            future.cancel()
+        wait([future for _, future in begun])
 
 
+def _help(work: Callable[[T], R], begun: deque[tuple[T, Future[R]]]) -> None:
+    """Do what no thread of the pool has taken up, until the first item is done."""
+    for k, (item, future) in enumerate(begun):
+        if begun[0][1].done():
+            return
+        if future.cancel():
+            begun[k] = item, Future()
+            begun[k][1].set_result(work(item))
+
+
+@lru_cache(maxsize=1)
+def _pool(count: int) -> ThreadPoolExecutor:
+    """Threads that stay: to start two takes as long as a Gram matrix of a hundred points."""
+    return ThreadPoolExecutor(count, "kfx", initializer=_mark)
+
+
+def _mark() -> None:
+    _here.of_pool = True
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
+_here = threading.local()
 _engine: int | None = None
 _settled = False
 

@@ -2,20 +2,26 @@
 
 Maps lie in cache as (height · width, 16): every vector register holds one position of sixteen pairs, a window is a
 running sum of such vectors, and no map is written to main memory. The same loops carry the variance maps of sixteen
-images. All compiled code is in this file, since a cached compilation looks at the date of its own file alone.
-
-A new activation is three functions of one unit, in the part so headed, and a branch in each of the walks below. The
-part on matrices applies one to covariances without maps, as those of deep kernel machines.
+images. What an activation does to a pair of units is in `kernels.compiled.activations`; here a new one is a branch in
+each of the walks.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import overload
+
+from kfx.kernels.compiled.activations import (
+    erf,
+    erf_scales,
+    erf_variance,
+    like,
+    relu,
+    relu_scales,
+    relu_variance,
+)
+from kfx.kernels.compiled.compilation import entry, inner, summing
 
 LANES = 16  # a cache line of float32: one AVX-512 register, two or four of the smaller ones
 
@@ -29,164 +35,6 @@ FIELDS = 18
 # A window along one axis: this head, then the first tap of each output, then the one after its last.
 OUTPUTS, INPUTS, FIRST_TAP, TAPS, STEP, SLIDES, HEAD = range(7)
 
-# Contraction to fused multiply-adds alone: sums keep their order, and what is not a number stays so.
-_compiled = njit(fastmath={"contract"}, error_model="numpy", nogil=True)
-_summing = njit(fastmath={"contract", "reassoc"}, error_model="numpy", nogil=True)
-_summing_entry = njit(fastmath={"contract", "reassoc"}, error_model="numpy", nogil=True, cache=True)
-_entry = njit(fastmath={"contract"}, error_model="numpy", nogil=True, cache=True)
-
-
-# ---- numbers of the maps' own type
-
-
-def _like(x: Any, value: float) -> Any:
-    """A constant in x's type: Python's own would turn float32 loops into float64 ones."""
-
-
-@overload(_like, inline="always")
-def _(x, value):
-    if x == types.float32:
-        return lambda x, value: np.float32(value)
-    return lambda x, value: np.float64(value)
-
-
-def _angle_over_sine(degree: int, dtype: type) -> Any:
-    """Horner's scheme for arccos(1 − t) / √(t(2 − t)) in u = t − 1/2, |u| ≤ 1/2: Σ_n 2ⁿ n!² tⁿ / (2n + 1)!,
-    interpolated at Chebyshev's points. The error is 1.2e-7 at degree 8 and 4e-15 at degree 18."""
-
-    def series(u: np.ndarray) -> np.ndarray:
-        ratios = [(n + 1) / (2 * n + 3) for n in range(90)]
-        return np.polynomial.polynomial.polyval(u + 0.5, np.cumprod([1.0, *ratios]))
-
-    fit = np.polynomial.Chebyshev.interpolate(series, degree, domain=[-0.5, 0.5])
-    names = {f"c{n}": dtype(c) for n, c in enumerate(fit.convert(kind=np.polynomial.Polynomial).coef)}
-    # Written out, since a loop over coefficients would not stay in registers; in even and odd powers apart, two chains
-    # of half the length.
-    even, odd = (" + u * u * (".join(list(names)[start::2]) + ")" * ((degree - start) // 2) for start in (0, 1))
-    return eval(f"lambda u: ({even}) + u * ({odd})", names)
-
-
-_FLOAT32, _FLOAT64 = _angle_over_sine(8, np.float32), _angle_over_sine(18, np.float64)
-
-
-def _ratio(u: Any) -> Any:
-    """θ / sin θ for θ = arccos(1/2 − u)."""
-
-
-@overload(_ratio, inline="always")
-def _(u):
-    return _FLOAT32 if u == types.float32 else _FLOAT64
-
-
-@_compiled
-def _sine_and_angle(a):
-    """sin θ and θ in [0, π/2] for a = cos θ in [0, 1]."""
-    one = _like(a, 1.0)
-    sine = math.sqrt((one - a) * (one + a))
-    return sine, sine * _ratio(_like(a, 0.5) - a)
-
-
-@_compiled
-def _modulus(x):
-    """|x|, cut at 1, which round-off may exceed."""
-    one = _like(x, 1.0)
-    return abs(x) if abs(x) < one else one
-
-
-# ---- activations: of a covariance c, with two numbers for each image, a scale r and an inverse scale q. Value and
-# slopes are one function: where the slopes are not used the compiler drops them
-
-
-@_compiled
-def relu(c, ri, qi, rj, qj):
-    """V = √(v v') (sin θ + (π − θ) cos θ) / 2π, cos θ = c / √(v v'), and its slopes to c, (π − θ)/2π, to v,
-    √(v'/v) sin θ / 4π, and to v'; 0 at a vanishing variance. r = √v, q = 1/√v."""
-    zero, share = _like(c, 0.0), _like(c, 0.5 / math.pi)
-    cosine = (c * qi) * qj  # in this order: the product of two large q may overflow
-    sine, angle = _sine_and_angle(_modulus(cosine))
-    supplement = _like(c, math.pi) - angle if cosine > zero else angle
-    r = ri * rj
-    value = r * (sine + cosine * supplement) * share
-    half = sine * _like(c, 0.25 / math.pi)
-    return value, (supplement * share if r > zero else zero), half * (rj * qi), half * (ri * qj)
-
-
-@_compiled
-def relu_scales(v):
-    zero, one = _like(v, 0.0), _like(v, 1.0)
-    r = math.sqrt(v) if v > zero else zero
-    return r, (one / r if v > zero else zero)
-
-
-@_compiled
-def relu_variance(v):
-    """V(v, v, v) and its derivative."""
-    half = _like(v, 0.5)
-    return half * v, half
-
-
-@_compiled
-def erf(c, ri, qi, rj, qj):
-    """V = (2/π) arcsin(u), u = 2c / √((1 + 2v)(1 + 2v')), and its slopes to c, (2/π) u / (c √(1 − u²)), to v,
-    −(2/π) u / ((1 + 2v) √(1 − u²)), and to v'. q = 1/√(1 + 2v)."""
-    zero, share = _like(c, 0.0), _like(c, 2.0 / math.pi)
-    u = (c + c) * qi * qj
-    cosine, angle = _sine_and_angle(_modulus(u))  # of u's complement
-    value = _like(c, 1.0) - angle * share
-    inverse = share / cosine if cosine > zero else zero
-    return (
-        (value if u > zero else -value),
-        (inverse + inverse) * qi * qj,
-        -u * inverse * qi * qi,
-        -u * inverse * qj * qj,
-    )
-
-
-@_compiled
-def erf_scales(v):
-    one = _like(v, 1.0)
-    return one, one / math.sqrt(one + (v + v))
-
-
-@_compiled
-def erf_variance(v):
-    """(2/π) arcsin(2v/(1 + 2v)) and its derivative."""
-    one = _like(v, 1.0)
-    double = v + v
-    value = _like(v, 2.0 / math.pi) * math.asin(double / (one + double))
-    return value, _like(v, 4.0 / math.pi) / ((one + double) * math.sqrt(one + (double + double)))
-
-
-# ---- matrices: the activation of a row's and a column's covariance, and the sums that its gradient takes
-
-
-@_entry
-def relu_of_matrix(c, ri, qi, rj, qj, weight_and_bias, out):
-    """2 w V(c) + b of covariances c, (rows, columns), into `out`; r, q: scales and inverse scales."""
-    weight, bias = _like(c[0, 0], 2.0) * weight_and_bias[0], weight_and_bias[1]
-    for i in range(len(c)):
-        for j in range(len(rj)):
-            value, _, _, _ = relu(c[i, j], ri[i], qi[i], rj[j], qj[j])
-            out[i, j] = weight * value + bias
-
-
-@_summing_entry
-def relu_of_matrix_back(g, c, ri, qi, rj, qj, weight_and_bias, to_c, to_vi, to_vj, to_weight, to_bias):
-    """From the cotangent g of `relu_of_matrix` those of c and of the rows' variances; those of the columns' variances,
-    of w and of b are added to what is there, the last two column by column."""
-    two, weight = _like(c[0, 0], 2.0), _like(c[0, 0], 2.0) * weight_and_bias[0]
-    for i in range(len(c)):
-        total = _like(two, 0.0)
-        for j in range(len(rj)):
-            value, slope_c, slope_i, slope_j = relu(c[i, j], ri[i], qi[i], rj[j], qj[j])
-            scaled = weight * g[i, j]
-            to_c[i, j] = scaled * slope_c
-            total += scaled * slope_i
-            to_vj[j] += scaled * slope_j
-            to_weight[j] += two * g[i, j] * value
-            to_bias[j] += g[i, j]
-        to_vi[i] = total
-
 
 # ---- whole maps, flat: position · LANES + lane
 
@@ -194,7 +42,7 @@ def relu_of_matrix_back(g, c, ri, qi, rj, qj, weight_and_bias, to_c, to_vi, to_v
 def _over_pairs(activation: Any) -> tuple[Any, Any, Any]:
     """The loops over a map of sixteen pairs: image i by its numbers at each position, the sixteen j lane by lane."""
 
-    @_compiled
+    @inner
     def value(out, c, ri, qi, rj, qj):
         for p in range(len(ri)):
             r, q = ri[p], qi[p]
@@ -202,7 +50,7 @@ def _over_pairs(activation: Any) -> tuple[Any, Any, Any]:
                 k = p * LANES + lane
                 out[k], _, _, _ = activation(c[k], r, q, rj[k], qj[k])
 
-    @_compiled
+    @inner
     def with_slopes(out, slopes, c, ri, qi, rj, qj):
         to_c, to_vi, to_vj = slopes[0], slopes[1], slopes[2]
         for p in range(len(ri)):
@@ -211,7 +59,7 @@ def _over_pairs(activation: Any) -> tuple[Any, Any, Any]:
                 k = p * LANES + lane
                 out[k], to_c[k], to_vi[k], to_vj[k] = activation(c[k], r, q, rj[k], qj[k])
 
-    @_compiled
+    @inner
     def along(out, first, second, c, to_first, to_second, ri, qi, rj, qj, first_i, second_i, first_j, second_j):
         for p in range(len(ri)):
             r, q, vi, wi = ri[p], qi[p], first_i[p], second_i[p]
@@ -224,7 +72,7 @@ def _over_pairs(activation: Any) -> tuple[Any, Any, Any]:
     return value, with_slopes, along
 
 
-@_compiled
+@inner
 def _activation_back(to_c, g, slopes, to_vi, to_vj, scratch):
     """From an activation's cotangent g to those of c and of the variances."""
     slope_c, slope_i, slope_j = slopes[0], slopes[1], slopes[2]
@@ -238,17 +86,17 @@ def _activation_back(to_c, g, slopes, to_vi, to_vj, scratch):
 def _over_images(scales: Any, variance: Any) -> tuple[Any, Any, Any]:
     """The loops over variance maps of sixteen images."""
 
-    @_compiled
+    @inner
     def prepare(r, q, v):
         for k in range(len(r)):
             r[k], q[k] = scales(v[k])
 
-    @_compiled
+    @inner
     def forward(out, v):
         for k in range(len(out)):
             out[k], _ = variance(v[k])
 
-    @_compiled
+    @inner
     def backward(to_v, g, v):
         for k in range(len(to_v)):
             _, slope = variance(v[k])
@@ -257,77 +105,77 @@ def _over_images(scales: Any, variance: Any) -> tuple[Any, Any, Any]:
     return prepare, forward, backward
 
 
-@_summing
+@summing
 def _add_lanes(out, source):
     for p in range(len(out)):
         row = source[p * LANES : (p + 1) * LANES]
-        total = _like(source[0], 0.0)
+        total = like(source[0], 0.0)
         for lane in range(LANES):
             total += row[lane]
         out[p] += total
 
 
-@_compiled
+@inner
 def _clear(out):
     for k in range(len(out)):
         out[k] = 0
 
 
-@_compiled
+@inner
 def _add(out, source):
     for k in range(len(out)):
         out[k] += source[k]
 
 
-@_compiled
+@inner
 def _add_times(out, source, factor):
     for k in range(len(out)):
         out[k] += factor * source[k]
 
 
-@_compiled
+@inner
 def _subtract(out, source):
     for k in range(len(out)):
         out[k] -= source[k]
 
 
-@_compiled
+@inner
 def _slide(out, entering, leaving):
     for k in range(len(out)):
         out[k] += entering[k] - leaving[k]
 
 
-@_compiled
+@inner
 def _sum(out, a, b):
     for k in range(len(out)):
         out[k] = a[k] + b[k]
 
 
-@_compiled
+@inner
 def _mix(out, factor, a, other_factor, b):
     for k in range(len(out)):
         out[k] = factor * a[k] + other_factor * b[k]
 
 
-@_summing
+@summing
 def _total(g):
-    total = _like(g[0], 0.0)
+    total = like(g[0], 0.0)
     for k in range(len(g)):
         total += g[k]
     return np.float64(total)
 
 
-@_summing
+@summing
 def _spread(to_source, windows, source, weight):
     """to_source += weight · windows; and ⟨windows, source⟩."""
-    total = _like(weight, 0.0)
+    total = like(weight, 0.0)
     for k in range(len(source)):
         total += windows[k] * source[k]
         to_source[k] += weight * windows[k]
     return np.float64(total)
 
 
-@_compiled
+@inner
 def _window(out, source, table, rows, columns, strip, sums, scale, shift, sliding):
     """out = shift + scale · B_h source B_wᵀ, one row of outputs after another: a window of ones is separable.
 
@@ -392,7 +240,7 @@ _erf_prepare, _erf_image, _erf_image_back = _over_images(erf_scales, erf_varianc
 # ---- walks through the program
 
 
-@_compiled
+@inner
 def _walk_pairs(steps, table, weights, biases, maps, slopes, ri, qi, rj, qj, strip, sums):
     """From the products in maps[0] to the covariances, in the map whose number is returned.
 
@@ -423,12 +271,12 @@ def _walk_pairs(steps, table, weights, biases, maps, slopes, ri, qi, rj, qj, str
     return last
 
 
-@_compiled
+@inner
 def _walk_pairs_back(
     steps, table, weights, maps, slopes, cotangents, scratch, to_vi, to_vj, to_weights, to_biases, strip, sums
 ):
     """From the cotangent of the last map to all that the maps depend on; the products' is returned by its number."""
-    zero, one = _like(weights[0], 0.0), _like(weights[0], 1.0)
+    zero, one = like(weights[0], 0.0), like(weights[0], 1.0)
     for s in range(len(steps) - 1, -1, -1):
         step = steps[s]
         at, n = step[INDEX], step[IN_SIZE]
@@ -450,13 +298,13 @@ def _walk_pairs_back(
     return steps[0, G_IN]
 
 
-@_compiled
+@inner
 def _walk_pairs_along(
     steps, table, weights, biases, along_weights, along_biases, maps, tangents, scratch,
     ri, qi, rj, qj, along_vi, along_vj, strip, sums
 ):  # fmt: skip
     """`_walk_pairs`, and beside the maps their tangents along two directions in the space of weights and biases."""
-    one = _like(weights[0], 1.0)
+    one = like(weights[0], 1.0)
     last = 0
     for t in range(2):
         _clear(tangents[t, 0])
@@ -520,7 +368,7 @@ def _walk_pairs_along(
     return last
 
 
-@_compiled
+@inner
 def _walk_images(steps, table, weights, biases, v, r, q, strip, sums):
     """From the mean squares in v[0] to the variance maps v[1:] and the scales r, q at each activation."""
     for s in range(len(steps)):
@@ -539,10 +387,10 @@ def _walk_images(steps, table, weights, biases, v, r, q, strip, sums):
             _sum(out, source, v[step[SECOND]])
 
 
-@_compiled
+@inner
 def _walk_images_along(steps, table, weights, along_weights, along_biases, v, tangents, scratch, along_v, strip, sums):
     """The tangents of the variance maps v along two directions; along_v gets those at each activation."""
-    one = _like(weights[0], 1.0)
+    one = like(weights[0], 1.0)
     for t in range(2):
         each = tangents[t]
         _clear(each[0])
@@ -566,10 +414,10 @@ def _walk_images_along(steps, table, weights, along_weights, along_biases, v, ta
                     _erf_image_back(out, source, v[step[SOURCE]])
 
 
-@_compiled
+@inner
 def _walk_images_back(steps, table, weights, v, g, scratch, to_v, to_weights, to_biases, strip, sums):
     """From the cotangents to_v of the variances at each activation, and the last map's in g, to that in g[0]."""
-    zero, one = _like(weights[0], 0.0), _like(weights[0], 1.0)
+    zero, one = like(weights[0], 0.0), like(weights[0], 1.0)
     for s in range(len(steps) - 1, -1, -1):
         step = steps[s]
         at, size = step[INDEX], step[IN_SIZE] * LANES
@@ -592,7 +440,7 @@ def _walk_images_back(steps, table, weights, v, g, scratch, to_v, to_weights, to
 # ---- sixteen images side by side
 
 
-@_compiled
+@inner
 def _side_by_side(lanes, x, start):
     """lanes[channel, pixel · LANES + lane] = x[start + lane, channel, pixel]; 0 beyond the last image."""
     _, channels, pixels = x.shape
@@ -603,20 +451,20 @@ def _side_by_side(lanes, x, start):
                     lanes[c, p * LANES + lane] = x[start + lane, c, p] if start + lane < len(x) else 0
 
 
-@_compiled
+@inner
 def _mean_squares(out, lanes):
     channels, size = lanes.shape
-    share = _like(out[0], 1.0) / _like(out[0], channels)
+    share = like(out[0], 1.0) / like(out[0], channels)
     _clear(out[:size])
     for c in range(channels):
         for k in range(size):
             out[k] += share * lanes[c, k] * lanes[c, k]
 
 
-@_compiled
+@inner
 def _products(out, image, lanes):
     channels, pixels = image.shape
-    share = _like(out[0], 1.0) / _like(out[0], channels)
+    share = like(out[0], 1.0) / like(out[0], channels)
     _clear(out[: pixels * LANES])
     for c in range(channels):
         for p in range(pixels):
@@ -624,10 +472,10 @@ def _products(out, image, lanes):
             _add_times(row, lanes[c, p * LANES : (p + 1) * LANES], share * image[c, p])
 
 
-@_compiled
+@inner
 def _products_back(g, image, lanes, to_image, to_lanes, scratch):
     channels, pixels = image.shape
-    share = _like(g[0], 1.0) / _like(g[0], channels)
+    share = like(g[0], 1.0) / like(g[0], channels)
     for c in range(channels):
         for p in range(pixels):
             row = to_lanes[c, p * LANES : (p + 1) * LANES]
@@ -637,16 +485,16 @@ def _products_back(g, image, lanes, to_image, to_lanes, scratch):
         _add_lanes(to_image[c], scratch)
 
 
-@_compiled
+@inner
 def _squares_back(g, lanes, to_lanes):
     channels, size = lanes.shape
-    share = _like(g[0], 2.0) / _like(g[0], channels)
+    share = like(g[0], 2.0) / like(g[0], channels)
     for c in range(channels):
         for k in range(size):
             to_lanes[c, k] += share * lanes[c, k] * g[k]
 
 
-@_compiled
+@inner
 def _apart(out, lanes, start):
     """Add lanes to the images that they stand for: the inverse of `_side_by_side`."""
     for c in range(lanes.shape[0]):
@@ -656,7 +504,7 @@ def _apart(out, lanes, start):
                     out[start + lane, c, p] += lanes[c, p * LANES + lane]
 
 
-@_compiled
+@inner
 def _images_one_by_one(x, steps, table, weights, biases, activations, ri, qi):
     """The scales (image, activation, position) of the images of one side of a tile."""
     largest, row = table[0], table[1]
@@ -676,7 +524,7 @@ def _images_one_by_one(x, steps, table, weights, biases, activations, ri, qi):
 # ---- what the engine calls, one tile of the Gram matrix at a time
 
 
-@_entry
+@entry
 def diagonal(x, steps, table, weights, biases, activations, out):
     """K(x_i, x_i) of images x, (n, channels, pixels), into `out`."""
     largest, row = table[0], table[1]
@@ -693,7 +541,7 @@ def diagonal(x, steps, table, weights, biases, activations, out):
             out[start + lane] = v[len(steps), lane]
 
 
-@_entry
+@entry
 def gram(x, y, same, steps, table, weights, biases, activations, maps, out):
     """K(x, y) of a tile into `out`, (len(x), len(y)); with `same` only what lies above the diagonal.
 
@@ -719,7 +567,7 @@ def gram(x, y, same, steps, table, weights, biases, activations, maps, out):
                 out[i, j] = c[last, j - start]
 
 
-@_entry
+@entry
 def gram_along(x, y, same, steps, table, weights, biases, activations, maps, along_weights, along_biases, out, along):
     """`gram`, and its derivatives along two directions in the space of weights and biases, (2, convolutions),
     into `along`, (2, len(x), len(y))."""
@@ -769,7 +617,7 @@ def gram_along(x, y, same, steps, table, weights, biases, activations, maps, alo
                     along[t, i, j] = tangents[t, last, j - start]
 
 
-@_entry
+@entry
 def pull(
     x, y, cotangent, own, same, steps, table, weights, biases, activations, maps, to_weights, to_biases, to_x, to_y
 ):

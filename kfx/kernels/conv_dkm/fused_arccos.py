@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kfx.kernels.cnngp import maps
+from kfx.kernels.compiled import matrices
 from kfx.numerics.threads import in_order
 
 DTYPES = (torch.float32, torch.float64)
@@ -23,7 +23,7 @@ def value(
     made = out.numpy().reshape(c.shape)
 
     def compute(at: slice) -> None:
-        maps.relu_of_matrix(c[at], *(a[at] for a in rows), *columns, scalars, made[at])
+        matrices.relu_of_matrix(c[at], *(a[at] for a in rows), *columns, scalars, made[at])
 
     for _ in in_order(compute, _slices(slice(0, len(c)), c.shape[1], _OF_A_TASK)):
         pass
@@ -48,7 +48,7 @@ def back(
         total = np.zeros((3, c.shape[1]))
         for part in _slices(at, c.shape[1], _OF_A_SUM):
             sums, row = np.zeros((3, c.shape[1]), c.dtype), (a[part] for a in rows)
-            maps.relu_of_matrix_back(g[part], c[part], *row, *columns, scalars, to_c[part], to_rows[part], *sums)
+            matrices.relu_of_matrix_back(g[part], c[part], *row, *columns, scalars, to_c[part], to_rows[part], *sums)
             total += sums
         return total
 

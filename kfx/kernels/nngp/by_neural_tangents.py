@@ -1,6 +1,6 @@
-"""The dense network of infinite width by neural-tangents: the default backend of `NNGP` where it imports.
+"""The dense network of infinite width by neural-tangents, with which the others are compared.
 
-The same functions as `nngp_native`, with no code in common: each tests the other.
+The same functions as `native`, with no code in common. neural-tangents 0.6.5 imports with jax < 0.6.
 """
 
 from __future__ import annotations
@@ -39,33 +39,36 @@ _ACTIVATIONS = {"relu": stax.Relu, "erf": stax.Erf}
 _LEAST = 1e-30  # added to variances: at 0 the standard deviation has no derivative
 
 
-def _kernel(parameters: Any, x: jax.Array, y: jax.Array | None, activation: str) -> jax.Array:
+def _kernel(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
     traces["gram"] += 1
-    weight_stds, bias_stds = (jnp.sqrt(p + _LEAST) for p in parameters)
+    weight_stds, bias_stds = jnp.sqrt(parameters + _LEAST)
     layers = []
     for i, (w, b) in enumerate(zip(weight_stds, bias_stds, strict=True)):
         layers += [_ACTIVATIONS[activation]()] if i else []
         layers.append(stax.Dense(1, W_std=w, b_std=b))
-    return stax.serial(*layers)[2](x, y, "nngp").astype(x.dtype)  # of its own it would go over to float64
+    kernel = stax.serial(*layers)[2](x, y, "ntk" if tangent else "nngp")
+    return kernel.astype(x.dtype)  # of its own it would go over to float64
 
 
-@partial(jax.jit, static_argnames="activation")
-def gram(parameters: Any, x: jax.Array, y: jax.Array | None, activation: str) -> jax.Array:
-    """K(x, y); parameters: (σ_w², σ_b²), (depth + 1,) each."""
-    return _kernel(parameters, x, y, activation)
+@partial(jax.jit, static_argnames=("activation", "tangent"))
+def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
+    """K(x, y), or with `tangent` the NTK; parameters: (2, depth + 1), σ_w² and σ_b²."""
+    return _kernel(parameters, x, y, activation, tangent)
 
 
-@partial(jax.jit, static_argnames="activation")
-def variance(parameters: Any, x: jax.Array, activation: str) -> jax.Array:
+@partial(jax.jit, static_argnames=("activation", "tangent"))
+def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool) -> jax.Array:
     """K(x_i, x_i), (n,)."""
-    return jax.vmap(lambda point: _kernel(parameters, point[None], None, activation)[0, 0])(x)
+    return jax.vmap(lambda point: _kernel(parameters, point[None], None, activation, tangent)[0, 0])(x)
 
 
-@partial(jax.jit, static_argnames=("activation", "inputs"))
-def pull(parameters: Any, x: jax.Array, cotangent: jax.Array, activation: str, inputs: bool) -> Any:
+@partial(jax.jit, static_argnames=("activation", "tangent", "inputs"))
+def pull(
+    parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
+) -> Any:
     """Gradients of Σ G_ij K(x, x)_ij: to the parameters, through W_std and b_std, and with `inputs` to x."""
     if inputs:
-        _, vjp = jax.vjp(lambda p, x: _kernel(p, x, None, activation), parameters, x)
+        _, vjp = jax.vjp(lambda p, x: _kernel(p, x, None, activation, tangent), parameters, x)
     else:
-        _, vjp = jax.vjp(lambda p: _kernel(p, x, None, activation), parameters)
+        _, vjp = jax.vjp(lambda p: _kernel(p, x, None, activation, tangent), parameters)
     return vjp(cotangent)

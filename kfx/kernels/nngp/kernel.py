@@ -1,41 +1,23 @@
-"""The Gaussian process of an infinitely wide dense network, in JAX."""
+"""The kernels of infinitely wide dense networks: the Gaussian process at the start, and the tangent kernel."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from functools import cache
-from types import ModuleType
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 
+from kfx.config.choices import ACTIVATIONS, BACKENDS
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.nngp.native import ACTIVATIONS
+from kfx.kernels.nngp.backend import Backend
 from kfx.kernels.parameters import Bounds
 
-jax.config.update("jax_enable_x64", True)  # the Gram follows the dtype of x; JAX alone would cut it to float32
-
-_HOMES = {"neural_tangents": "kfx.kernels.nngp.by_neural_tangents", "native": "kfx.kernels.nngp.native"}
-BACKENDS = tuple(_HOMES)
-
-
-@cache
-def default_backend() -> str:
-    """`neural_tangents` where it imports (0.6.5 does with jax < 0.6), else `native`."""
-    try:
-        _backend("neural_tangents")
-    except (ImportError, AttributeError):  # a later JAX lacks names that it imports
-        return "native"
-    return "neural_tangents"
-
-
-def _backend(name: str) -> ModuleType:
-    return importlib.import_module(_HOMES[name])
+_OF_JAX = {"neural_tangents": "kfx.kernels.nngp.by_neural_tangents", "native": "kfx.kernels.nngp.native"}
+_COMPILED = (torch.float32, torch.float64)
 
 
 class NNGP(Kernel):
@@ -44,12 +26,14 @@ class NNGP(Kernel):
     K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l),  with `depth` activations F: `relu` or `erf`.
 
     depth: ≥ 0; 0 is the linear kernel.
-    backend: `neural_tangents`, `native`, or None for the first where it imports; `.backend` says which it is.
+    backend: `fused`, compiled loops; `torch`, which a GPU needs; `native` and `neural_tangents`, by JAX; `auto`, fused
+        for points on a CPU, else torch.
     weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each of depth + 1 layers.
     Images count as vectors of their pixels. Computed in x's dtype and returned on x's device.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGP.default_bounds()
+    _tangent: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -58,13 +42,13 @@ class NNGP(Kernel):
         weight_variance: float | Iterable[float] = options.NNGP.weight_variance,
         bias_variance: float | Iterable[float] = options.NNGP.bias_variance,
         *,
-        backend: str | None = None,
+        backend: str = options.NNGP.backend,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-        if backend not in (None, *BACKENDS):
+        if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
         if depth < 0:
             raise ValueError(f"depth must be >= 0, got {depth}")
@@ -72,50 +56,80 @@ class NNGP(Kernel):
         for name, value in self._values.items():
             if np.size(value) not in (1, depth + 1):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one a layer; got {np.size(value)}")
-        self.depth, self.activation = depth, activation
-        self.backend = backend or default_backend()
-        _backend(self.backend)  # fails here where it does not import
-
-    @property
-    def _jax(self) -> ModuleType:
-        return _backend(self.backend)
+        self.depth, self.activation, self.backend = depth, activation, backend
+        if backend in _OF_JAX:
+            _functions(backend)  # fails here where it does not import
 
     def backend_on(self, device: torch.device) -> str:
-        return self.backend
+        if self.backend != "auto":
+            return self.backend
+        return "fused" if device.type == "cpu" and find_spec("numba") else "torch"
 
-    def _arguments(self, *arrays: torch.Tensor | None) -> list[Any]:
-        dtype = next(a for a in arrays if a is not None).dtype
-        kind = str(dtype).removeprefix("torch.")
-        parameters = tuple(jnp.asarray(np.broadcast_to(v, self.depth + 1), kind) for v in self._values.values())
-        device = _jax_device(next(a for a in arrays if a is not None).device)
-        flattened = [None if a is None else jax.device_put(a.reshape(len(a), -1).cpu().numpy(), device) for a in arrays]
-        return [jax.device_put(parameters, device), *flattened]
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        if self.backend_on(device) == "fused" and dtype in _COMPILED:
+            from kfx.kernels.nngp.fused import compile_for
+
+            compile_for(dtype)
+
+    def _network(self, x: torch.Tensor) -> Backend:
+        """What computes it for points like x; ValueError where the chosen one does not take them."""
+        weights, biases = (np.broadcast_to(v, self.depth + 1).tolist() for v in self._values.values())
+        chosen = self.backend_on(x.device)
+        if chosen in _OF_JAX:
+            from kfx.kernels.nngp.by_jax import JaxNetwork
+
+            return JaxNetwork(_functions(chosen), self.activation, self._tangent, weights, biases)
+        if chosen == "fused" and (x.dtype in _COMPILED or self.backend == "fused"):
+            if x.device.type != "cpu" or x.dtype not in _COMPILED:
+                raise ValueError(
+                    f"backend=fused takes float32 or float64 on a CPU, and the points are {x.dtype} on {x.device}; "
+                    "use torch or auto"
+                )
+            from kfx.kernels.nngp.fused import FusedNetwork
+
+            return FusedNetwork(self.activation, self._tangent, weights, biases)
+        if self._tangent:
+            raise ValueError(f"NTK: no backend for {x.dtype} on {x.device} but native and neural_tangents; name one")
+        from kfx.kernels.nngp.by_torch import TorchNetwork
+
+        return TorchNetwork(self.activation, weights, biases)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return _to_torch(self._jax.gram(*self._arguments(x, y), activation=self.activation), x)
+        return self._network(x).gram(x, y)
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return _to_torch(self._jax.variance(*self._arguments(x), activation=self.activation), x)
+        return self._network(x).diagonal(x)
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        network = self._network(x)
+
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
-            parameters, points, given = self._arguments(x, cotangent.to(x.dtype))
-            pulled = self._jax.pull(parameters, points, given, activation=self.activation, inputs=inputs)
-            to_parameters, to_points = pulled if inputs else (pulled[0], None)
-            by_name = {
-                name: np.asarray(slope) if isinstance(value, np.ndarray) and value.size > 1 else float(slope.sum())
-                for (name, value), slope in zip(self._values.items(), to_parameters, strict=True)
-            }
-            return by_name, None if to_points is None else _to_torch(to_points, x).reshape(x.shape)
+            gradient, to_x = network.pull(x, cotangent.to(x.dtype), inputs)
+            by_name: dict[str, Any] = {}
+            for (name, value), slopes in zip(self._values.items(), gradient, strict=True):
+                each = np.array([float(slope) for slope in slopes])
+                by_name[name] = each if np.size(value) > 1 else float(each.sum())
+            return by_name, to_x
 
-        return self._gram(x, None), pull
+        return network.gram(x, None), pull
 
 
-@cache
-def _jax_device(device: torch.device) -> Any:
-    """JAX's name for a torch device; RuntimeError where JAX does not see it."""
-    return jax.devices("cpu")[0] if device.type == "cpu" else jax.devices("gpu")[device.index or 0]
+class NTK(NNGP):
+    """The tangent kernel of a dense network of infinite width, trained by gradient descent (Jacot et al. 2018).
+
+    Θ⁰ = K⁰,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l  with K, F and the parameters of `NNGP`, F' the covariance of the
+    activation's derivative. At points that are equal the derivative of a ReLU's F' is infinite, and counts as 0.
+    backend: as of `NNGP`, but torch: a GPU needs one by JAX.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTK.default_bounds()
+    _tangent: ClassVar[bool] = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.backend == "torch":
+            raise ValueError("NTK: backend must be one of auto, fused, native, neural_tangents, got 'torch'")
 
 
-def _to_torch(array: jax.Array, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.array(array)).to(like)
+def _functions(name: str) -> Any:
+    return importlib.import_module(_OF_JAX[name])

@@ -1,4 +1,4 @@
-"""The recursion of an infinitely wide dense network in plain JAX: the native backend of `NNGP`."""
+"""The recursion of an infinitely wide dense network in plain JAX."""
 
 from __future__ import annotations
 
@@ -53,16 +53,51 @@ def erf(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
     return 2 / jnp.pi * jnp.arcsin(2 * c / jnp.sqrt((1 + 2 * v) * (1 + 2 * w)))
 
 
-ACTIVATIONS: dict[str, tuple[Callable[..., jax.Array], Callable[[jax.Array], jax.Array]]] = {
-    "relu": (relu, lambda v: v / 2),
-    "erf": (erf, lambda v: 2 / jnp.pi * jnp.arcsin(2 * v / (1 + 2 * v))),
+@jax.custom_vjp
+def relu_slope(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
+    """E[1(u > 0) 1(u' > 0)] = (π − θ) / 2π."""
+    return _relu_slope_forward(c, v, w)[0]
+
+
+def _relu_slope_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+    _, (s, angle, v, w) = _relu_forward(c, v, w)
+    apart = s > jnp.sqrt(32 * jnp.finfo(s.dtype).eps) * jnp.sqrt(v) * jnp.sqrt(w)
+    angle = jnp.where(apart, angle, jnp.where(c > 0, jnp.pi, 0.0))  # of equal points, exactly
+    return jnp.where((v > 0) & (w > 0), angle, 0.0) / (2 * jnp.pi), (c, s, apart, v, w)
+
+
+def _relu_slope_backward(kept: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    c, s, apart, v, w = kept  # equal points have no derivative; as long as they stay so, nothing changes
+    to_c = jnp.where(apart, g / jnp.where(apart, s, 1.0), 0.0) / (2 * jnp.pi)
+    to_v, to_w = (jnp.where(apart, -to_c * c / jnp.where(apart, 2 * each, 1.0), 0.0) for each in (v, w))
+    return to_c, _summed_to(to_v, v.shape), _summed_to(to_w, w.shape)
+
+
+relu_slope.defvjp(_relu_slope_forward, _relu_slope_backward)
+
+
+def erf_slope(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
+    """E[erf'(u) erf'(u')] = 4/π / √((1 + 2v)(1 + 2v') − 4c²)."""
+    return 4 / jnp.pi / jnp.sqrt((1 + 2 * v) * (1 + 2 * w) - 4 * c * c)
+
+
+Function = Callable[..., jax.Array]
+ACTIVATIONS: dict[str, tuple[Function, Function, Function, Function]] = {
+    "relu": (relu, lambda v: v / 2, relu_slope, lambda v: jnp.full_like(v, 0.5)),
+    "erf": (
+        erf,
+        lambda v: 2 / jnp.pi * jnp.arcsin(2 * v / (1 + 2 * v)),
+        erf_slope,
+        lambda v: 4 / jnp.pi / jnp.sqrt(1 + 4 * v),
+    ),
 }
+"""The covariance of an activation and that of its derivative, of two variables each, then of one and itself."""
 
 
 # ---- the recursion, traced once for each shape
 
 
-def _diagonal(parameters: tuple[jax.Array, jax.Array], x: jax.Array, activation: str) -> list[jax.Array]:
+def _diagonal(parameters: jax.Array, x: jax.Array, activation: str) -> list[jax.Array]:
     """The variance at each layer, (n,) each: K⁰ first."""
     weights, biases = parameters
     variances = [biases[0] + weights[0] * jnp.square(x).mean(axis=1)]
@@ -71,44 +106,58 @@ def _diagonal(parameters: tuple[jax.Array, jax.Array], x: jax.Array, activation:
     return variances
 
 
-def _recursion(
-    parameters: tuple[jax.Array, jax.Array], x: jax.Array, y: jax.Array | None, activation: str
-) -> jax.Array:
-    """K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l)."""
+def _tangent(parameters: jax.Array, x: jax.Array, activation: str) -> jax.Array:
+    """The NTK of each point with itself, (n,)."""
+    variances = _diagonal(parameters, x, activation)
+    tangent = variances[0]
+    for weight, before, after in zip(parameters[0, 1:], variances, variances[1:], strict=False):
+        tangent = after + weight * ACTIVATIONS[activation][3](before) * tangent
+    return tangent
+
+
+def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
+    """K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l);  Θ⁰ = K⁰,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l."""
     traces["gram"] += 1
     weights, biases = parameters
     rows = _diagonal(parameters, x, activation)
     columns = rows if y is None else _diagonal(parameters, y, activation)
     product = jnp.matmul(x, (x if y is None else y).T, precision=jax.lax.Precision.HIGHEST)
     gram = biases[0] + weights[0] * product / x.shape[1]
-    if y is None:
-        gram = jnp.fill_diagonal(gram, rows[0], inplace=False)
+    theta = gram
     for layer in range(1, len(weights)):
-        covariance = ACTIVATIONS[activation][0](gram, rows[layer - 1][:, None], columns[layer - 1][None, :])
+        both = rows[layer - 1][:, None], columns[layer - 1][None, :]
+        value, _, slope, _ = ACTIVATIONS[activation]
+        covariance, likeness = value(gram, *both), slope(gram, *both)
         gram = biases[layer] + weights[layer] * covariance
-    return gram
+        theta = gram + weights[layer] * likeness * theta
+    if y is None:
+        theta = jnp.fill_diagonal(theta, _tangent(parameters, x, activation), inplace=False)
+        gram = jnp.fill_diagonal(gram, rows[-1], inplace=False)
+    return theta if tangent else gram
 
 
-@partial(jax.jit, static_argnames="activation")
-def gram(parameters: Any, x: jax.Array, y: jax.Array | None, activation: str) -> jax.Array:
-    """K(x, y); parameters: (σ_w², σ_b²), (depth + 1,) each."""
-    return _recursion(parameters, x, y, activation)
+@partial(jax.jit, static_argnames=("activation", "tangent"))
+def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
+    """K(x, y), or with `tangent` the NTK; parameters: (2, depth + 1), σ_w² and σ_b²."""
+    return _recursion(parameters, x, y, activation, tangent)
 
 
-@partial(jax.jit, static_argnames="activation")
-def variance(parameters: Any, x: jax.Array, activation: str) -> jax.Array:
+@partial(jax.jit, static_argnames=("activation", "tangent"))
+def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool) -> jax.Array:
     """K(x_i, x_i), (n,)."""
-    return _diagonal(parameters, x, activation)[-1]
+    return _tangent(parameters, x, activation) if tangent else _diagonal(parameters, x, activation)[-1]
 
 
-@partial(jax.jit, static_argnames=("activation", "inputs"))
-def pull(parameters: Any, x: jax.Array, cotangent: jax.Array, activation: str, inputs: bool) -> Any:
+@partial(jax.jit, static_argnames=("activation", "tangent", "inputs"))
+def pull(
+    parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
+) -> Any:
     """Gradients of Σ G_ij K(x, x)_ij: to the parameters and, with `inputs`, to x.
 
     Runs the recursion again inside one compiled vjp, rather than keep every layer's matrix alive between calls.
     """
     if inputs:
-        _, vjp = jax.vjp(lambda p, x: _recursion(p, x, None, activation), parameters, x)
+        _, vjp = jax.vjp(lambda p, x: _recursion(p, x, None, activation, tangent), parameters, x)
     else:
-        _, vjp = jax.vjp(lambda p: _recursion(p, x, None, activation), parameters)
+        _, vjp = jax.vjp(lambda p: _recursion(p, x, None, activation, tangent), parameters)
     return vjp(cotangent)

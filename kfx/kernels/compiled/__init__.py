@@ -1,0 +1,1 @@
+"""Compiled loops and the arithmetic in them that several kernels share."""
