@@ -8,70 +8,35 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfx.kernels import CNNGP, NNGP, Conv2d, Erf, ReLU, Residual, Sequential
+from kfx.kernels import CNNGP, NNGP, Conv2d, ReLU, Residual, Sequential
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from tests.networks import every_engine, networks, relative
-
-
-def by_neural_tangents(layers, x, weight_variance, bias_variance):
-    """The same network in stax: explicit padding, so that strides and even kernels mean the same."""
-    import jax.numpy as jnp
-
-    from kfx.kernels.nngp.by_neural_tangents import stax
-
-    padded = jnp.asarray(x.transpose(0, 2, 3, 1))
-
-    def converted(layers, size, first=False):
-        nonlocal padded
-        for layer in layers:
-            if isinstance(layer, ReLU):
-                yield stax.Relu()
-            elif isinstance(layer, Erf):
-                yield stax.Erf()
-            elif isinstance(layer, Residual):
-                body = stax.serial(*converted(layer.body, size))
-                beside = [*converted([layer.shortcut], size)] if layer.shortcut else [stax.Identity()]
-                yield stax.serial(stax.FanOut(2), stax.parallel(body, *beside), stax.FanInSum())
-                size = layer.shortcut.output_size(size) if layer.shortcut else size
-            else:
-                kernel, stride = ((v, v) if isinstance(v, int) else v for v in (layer.kernel_size, layer.stride))
-                padding = "SAME"
-                if layer.padding != "same" or stride != (1, 1):
-                    # stax pads within its layer only by name; zeros around the images do for the first layer
-                    assert layer.padding in (0, "valid") or first
-                    p = 0 if layer.padding == "valid" else layer.padding
-                    padded, padding = jnp.pad(padded, ((0, 0), (p, p), (p, p), (0, 0))), "VALID"
-                w = np.sqrt(weight_variance * layer.weight_multiplier)
-                yield stax.Conv(1, kernel, stride, padding, W_std=w, b_std=np.sqrt(bias_variance))
-                size = layer.output_size(size)
-            first = False
-
-    network = stax.serial(*converted(layers, x.shape[2:], first=True), stax.Flatten())
-    return np.asarray(network[2](padded, None, "nngp"))
-
+from tests.oracles import convolutional, needs_neural_tangents
 
 not_independent = pytest.mark.filterwarnings("ignore:`FanIn` layers assume independent inputs")
 
 
 @every_engine
+@needs_neural_tangents
 @not_independent
 @given(network=networks(), channels=st.integers(1, 3), seed=st.integers(0, 100))
 @settings(max_examples=10, deadline=None)
 def test_random_architectures_against_neural_tangents(engine, network, channels, seed):
     layers, image = network
     x = np.random.default_rng(seed).normal(size=(4, channels, *image))
-    expected = by_neural_tangents(layers, x, 1.7, 0.3)
+    expected = convolutional(layers, x, 1.7, 0.3)
     assert relative(CNNGP(Sequential(*layers), 1.7, 0.3, engine=engine).gram(x), expected) < 1e-10
 
 
 @every_engine
+@needs_neural_tangents
 @not_independent
 @pytest.mark.parametrize("name", ["simple", "convnet", "convnet_cifar"])  # neural-tangents refuses resnet's sums
 @pytest.mark.parametrize("image", [(8, 8), (9, 12)])
 def test_named_architectures_against_neural_tangents(engine, name, image):
     x = np.random.default_rng(0).normal(size=(5, 1, *image))
     architecture = ARCHITECTURES[name](image, 49.0)
-    expected = by_neural_tangents(architecture.layers, x, 2.79, 7.86)
+    expected = convolutional(architecture.layers, x, 2.79, 7.86)
     assert relative(CNNGP(architecture, 2.79, 7.86, engine=engine).gram(x), expected) < 1e-10
 
 

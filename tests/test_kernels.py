@@ -26,6 +26,7 @@ from kfx.kernels import (
     Sequential,
 )
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from tests.oracles import HAS_NEURAL_TANGENTS
 
 TABLE = (12, 5)
 IMAGES = (7, 2, 6, 5)
@@ -44,7 +45,7 @@ RESIDUAL = Sequential(
 )
 
 DENSE = [
-    *((NNGP, backend) for backend in ("fused", "torch", "native", "neural_tangents")),
+    *((NNGP, backend) for backend in ("fused", "torch", "native", *["neural_tangents"] * HAS_NEURAL_TANGENTS)),
     *((NTK, backend) for backend in ("fused", "native")),
 ]
 

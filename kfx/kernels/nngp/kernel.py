@@ -58,7 +58,7 @@ class NNGP(Kernel):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one a layer; got {np.size(value)}")
         self.depth, self.activation, self.backend = depth, activation, backend
         if backend in _OF_JAX:
-            _functions(backend)  # fails here where it does not import
+            functions(backend)  # fails here where it does not import
 
     def backend_on(self, device: torch.device) -> str:
         if self.backend != "auto":
@@ -78,7 +78,7 @@ class NNGP(Kernel):
         if chosen in _OF_JAX:
             from kfx.kernels.nngp.by_jax import JaxNetwork
 
-            return JaxNetwork(_functions(chosen), self.activation, self._tangent, weights, biases)
+            return JaxNetwork(functions(chosen), self.activation, self._tangent, weights, biases)
         if chosen == "fused" and (x.dtype in _COMPILED or self.backend == "fused"):
             if x.device.type != "cpu" or x.dtype not in _COMPILED:
                 raise ValueError(
@@ -131,5 +131,5 @@ class NTK(NNGP):
             raise ValueError("NTK: backend must be one of auto, fused, native, neural_tangents, got 'torch'")
 
 
-def _functions(name: str) -> Any:
+def functions(name: str) -> Any:
     return importlib.import_module(_OF_JAX[name])
