@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test faults smoke lint format docs bench clean
+PLAIN := dist/plain
+PLAIN_TESTS := $(patsubst %,tests/test_%.py,reference_grams nngp kernels cnngp_engines objectives precision config)
+.PHONY: help install run test faults plain smoke lint format docs bench bench-record clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z_]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kfx needs Python 3.11 or later; set PYTHON=python3.x"; exit 2; }
@@ -45,12 +47,21 @@ docs: $(STAMP)  ## build the pages, with the gallery and the API, into docs/_bui
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-bench: $(STAMP)  ## measure the time of one iteration
-	$(BIN)/python scripts/bench_rho.py
-	$(BIN)/python scripts/bench_parametric.py
-	$(BIN)/python scripts/bench_cnngp.py
-	$(BIN)/python scripts/bench_flows.py
-	$(BIN)/python scripts/bench_neighbour.py
+bench: $(STAMP)  ## measure kfx beside its peers, in one table (some minutes)
+	$(BIN)/python scripts/bench.py
+
+bench-record: $(STAMP)  ## the same, appended to docs/performance.csv
+	$(BIN)/python scripts/bench.py --record
+
+plain: constraints.txt pyproject.toml  ## install the wheel alone with the newest JAX and Hydra, and test its kernels
+	rm -rf $(PLAIN) && mkdir -p $(PLAIN) && cp -r tests $(PLAIN)/tests
+	grep -vE '^(jax|jaxlib|ml_dtypes|hydra-core|omegaconf|neural-tangents)==' constraints.txt > $(PLAIN)/constraints.txt
+	$(PYTHON) -m venv $(PLAIN)/.venv
+	$(PLAIN)/.venv/bin/pip install --quiet --disable-pip-version-check -c $(PLAIN)/constraints.txt \
+	  . hypothesis pytest pytest-timeout pytest-xdist
+	$(PLAIN)/.venv/bin/pip list --disable-pip-version-check | grep -E '^(jax|hydra-core|omegaconf) '
+	! $(PLAIN)/.venv/bin/python -c 'import neural_tangents' 2> /dev/null
+	cd $(PLAIN) && .venv/bin/python -m pytest -n 2 -c ../../pyproject.toml --rootdir . $(PLAIN_TESTS)
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/sg_execution_times.rst

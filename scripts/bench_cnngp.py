@@ -15,6 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -111,16 +114,20 @@ def neural_tangents(architecture: Any, weight: float, bias: float) -> Callable[[
 
 
 def cnn_gp(path: str, weight: float, bias: float) -> Callable[[torch.Tensor], Any]:
-    """ConvNet-GP of a clone of cambridge-mlg/cnn-gp."""
-    sys.path.insert(0, path)
-    from cnn_gp import Conv2d, ReLU, Sequential
-
+    """ConvNet-GP of a clone of cambridge-mlg/cnn-gp: its kernels alone, for its package wants torchvision and h5py."""
+    package = ModuleType("cnn_gp")
+    package.__path__ = [f"{path}/cnn_gp"]
+    sys.modules["cnn_gp"] = package
+    theirs = import_module("cnn_gp.kernels")
     hidden = [
         layer
         for _ in range(7)
-        for layer in (Conv2d(kernel_size=7, padding="same", var_weight=weight * 49, var_bias=bias), ReLU())
+        for layer in (
+            theirs.Conv2d(kernel_size=7, padding="same", var_weight=weight * 49, var_bias=bias),
+            theirs.ReLU(),
+        )
     ]
-    model = Sequential(*hidden, Conv2d(kernel_size=28, padding=0, var_weight=weight, var_bias=bias))
+    model = theirs.Sequential(*hidden, theirs.Conv2d(kernel_size=28, padding=0, var_weight=weight, var_bias=bias))
 
     def gram(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -185,7 +192,9 @@ def main() -> None:
     print()
     architecture = ARCHITECTURES["convnet"]((28, 28), 49.0)
     images = rng.random((100, 28, 28, 1)).astype(np.float32)
-    others = {"neural-tangents, jitted": (neural_tangents(architecture, weight, bias), images)}
+    others = {}
+    if find_spec("neural_tangents"):
+        others["neural-tangents, jitted"] = neural_tangents(architecture, weight, bias), images
     if arguments.cnn_gp:
         others["cnn-gp"] = (cnn_gp(arguments.cnn_gp, weight, bias), torch.as_tensor(images.transpose(0, 3, 1, 2)))
     for name, (gram, x) in others.items():

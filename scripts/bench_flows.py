@@ -105,12 +105,12 @@ def plain_loop(x, y, others, iterations, rng, vectorised):
     return kept
 
 
-def images(arguments, folder):
+def of_images(points, layers, repeats, device, folder):
+    """Seconds of a layer and of its two products; resident bytes at the peak and before."""
     rng = torch.Generator().manual_seed(0)
-    device = torch.device(arguments.device)
-    x = torch.rand(arguments.points, 784, generator=rng) * (torch.rand(arguments.points, 784, generator=rng) < 0.2)
+    x = torch.rand(points, 784, generator=rng) * (torch.rand(points, 784, generator=rng) < 0.2)
     x = (x / x.norm(dim=1, keepdim=True)).to(device)
-    labels = torch.randint(10, (arguments.points,), generator=rng)
+    labels = torch.randint(10, (points,), generator=rng)
     y = torch.eye(10, dtype=torch.float64)[labels].to(device)
     batch, coefficients = x[:600].clone(), torch.randn(600, 784, generator=rng).to(device)
 
@@ -124,39 +124,46 @@ def images(arguments, folder):
     fitted(folder / "warm", RBF(1.0), (x, y, x[:0]), 1, 600, 0.01)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     layer, least = [], []
-    for repeat in range(arguments.repeats):  # interleaved, so that noise falls on both alike
-        layer.append(fitted(folder / f"images-{repeat}", RBF(1.0), (x, y, x[:0]), arguments.layers, 600, 0.01))
+    for repeat in range(repeats):  # interleaved, so that noise falls on both alike
+        layer.append(fitted(folder / f"images-{repeat}", RBF(1.0), (x, y, x[:0]), layers, 600, 0.01))
         start = time.perf_counter()
-        for _ in range(arguments.layers):
+        for _ in range(layers):
             products()
-        least.append((time.perf_counter() - start) / arguments.layers)
+        least.append((time.perf_counter() - start) / layers)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ours, bound = float(np.median(layer)), float(np.median(least))
+    return float(np.median(layer)), float(np.median(least)), peak, before
+
+
+def images(arguments, folder):
+    device = torch.device(arguments.device)
+    ours, bound, peak, before = of_images(arguments.points, arguments.layers, arguments.repeats, device, folder)
     print(f"images, N = {arguments.points}, N_f = 600, float32, {arguments.device}, {arguments.threads} threads:")
     print(f"  a layer {ours:.3f} s, its two products {bound:.3f} s: {ours / bound:.2f}×")
-    data = x.numel() * x.element_size() / 1e9
+    data = arguments.points * 784 * 4 / 1e9
     print(f"  resident memory at its peak {peak / 1e6:.2f} GB, before {before / 1e6:.2f} GB, the images {data:.2f} GB")
 
 
-def spirals(arguments, folder):
+def of_spirals(count, layers, repeats, folder):
+    """Milliseconds of a layer of 120 points, with so many test points beside them: kfx, as printed, vectorised."""
     data = swiss_roll(120, 200, "symmetric", (np.pi / 2, 5 * np.pi / 2))
-    x, y = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train)
-    layers = 200
+    x, y, others = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train), data.x_test[:count]
+    times = {"kfx": [], "printed": [], "vectorised": []}
+    for repeat in range(repeats):  # interleaved
+        place = folder / f"spirals-{count}-{repeat}"
+        times["kfx"].append(fitted(place, RBF(SIGMA), (x, y, torch.as_tensor(others)), layers, None, STEP))
+        for name in ("printed", "vectorised"):
+            rng = np.random.default_rng(repeat)
+            start = time.perf_counter()
+            plain_loop(data.x_train, data.y_train[:, 0], others, layers, rng, name == "vectorised")
+            times[name].append((time.perf_counter() - start) / layers)
+    return {name: 1e3 * float(np.median(t)) for name, t in times.items()}
+
+
+def spirals(arguments, folder):
     print("Swiss roll, N = 120, full batch, ms a layer:")
     print("  test points   kfx, recorded   NumPy, as printed   NumPy, vectorised")
     for count in (0, 200):
-        others = data.x_test[:count]
-        times = {"kfx": [], "printed": [], "vectorised": []}
-        for repeat in range(arguments.repeats):  # interleaved
-            place = folder / f"spirals-{count}-{repeat}"
-            data_of_flow = (x, y, torch.as_tensor(others))
-            times["kfx"].append(fitted(place, RBF(SIGMA), data_of_flow, layers, None, STEP))
-            for name in ("printed", "vectorised"):
-                rng = np.random.default_rng(repeat)
-                start = time.perf_counter()
-                plain_loop(data.x_train, data.y_train[:, 0], others, layers, rng, name == "vectorised")
-                times[name].append((time.perf_counter() - start) / layers)
-        ours, printed, vectorised = (1e3 * float(np.median(t)) for t in times.values())
+        ours, printed, vectorised = of_spirals(count, 200, arguments.repeats, folder).values()
         cells = [f"{t:.2f} ({t / ours:.1f}×)" for t in (printed, vectorised)]
         print(f"  {count:<11d}   {ours:<13.2f}   {cells[0]:<17}   {cells[1]}")
 

@@ -86,6 +86,25 @@ def kfx_loop(x, y, batch_size, iterations, streams, directory):
     return Parts(record, 1, iterations).fit(kernel, optimizer, data, streams)
 
 
+def measured(size, iterations, repeats, folder):
+    """Milliseconds of an iteration of kfx, of the plain loop as printed and by index; data drawn alike."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(POINTS, FEATURES))
+    y = np.sin(x).sum(axis=1) + 0.1 * rng.normal(size=POINTS)
+    times: dict[str, list[float]] = {"kfx": [], "printed": [], "index": []}
+    for repeat in range(repeats):  # interleaved, so that noise falls on all alike
+        marks = [time.perf_counter()]
+        fitted = kfx_loop(x, y, size, iterations, Streams(repeat), folder / f"{size}-{repeat}")
+        marks.append(time.perf_counter())
+        for as_printed in (True, False):
+            sigma = plain_loop(x, y, size, iterations, np.random.default_rng(repeat), as_printed)
+            assert abs(fitted.parameters["sigma"] - sigma) < 0.2 * SIGMA, "not the same method"
+            marks.append(time.perf_counter())
+        for name, seconds in zip(times, np.diff(marks), strict=True):
+            times[name].append(1e3 * seconds / iterations)
+    return {name: float(np.median(each)) for name, each in times.items()}
+
+
 def microseconds_a_row(directory, rows=5000):
     """Time to write one trace row."""
     record = Record(directory)
@@ -107,26 +126,12 @@ def main() -> None:
     threadpool_limits(arguments.threads)
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as a run does; it serves both loops
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(POINTS, FEATURES))
-    y = np.sin(x).sum(axis=1) + 0.1 * rng.normal(size=POINTS)
     print(f"median of {arguments.repeats}, {arguments.threads} threads; ms an iteration, and ratio to kfx")
     print(f"{'N_f':>6}  {'kfx, recorded':>14}  {'NumPy, as printed':>20}  {'NumPy, by index':>20}")
     with tempfile.TemporaryDirectory() as folder:
         for size in arguments.sizes:
             iterations = max(arguments.iterations * 100**2 // size**2, 10)
-            times: dict[str, list[float]] = {"kfx": [], "printed": [], "index": []}
-            for repeat in range(arguments.repeats):  # interleaved, so that noise falls on all alike
-                marks = [time.perf_counter()]
-                fitted = kfx_loop(x, y, size, iterations, Streams(repeat), Path(folder) / f"{size}-{repeat}")
-                marks.append(time.perf_counter())
-                for as_printed in (True, False):
-                    sigma = plain_loop(x, y, size, iterations, np.random.default_rng(repeat), as_printed)
-                    assert abs(fitted.parameters["sigma"] - sigma) < 0.2 * SIGMA, "not the same method"
-                    marks.append(time.perf_counter())
-                for name, seconds in zip(times, np.diff(marks), strict=True):
-                    times[name].append(1e3 * seconds / iterations)
-            ours, printed, index = (float(np.median(each)) for each in times.values())
+            ours, printed, index = measured(size, iterations, arguments.repeats, Path(folder)).values()
             cells = [f"{value:>12.3f} ({value / ours:.2f}×)" for value in (printed, index)]
             print(f"{size:>6}  {ours:>14.3f}  {'  '.join(cells)}")
         rows = [microseconds_a_row(Path(folder) / f"rows-{repeat}") for repeat in range(arguments.repeats)]

@@ -43,6 +43,28 @@ def one_factor(gram, y, n_c, regularization):
     return rho(gram, y, n_c, regularization)
 
 
+WAYS = {"one factor (kfx)": one_factor, "two factors": with_two_factors, "inverses": with_inverses}
+
+
+def measured(n, repeats):
+    """Milliseconds of each way."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(n, 20)), rng.normal(size=(n, 10))
+    gram = RBF(4.0).gram(x)
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    values = {}
+    for _ in range(repeats):  # interleaved, so that noise falls on all alike
+        for name, way in WAYS.items():
+            start = time.perf_counter()
+            values[name] = way(gram, y, n // 2, 1e-4)
+            times[name].append(1e3 * (time.perf_counter() - start))
+    reference, cotangent = values["one factor (kfx)"]
+    for value, other in values.values():
+        assert np.isclose(value, reference, rtol=1e-8)
+        assert np.allclose(other, cotangent, rtol=1e-6, atol=1e-8 * np.abs(cotangent).max())
+    return {name: float(np.median(t)) for name, t in times.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 600])
@@ -52,25 +74,10 @@ def main() -> None:
     arguments = parser.parse_args()
     threadpool_limits(arguments.threads)
     torch.set_num_threads(arguments.threads)
-    rng = np.random.default_rng(0)
-    ways = {"one factor (kfx)": one_factor, "two factors": with_two_factors, "inverses": with_inverses}
     print(f"median of {arguments.repeats}, {torch.get_num_threads()} threads; ms a call and ratio to kfx")
-    print(f"{'N_f':>6}  " + "  ".join(f"{name:>22}" for name in ways))
+    print(f"{'N_f':>6}  " + "  ".join(f"{name:>22}" for name in WAYS))
     for n in arguments.sizes:
-        x, y = rng.normal(size=(n, 20)), rng.normal(size=(n, 10))
-        gram = RBF(4.0).gram(x)
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        values = {}
-        for _ in range(arguments.repeats):  # interleaved, so that noise falls on all alike
-            for name, way in ways.items():
-                start = time.perf_counter()
-                values[name] = way(gram, y, n // 2, 1e-4)
-                times[name].append(1e3 * (time.perf_counter() - start))
-        reference, cotangent = values["one factor (kfx)"]
-        for value, other in values.values():
-            assert np.isclose(value, reference, rtol=1e-8)
-            assert np.allclose(other, cotangent, rtol=1e-6, atol=1e-8 * np.abs(cotangent).max())
-        medians = {name: float(np.median(t)) for name, t in times.items()}
+        medians = measured(n, arguments.repeats)
         base = medians["one factor (kfx)"]
         print(f"{n:>6}  " + "  ".join(f"{m:>13.2f} ({m / base:>5.1f}×)" for m in medians.values()))
 
