@@ -47,7 +47,7 @@ def nngp(arguments: argparse.Namespace) -> Iterator[Row]:
 
     for features in (64, 784):
         for dtype in (np.float32, np.float64):
-            for work, kfx, peer, least in bench_nngp.measured(600, features, dtype, 7):
+            for work, kfx, peer, least in bench_nngp.measured(600, features, dtype, 5):
                 what = f"dense NNGP, N = 600, {features} features, {dtype.__name__}: {work}"
                 if work == "conversion":
                     yield Row(what, 1e3 * kfx, "the bare jitted call", 1e3 * peer)

@@ -13,7 +13,11 @@ from kfx.kernels.cnngp.architectures import ARCHITECTURES
 REFERENCE = Path(__file__).with_name("neural_tangents.npz")
 
 try:
+    import jax
+
     from kfx.kernels.nngp.by_neural_tangents import stax
+
+    jax.config.update("jax_enable_x64", True)
 except (ImportError, AttributeError):  # not installed, or JAX is later than it knows
     stax = None
 
@@ -100,7 +104,4 @@ def computed():
 
 
 if __name__ == "__main__":  # python -m tests.oracles, with kfx[neural-tangents]
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
     np.savez_compressed(REFERENCE, **computed())

@@ -92,7 +92,8 @@ def test_two_workers_one_of_which_is_killed(tmp_path, expected):
         np.testing.assert_allclose(found, other, rtol=1e-12)
     assert all(path.stat().st_ino == number for path, number in before.items())
     assert count <= len(calls(tmp_path)) <= count + CALLS
-    assert len({line.split()[0] for line in calls(tmp_path)}) == 3
+    # the one that takes the dead one's place may come too late to find work left
+    assert len({line.split()[0] for line in calls(tmp_path)}) in (2, 3)
 
 
 def free_port():

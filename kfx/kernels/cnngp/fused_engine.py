@@ -133,9 +133,15 @@ def _flat(x: torch.Tensor) -> np.ndarray:
 
 def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:
     """Tiles of up to 64 × 64, in which the images' own maps cost little beside the pairs'; but enough of them, and
-    those on the diagonal, which are half the work, last, so that all cores end together."""
+    those on the diagonal, which are half the work, last, so that all cores end together. Of a triangle what is left
+    over beside sixteens are the first rows, where it costs no lanes: among the columns it would cost most of them."""
     side = min(max(16 * (max(n, m or 0) // 80), 32), 64)
-    return sorted(tiles(n, m, side), key=lambda tile: tile[0] == tile[1])
+    if m is not None:
+        return list(tiles(n, m, side))
+    first = n % maps.LANES
+    strips = ([slice(0, first)] if first else []) + [slice(k, min(k + side, n)) for k in range(first, n, side)]
+    pairs = [(rows, columns) for i, rows in enumerate(strips) for columns in strips[i:]]
+    return sorted(pairs, key=lambda tile: tile[0] == tile[1])
 
 
 # ---- the program as tables of numbers

@@ -53,16 +53,16 @@ class FusedNetwork:
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
         """Gradients of Σ G_ij K_ij(x, x), of which `gram` was called before, to weights, biases and x."""
         points, arguments = _rows(x), self._arguments(_rows(x))
-        both = (cotangent + cotangent.mT).contiguous().numpy()
+        given = cotangent.contiguous().numpy()
         own = cotangent.diagonal().contiguous().numpy()
         squares = loops.mean_squares(points)
         r, q = self._scales(squares)
-        to_products = np.zeros_like(both) if inputs else both[:0]
+        to_products = np.empty_like(given) if inputs else given[:0]
 
         def compute(at: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
             top, product = at
             gradient, to_v = np.zeros((2, len(self.weights))), np.zeros_like(r)
-            loops.pull(product, both, top, r, q, *arguments, *gradient, to_v, to_products)
+            loops.pull(product, given, top, r, q, *arguments, *gradient, to_v, to_products)
             return gradient, to_v
 
         total, to_v = np.zeros((2, len(self.weights))), np.zeros_like(r)
@@ -102,5 +102,5 @@ def _rows(x: torch.Tensor) -> np.ndarray:
 
 def _strips(n: int, m: int, features: int, same: bool) -> list[slice]:
     """Rows for one task each, those of a triangle from the longest on; how many threads there are has no part in it."""
-    height = n if n * m * (features + 100) < _ALONE else max(min(n // 12, _ENTRIES // max(m, 1)), _LEAST)
+    height = n if n * m * (features + 100) < _ALONE else max(min(n // 8, _ENTRIES // max(m, 1)), _LEAST)
     return [slice(top, min(top + height, n)) for top in range(0, n, max(height, 1))]

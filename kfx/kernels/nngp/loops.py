@@ -27,7 +27,7 @@ from kfx.kernels.compiled.activations import (
 from kfx.kernels.compiled.compilation import entry, inner, summing, summing_entry
 
 RELU, ERF = range(2)
-_BLOCK = 256  # entries of a row that go through all layers before the next: what they need stays in the first cache
+_BLOCK = 512  # entries of a row that go through all layers before the next: what they need stays in the first cache
 _SQUARE = 32  # rows and columns of what is transposed at once
 
 
@@ -234,10 +234,11 @@ def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weigh
     """Pull the cotangent of a strip of K(x, x) back, from its mean products: each block computed again with every
     layer kept, and walked back.
 
-    cotangent: of both triangles together, (n, n). to_v: (depth, n), added to, as to_weights and to_biases. to_products:
+    cotangent: (n, n), symmetric. to_v: (depth, n), added to, as to_weights and to_biases. to_products:
     (n, n), both triangles of the strip filled in; of length 0 when it is not wanted.
     """
     depth, n = len(weights) - 1, len(cotangent)
+    two = like(weights[0], 2.0)  # an entry above the diagonal stands for that below it, too
     c, t = np.empty((depth + 1, _BLOCK), product.dtype), np.empty((depth + 1, _BLOCK), product.dtype)
     g, gt = np.empty(_BLOCK, product.dtype), np.empty(_BLOCK, product.dtype)
     for i in range(top, top + len(product)):
@@ -266,9 +267,9 @@ def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weigh
             here, there = g[:m], gt[:m]
             if tangent:
                 here[:] = 0
-                there[:] = cotangent[i, start:end]
+                there[:] = two * cotangent[i, start:end]
             else:
-                here[:] = cotangent[i, start:end]
+                here[:] = two * cotangent[i, start:end]
             for layer in range(depth - 1, -1, -1):
                 a, b = r[layer, i], q[layer, i]
                 d, e = r[layer, start:end], q[layer, start:end]
