@@ -510,9 +510,16 @@ def evaluated(folder):
         ["evaluation=k_fold", "dataset.n_test=0", "dataset.n_train=450"],
         ["kernel=rbf", "optimizer=flow_euler", "kernel.sigma=2", "evaluation.n_interpolation=null"],
         ["kernel=network_features", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
-        ["kernel=conv_dkm", "objective=elbo", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
+        [
+            "kernel=conv_dkm",
+            "kernel.architecture=small",
+            "kernel.inducing=[8,8,16]",
+            "objective=elbo",
+            "evaluation.n_interpolation=null",
+            "evaluation.train_error=true",
+        ],
         ["kernel.starts=2", "kernel.start_from=worst", "evaluation.random_kernels=1", "evaluation.repeats=2"],
-    ],
+    ],  # fmt: skip
     ids=[
         "all points",
         "heads",
