@@ -491,6 +491,7 @@ RUN = [
     "kernel=cnngp", "dataset.n_train=400", "dataset.n_test=60", "dataset=digits", "optimizer.iterations=2",
     "sampler.batch_size=40", "figures=false", "device.precision_check=off", "evaluation.batches=1",
 ]  # fmt: skip
+DEEP = ["kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[8,8,16]", "objective=elbo"]
 
 
 def evaluated(folder):
@@ -510,16 +511,9 @@ def evaluated(folder):
         ["evaluation=k_fold", "dataset.n_test=0", "dataset.n_train=450"],
         ["kernel=rbf", "optimizer=flow_euler", "kernel.sigma=2", "evaluation.n_interpolation=null"],
         ["kernel=network_features", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
-        [
-            "kernel=conv_dkm",
-            "kernel.architecture=small",
-            "kernel.inducing=[8,8,16]",
-            "objective=elbo",
-            "evaluation.n_interpolation=null",
-            "evaluation.train_error=true",
-        ],
+        [*DEEP, "evaluation.n_interpolation=null", "evaluation.train_error=true"],
         ["kernel.starts=2", "kernel.start_from=worst", "evaluation.random_kernels=1", "evaluation.repeats=2"],
-    ],  # fmt: skip
+    ],
     ids=[
         "all points",
         "heads",
