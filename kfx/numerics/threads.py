@@ -53,6 +53,8 @@ def use(count: int, engine: int | None = None) -> None:
     NumPy's and SciPy's pools are left one thread each: they and torch's would hold each other up.
     """
     global _engine
+    import scipy.linalg  # noqa: F401  # compiled loops take its BLAS, whose pool can be limited once it is there
+
     torch.set_num_threads(count)
     threadpool_limits(1, user_api="blas")
     _engine = engine or count
@@ -106,9 +108,7 @@ def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]
             yield item, future.result()
             begun.extend((item, pool.submit(work, item)) for item in islice(left, 1))
     finally:
-        for _, future in begun:
-            future.cancel()
-        wait([future for _, future in begun])
+        wait([future for _, future in begun if not future.cancel()])  # what runs reads and writes the caller's arrays
 
 
 def _help(work: Callable[[T], R], begun: deque[tuple[T, Future[R]]]) -> None:
@@ -117,8 +117,12 @@ def _help(work: Callable[[T], R], begun: deque[tuple[T, Future[R]]]) -> None:
         if begun[0][1].done():
             return
         if future.cancel():
-            begun[k] = item, Future()
-            begun[k][1].set_result(work(item))
+            own: Future[R] = Future()
+            begun[k] = item, own
+            try:
+                own.set_result(work(item))
+            except Exception as error:  # raised when its turn comes, as a thread's would be
+                own.set_exception(error)
 
 
 @lru_cache(maxsize=1)
