@@ -209,6 +209,15 @@ def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
 
 
 @every_kernel
+def test_a_cotangent_of_another_size_is_refused(kernel, shape):
+    n = shape[0]
+    _, pull = kernel.pullback(points(shape))
+    for wrong in ((n + 9, n + 9), (n - 2, n - 2), (n, 1)):
+        with pytest.raises(ValueError, match=rf"the cotangent must be \({n}, {n}\)"):
+            pull(np.ones(wrong))
+
+
+@every_kernel
 def test_parameters_round_trip(kernel, shape):
     vector = kernel.flat * 1.5
     moved = kernel.with_flat(vector)

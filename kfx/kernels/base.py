@@ -130,6 +130,8 @@ class Kernel(Parameters, abc.ABC):
 
         def pull_back(cotangent: Array, inputs: bool = False) -> Any:
             given = as_tensor(cotangent)
+            if given.shape != gram.shape:
+                raise ValueError(f"the cotangent must be {tuple(gram.shape)}, as K(x, x), got {tuple(given.shape)}")
             given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
             with self._within_numbers():
                 by_name, to_inputs = pull(given, inputs)

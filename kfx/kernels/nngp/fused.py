@@ -20,11 +20,14 @@ _LEAST, _ENTRIES = 48, 1 << 22  # rows of a task, for whose product fewer are sl
 class FusedNetwork:
     """K and its gradients in x's dtype. The bits of entries and sums do not depend on the number of threads.
 
-    weights, biases: of each layer. tangent: the NTK in place of the NNGP.
+    weights, biases: of each layer. tangent: the NTK in place of the NNGP. keep: the products of the points that `gram`
+    computes, for `pull`.
     """
 
-    def __init__(self, activation: str, tangent: bool, weights: Sequence[float], biases: Sequence[float]) -> None:
-        self.kind, self.tangent = _KINDS[activation], tangent
+    def __init__(
+        self, activation: str, tangent: bool, weights: Sequence[float], biases: Sequence[float], keep: bool
+    ) -> None:
+        self.kind, self.tangent, self.keep = _KINDS[activation], tangent, keep
         self.weights, self.biases = np.asarray(weights), np.asarray(biases)
         self._products: list[tuple[int, np.ndarray]] = []
 
@@ -41,7 +44,8 @@ class FusedNetwork:
             return loops.gram(left, right, *at, *of_rows, *of_columns, *arguments, made)
 
         strips = _strips(len(left), len(right), left.shape[1], y is None)
-        self._products = [(strip.start, product) for strip, product in in_order(compute, strips)]
+        done = ((strip.start, product) for strip, product in in_order(compute, strips))
+        self._products = [each for each in done if self.keep]
         return out
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
@@ -91,7 +95,7 @@ class FusedNetwork:
 def compile_for(dtype: torch.dtype) -> None:
     """Load the compiled loops for float32 or float64; the first time on a machine they are compiled, and kept."""
     x = torch.ones(2, 1, dtype=dtype)
-    network = FusedNetwork("relu", False, [1.0, 1.0], [1.0, 1.0])
+    network = FusedNetwork("relu", False, [1.0, 1.0], [1.0, 1.0], keep=True)
     network.diagonal(x)
     network.pull(x, network.gram(x, None), inputs=True)
 

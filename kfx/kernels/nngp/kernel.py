@@ -71,7 +71,7 @@ class NNGP(Kernel):
 
             compile_for(dtype)
 
-    def _network(self, x: torch.Tensor) -> Backend:
+    def _network(self, x: torch.Tensor, to_pull: bool = False) -> Backend:
         """What computes it for points like x; ValueError where the chosen one does not take them."""
         weights, biases = (np.broadcast_to(v, self.depth + 1).tolist() for v in self._values.values())
         chosen = self.backend_on(x.device)
@@ -83,13 +83,13 @@ class NNGP(Kernel):
             if x.device.type != "cpu" or x.dtype not in _COMPILED:
                 raise ValueError(
                     f"backend=fused takes float32 or float64 on a CPU, and the points are {x.dtype} on {x.device}; "
-                    "use torch or auto"
+                    f"use {'native' if self._tangent else 'torch or auto'}"
                 )
             from kfx.kernels.nngp.fused import FusedNetwork
 
-            return FusedNetwork(self.activation, self._tangent, weights, biases)
+            return FusedNetwork(self.activation, self._tangent, weights, biases, to_pull)
         if self._tangent:
-            raise ValueError(f"NTK: no backend for {x.dtype} on {x.device} but native and neural_tangents; name one")
+            raise ValueError(f"NTK: takes float32 or float64 on a CPU, got {x.dtype} on {x.device}; or backend=native")
         from kfx.kernels.nngp.by_torch import TorchNetwork
 
         return TorchNetwork(self.activation, weights, biases)
@@ -101,7 +101,7 @@ class NNGP(Kernel):
         return self._network(x).diagonal(x)
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        network = self._network(x)
+        network = self._network(x, to_pull=True)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
             gradient, to_x = network.pull(x, cotangent.to(x.dtype), inputs)
