@@ -12,6 +12,7 @@ from kfx.flows.layers import EulerLayer, StepRule, at_points, moved_by, norms_of
 from kfx.flows.vector_field import Field
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
+from kfx.numerics.arrays import as_tensor, numpy_if_small
 from kfx.optimizers.gradient import Rule
 from kfx.optimizers.loop import Task
 from kfx.optimizers.loss import Evaluation
@@ -39,7 +40,7 @@ class EulerFlow(Flow):
         if len(index) == len(x):
             step = self._bounded(at.x_f, own_speeds, number)
             moved, speeds = torch.empty_like(x), own_speeds
-            moved[index] = at.x_f + step * own
+            numpy_if_small(moved)[numpy_if_small(index)] = numpy_if_small(at.x_f + step * own)
         elif self.over == "all":
             everywhere = at_points(field, x)
             everywhere[index] = own
@@ -49,10 +50,10 @@ class EulerFlow(Flow):
         else:
             step = self._bounded(at.x_f, own_speeds, number)
             moved, speeds = moved_by(field, x, step)
-            moved[index], speeds[index] = at.x_f + step * own, own_speeds
+            moved[index], speeds[index] = at.x_f + step * own, as_tensor(own_speeds)
         return Move(self.layer(field, step, number), moved, step * float(speeds.max()), {self.pace: step})
 
-    def _bounded(self, x: torch.Tensor, speeds: torch.Tensor, number: int) -> float:
+    def _bounded(self, x: torch.Tensor, speeds: Any, number: int) -> float:
         step = self.rule.step(x, speeds, number)
         if math.isinf(step) and not bool(((speeds > 0) & (norms_of(x) > 0)).any()):
             raise NumericalError(Event.FIELD_VANISHED, "no point that bounds the step would move")

@@ -16,7 +16,7 @@ from kfx.flows.layer_file import HEADER, LayerFile, read_layers
 from kfx.flows.layers import EulerLayer, RungeKuttaLayer, checked, crossings
 from kfx.flows.vector_field import Interpolation, Velocity
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import digests
+from kfx.numerics.arrays import digests, rows_of
 from kfx.numerics.incidents import collect
 from kfx.optimizers.loop import Optimizer, Question, Row, Task
 from kfx.optimizers.loss import Evaluation, Loss
@@ -151,8 +151,8 @@ class Flow(Optimizer):
         return left
 
     def ask(self, iteration: int, batch: Batch) -> Question:
-        index = self.pool[torch.as_tensor(batch.indices, device=self.x.device)]
-        x_f, y_f, kernel = self.x[index], self.task.y[index], self.look_ahead(self.kernel)
+        index = rows_of(self.pool, batch.indices)
+        x_f, y_f, kernel = rows_of(self.x, index), rows_of(self.task.y, index), self.look_ahead(self.kernel)
         self.at = LayerBatch(iteration, batch, index, x_f, y_f, kernel)
         return Question(kernel.flat, kernel=kernel, points=x_f, targets=y_f)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from kfx.flows.vector_field import Field, Velocity
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import are_finite, as_kind, as_tensor, extremes, numpy_if_small
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
@@ -33,7 +35,7 @@ class StepRule:
     size: float = 0.01
     decay_after: int | None = None
 
-    def step(self, x: torch.Tensor, speeds: torch.Tensor, layer: int) -> float:
+    def step(self, x: torch.Tensor, speeds: Any, layer: int) -> float:
         """ε for these points, whose velocities have the norms `speeds`, in layer n = `layer` + 1; infinite where no
         point moves."""
         size, n = self.size, layer + 1
@@ -44,8 +46,11 @@ class StepRule:
         if self.rule == "absolute":
             largest = float(speeds.max())
             return size / largest if largest > 0 else math.inf
-        norms = norms_of(x)
-        return size * float((norms / speeds).masked_fill_(norms == 0, math.inf).min())
+        norms = as_kind(norms_of(x), speeds)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = norms / speeds
+        ratios[norms == 0] = math.inf
+        return size * float(ratios.min())
 
 
 # ---- layers: what a flow leaves behind for points that come later
@@ -122,13 +127,14 @@ def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, 
     for start in range(0, len(x), _BLOCK):
         block, velocity = x[start : start + _BLOCK], field(x[start : start + _BLOCK])
         torch.add(block, velocity, alpha=step, out=result[start : start + _BLOCK])
-        norms.append(norms_of(velocity))
+        norms.append(as_tensor(norms_of(velocity)))
     return result, torch.cat(norms)
 
 
-def norms_of(vectors: torch.Tensor) -> torch.Tensor:
-    """(n,): Euclidean norms."""
-    return vectors.reshape(len(vectors), -1).norm(dim=1)
+def norms_of(vectors: torch.Tensor) -> Any:
+    """(n,): Euclidean norms; in NumPy of a few vectors."""
+    rows = numpy_if_small(vectors.reshape(len(vectors), -1))
+    return np.sqrt(np.einsum("ij,ij->i", rows, rows)) if isinstance(rows, np.ndarray) else rows.norm(dim=1)
 
 
 def at_points(field: Field, x: torch.Tensor) -> torch.Tensor:
@@ -140,12 +146,12 @@ def checked(positions: torch.Tensor, kernel: Kernel) -> torch.Tensor:
     """The positions, if a Gram matrix can be had there; NumericalError (overshot) if not."""
     if not len(positions):
         return positions
-    largest = max(map(abs, map(float, torch.aminmax(positions))))
+    largest = max(map(abs, map(float, extremes(numpy_if_small(positions)))))
     if not math.isfinite(largest):
         raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
     # The squared distance of two points is at most this; and the diagonal bounds all other entries.
     farthest = 4 * largest * largest * positions[0].numel()
-    if farthest > torch.finfo(positions.dtype).max or not bool(kernel.diagonal(positions).isfinite().all()):
+    if farthest > torch.finfo(positions.dtype).max or not are_finite(kernel.diagonal(positions)):
         raise NumericalError(Event.OVERSHOT, "a step led to positions too far out to be evaluated")
     return positions
 

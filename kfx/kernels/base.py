@@ -16,12 +16,14 @@ import torch
 from kfx.kernels.parameters import Bounds, Parameters
 from kfx.kernels.prediction import Prediction
 from kfx.numerics.arrays import Array, Vector, as_kind, as_tensor, in_kind
+from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
-Pull = Callable[[torch.Tensor, bool], tuple[Mapping[str, Any], torch.Tensor | None]]
+Pull = Callable[[Any, bool], tuple[Mapping[str, Any], torch.Tensor | None]]
 """`pull(G, inputs)`: the gradients of Σ_ij G_ij Θ_ij by parameter name, floats or arrays, and to the points, in x's
-shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device."""
+shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device; it
+is a tensor, or `OuterProducts` where the kernel `takes_outer_products`."""
 
 
 class Kernel(Parameters, abc.ABC):
@@ -34,6 +36,9 @@ class Kernel(Parameters, abc.ABC):
     `_diagonal` and `_pullback`; or, for a formula that autograd is to differentiate, is a `Formula`. A parameter is a
     float, or an array when it has one entry a layer.
     """
+
+    takes_outer_products: ClassVar[bool] = False
+    """Whether its pullback takes a cotangent as the vectors that it is made of."""
 
     def backend_on(self, device: torch.device) -> str:
         """What computes it there; recorded with each run."""
@@ -110,7 +115,7 @@ class Kernel(Parameters, abc.ABC):
         with self._within_numbers():
             gram = self._gram(points, others)
             if others is None:
-                gram.diagonal().copy_(self._diagonal(points))
+                self._fill_diagonal(gram, points)
         return in_kind(gram, x)
 
     def diagonal(self, x: Array) -> Any:
@@ -126,19 +131,26 @@ class Kernel(Parameters, abc.ABC):
         points = _points(x)
         with self._within_numbers():
             gram, pull = self._pullback(points)
-            gram.diagonal().copy_(self._diagonal(points))
+            self._fill_diagonal(gram, points)
 
-        def pull_back(cotangent: Array, inputs: bool = False) -> Any:
-            given = as_tensor(cotangent)
+        def pull_back(cotangent: Array | OuterProducts, inputs: bool = False) -> Any:
+            given: Any = cotangent
+            if isinstance(given, OuterProducts) and not self.takes_outer_products:
+                given = given.dense()
             if given.shape != gram.shape:
                 raise ValueError(f"the cotangent must be {tuple(gram.shape)}, as K(x, x), got {tuple(given.shape)}")
-            given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
+            if not isinstance(given, OuterProducts):
+                given = as_tensor(given)
+                given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
             with self._within_numbers():
                 by_name, to_inputs = pull(given, inputs)
             flat: Vector = self._flatten(by_name)
             return flat if to_inputs is None else (flat, in_kind(to_inputs.to(points.dtype), x))
 
         return in_kind(gram, x), pull_back
+
+    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
+        gram.diagonal().copy_(self._diagonal(x))
 
     @contextmanager
     def _within_numbers(self) -> Iterator[None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,73 +14,109 @@ import torch
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds
-from kfx.numerics.arrays import by_one_thread
+from kfx.numerics.arrays import Array, as_kind, as_tensor, by_one_thread, diagonal, in_kind, is_small, numpy_if_small
+from kfx.numerics.outer_products import OuterProducts, with_ones
 
 
 class Stationary(Kernel):
-    """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once a call."""
+    """K(x, x') = κ(r²). A subclass gives κ and its derivatives, for matrices in torch and small ones in NumPy alike;
+    distances are computed once a call."""
+
+    takes_outer_products = True
 
     @abc.abstractmethod
-    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+    def _profile(self, r2: Any) -> Any:
         """κ(r²)."""
 
     @abc.abstractmethod
-    def _pull(
-        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
-    ) -> tuple[dict[str, float], torch.Tensor | None]:
-        """From the cotangent of κ(r²) = gram, which is known, to the gradients to each parameter and, where they are
-        wanted, the cotangent of r²."""
+    def _slope(self, r2: Any, gram: Any) -> Any:
+        """∂κ/∂(r²), with κ(r²) = gram known."""
+
+    @abc.abstractmethod
+    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+        """`inner` of ∂κ/∂(parameter) for each of them: the sum of its entries, weighted by a cotangent."""
 
     @staticmethod
-    def _squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+    def _squared_distances(x: Array, y: Array | None) -> Any:
         return squared_distances(x, y)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return self._profile(self._squared_distances(x, y))
+        if is_small(x) and (y is None or is_small(y)):
+            return as_tensor(self._profile(self._squared_distances(x.numpy(), None if y is None else y.numpy())))
+        gram: torch.Tensor = self._profile(self._squared_distances(x, y))
+        return gram
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_full((1,), self._variance()).expand(len(x))
+
+    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
+        diagonal(numpy_if_small(gram))[:] = self._variance()
 
     def _variance(self) -> float:
         """κ(0)."""
         return 1.0
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        r2 = self._squared_distances(x, None)
+        points = numpy_if_small(x)
+        r2 = self._squared_distances(points, None)
         gram = self._profile(r2)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-            by_name, weights = self._pull(cotangent, r2, gram, inputs)
-            if weights is None:
+            given = cotangent if isinstance(cotangent, OuterProducts) else numpy_if_small(cotangent)
+            inner = given.inner if isinstance(given, OuterProducts) else partial(_inner, given)
+            by_name = self._gradients(inner, r2, gram)
+            if not inputs:
                 return by_name, None
-            # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles.
-            points = x.reshape(len(x), -1).to(weights)
-            gradient = 4 * (weights.sum(dim=1, keepdim=True) * points - weights @ points)
-            return by_name, gradient.reshape(x.shape)
+            # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles. None for a point with itself.
+            slope, flat = self._slope(r2, gram), points.reshape(len(x), -1)
+            diagonal(slope)[:] = 0.0
+            if isinstance(given, OuterProducts):
+                flat = as_kind(flat, given.vectors)
+                moved = given.product(slope, with_ones(flat))
+                sums, moved = moved[:, :1], moved[:, 1:]
+            else:
+                weights = given * slope
+                flat = as_kind(flat, weights)
+                sums, moved = weights.sum(axis=1, keepdims=True), weights @ flat
+            return by_name, as_tensor(4 * (sums * flat - moved)).reshape(x.shape)
 
-        return gram, pull
+        return as_tensor(gram), pull
 
 
-def _inner(a: torch.Tensor, b: torch.Tensor) -> float:
+def _inner(a: Any, b: Any) -> float:
     """Σ_ij a_ij b_ij."""
-    return float(torch.dot(a.reshape(-1), b.reshape(-1).to(a.dtype)))
+    if isinstance(a, np.ndarray):
+        return float(np.vdot(a, b))
+    common = torch.promote_types(a.dtype, b.dtype)
+    return float(torch.dot(a.reshape(-1).to(common), b.reshape(-1).to(common)))
 
 
-def _exp_(x: torch.Tensor) -> torch.Tensor:
+def _exp_(x: Any) -> Any:
     """exp(x), in place."""
-    if not by_one_thread(x):
+    if isinstance(x, torch.Tensor) and not by_one_thread(x):
         return x.exp_()
-    array = x.numpy()
+    array = x.numpy() if isinstance(x, torch.Tensor) else x
     np.exp(array, out=array)
     return x
 
 
-def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+def _log(x: Any) -> Any:
+    return np.log(x) if isinstance(x, np.ndarray) else x.log()
+
+
+def squared_distances(x: Array, y: Array | None) -> Any:
     """‖x_i − y_j‖², (len(x), len(y)), by one matrix product; exactly 0 on the diagonal of x against itself."""
-    a = x.reshape(len(x), -1)
+    a: Any = x.reshape(len(x), -1)
     centre = a[:1]  # distances do not change, cancellation shrinks; a mean would cost more
     a = a - centre
     b = a if y is None else y.reshape(len(y), -1) - centre
+    if isinstance(a, np.ndarray):
+        products = a @ b.T
+        norms = products.diagonal() if y is None else np.einsum("ij,ij->i", a, a)
+        r2 = norms[:, None] + (norms if y is None else np.einsum("ij,ij->i", b, b))
+        products *= 2
+        r2 -= products
+        return np.maximum(r2, 0.0, out=r2)
     norms = a.square().sum(dim=1)
     others = norms if y is None else b.square().sum(dim=1)
     r2 = (norms[:, None] + others).addmm_(a, b.mT, alpha=-2.0).clamp_(min=0.0)
@@ -102,15 +139,15 @@ class RBF(Stationary):
     ) -> None:
         super().__init__({"sigma": sigma}, trainable, bounds)
 
-    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+    def _profile(self, r2: Any) -> Any:
         sigma = self._scalar("sigma")
         return _exp_(r2 * (-0.5 / sigma**2))
 
-    def _pull(
-        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
-    ) -> tuple[dict[str, float], torch.Tensor | None]:
-        sigma, weights = self._scalar("sigma"), cotangent * gram
-        return {"sigma": _inner(weights, r2) / sigma**3}, weights * (-0.5 / sigma**2) if distances else None
+    def _slope(self, r2: Any, gram: Any) -> Any:
+        return gram * (-0.5 / self._scalar("sigma") ** 2)
+
+    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+        return {"sigma": inner(gram * r2) / self._scalar("sigma") ** 3}
 
 
 class RationalQuadratic(Stationary):
@@ -133,27 +170,26 @@ class RationalQuadratic(Stationary):
     ) -> None:
         super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
 
-    def _base(self, r2: torch.Tensor) -> torch.Tensor:
+    def _base(self, r2: Any) -> Any:
         return r2 * self._scalar("gamma") + self._scalar("beta") * self._scalar("beta")
 
-    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
-        return self._base(r2).pow(-self._scalar("alpha"))
+    def _profile(self, r2: Any) -> Any:
+        return self._base(r2) ** -self._scalar("alpha")
 
     def _variance(self) -> float:
         return float(self._scalar("beta") ** (-2 * self._scalar("alpha")))
 
-    def _pull(
-        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
-    ) -> tuple[dict[str, float], torch.Tensor | None]:
-        alpha, beta, gamma = (self._scalar(name) for name in ("alpha", "beta", "gamma"))
-        base, weights = self._base(r2), cotangent * gram
-        to_base = (weights / base).mul_(-alpha)
-        by_name = {
-            "alpha": -_inner(weights, base.log()),
-            "beta": 2 * beta * float(to_base.sum()),
-            "gamma": _inner(to_base, r2),
+    def _slope(self, r2: Any, gram: Any) -> Any:
+        return gram / self._base(r2) * (-self._scalar("alpha") * self._scalar("gamma"))
+
+    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+        alpha, beta, base = self._scalar("alpha"), self._scalar("beta"), self._base(r2)
+        to_base = gram / base
+        return {
+            "alpha": -inner(gram * _log(base)),
+            "beta": -2 * alpha * beta * inner(to_base),
+            "gamma": -alpha * inner(to_base * r2),
         }
-        return by_name, to_base * gamma if distances else None
 
 
 class Matern(Stationary):
@@ -178,33 +214,33 @@ class Matern(Stationary):
         self.nu = nu
 
     @staticmethod
-    def _squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+    def _squared_distances(x: Array, y: Array | None) -> Any:
         # By differences: r itself matters here, and the square root would halve the digits of a matrix product's r².
-        a = x.reshape(len(x), -1)
-        b = a if y is None else y.reshape(len(y), -1)
-        return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        a = as_tensor(x).reshape(len(x), -1)
+        b = a if y is None else as_tensor(y).reshape(len(y), -1)
+        return in_kind(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_(), x)
 
-    def _scaled(self, r2: torch.Tensor) -> torch.Tensor:
-        return r2.sqrt() * (math.sqrt(2 * self.nu) / self._scalar("sigma"))
+    def _scaled(self, r2: Any) -> Any:
+        return r2**0.5 * (math.sqrt(2 * self.nu) / self._scalar("sigma"))
 
-    def _profile(self, r2: torch.Tensor) -> torch.Tensor:
+    def _profile(self, r2: Any) -> Any:
         a = self._scaled(r2)
         value = _exp_(-a)
         if self.nu > 0.5:
-            value *= 1 + a if self.nu == 1.5 else 1 + a + a.square() / 3
+            value *= 1 + a if self.nu == 1.5 else 1 + a + a * a / 3
         return value
 
-    def _pull(
-        self, cotangent: torch.Tensor, r2: torch.Tensor, gram: torch.Tensor, distances: bool
-    ) -> tuple[dict[str, float], torch.Tensor | None]:
-        a, sigma = self._scaled(r2), self._scalar("sigma")
+    def _slope(self, r2: Any, gram: Any) -> Any:
+        a = self._scaled(r2)
         factor = {
-            0.5: lambda: torch.where(a > 0, 1 / a, 0.0),  # a cusp at r = 0, where nothing is to be moved
-            1.5: lambda: torch.ones_like(a),
+            0.5: lambda: (a > 0) / (a + (a == 0)),  # 1/a, but 0 at the cusp at r = 0, where nothing is to be moved
+            1.5: lambda: 1.0,
             2.5: lambda: (1 + a) / 3,
         }[self.nu]()
-        to_r2 = factor.mul_(torch.exp(-a)).mul_(-self.nu / sigma**2) * cotangent
-        return {"sigma": _inner(to_r2, r2) * (-2 / sigma)}, to_r2 if distances else None
+        return _exp_(-a) * factor * (-self.nu / self._scalar("sigma") ** 2)
+
+    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+        return {"sigma": inner(self._slope(r2, gram) * r2) * (-2 / self._scalar("sigma"))}
 
 
 class Laplace(Kernel):

@@ -35,6 +35,45 @@ def by_one_thread(x: torch.Tensor) -> bool:
     return x.is_cpu and torch.get_num_threads() == 1
 
 
+_SMALL, _IN_NUMPY = 256, (torch.float64, torch.float32, torch.int64)
+
+
+def is_small(x: torch.Tensor) -> bool:
+    """Whether it has at most 256 rows, on the CPU: a call of torch's then takes longer than its arithmetic, and
+    several times as long as NumPy's."""
+    return x.is_cpu and len(x) <= _SMALL and x.dtype in _IN_NUMPY
+
+
+def numpy_if_small(x: torch.Tensor) -> Any:
+    """The same memory as a NumPy array where that is faster to work on, see `is_small`; else `x`."""
+    return x.numpy() if is_small(x) else x
+
+
+def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
+    """x[indices], a copy."""
+    if x.is_cpu and len(indices) <= _SMALL and x.dtype in _IN_NUMPY:
+        return torch.from_numpy(x.numpy().take(in_numpy(indices), axis=0))
+    return x.index_select(0, torch.as_tensor(indices, device=x.device))
+
+
+def extremes(x: Array, axis: int | None = None) -> tuple[Any, Any]:
+    """The least and the largest entry; NaN where there is one."""
+    if isinstance(x, np.ndarray):
+        return x.min(axis=axis), x.max(axis=axis)
+    low, high = torch.aminmax(x, dim=axis)
+    return low, high
+
+
+def diagonal(matrix: Array) -> Any:
+    """A view of the diagonal, to be read and written."""
+    return np.einsum("ii->i", matrix) if isinstance(matrix, np.ndarray) else matrix.diagonal()
+
+
+def total(x: Array) -> float:
+    """The sum of all entries, in float64."""
+    return float(x.sum(dtype=np.float64) if isinstance(x, np.ndarray) else x.sum(dtype=torch.float64))
+
+
 def in_kind(result: torch.Tensor, asked_with: Any) -> Any:
     """`result` as a tensor if the caller brought one, else as a NumPy array."""
     return result if isinstance(asked_with, torch.Tensor) else result.cpu().numpy()
@@ -57,6 +96,12 @@ def is_finite(vector: Vector) -> bool:
     if isinstance(vector, torch.Tensor):
         return bool(torch.isfinite(vector).all())
     return all(map(math.isfinite, vector.tolist()))  # of a short one faster than NumPy
+
+
+def are_finite(x: torch.Tensor) -> bool:
+    """Whether every entry is a finite number."""
+    few = numpy_if_small(x)
+    return bool((np.isfinite(few) if isinstance(few, np.ndarray) else torch.isfinite(few)).all())
 
 
 def digests(x: torch.Tensor) -> np.ndarray:

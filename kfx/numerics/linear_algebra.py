@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import scipy.linalg
 import torch
 
-from kfx.numerics.arrays import by_one_thread
+from kfx.numerics.arrays import by_one_thread, numpy_if_small
 from kfx.numerics.incidents import report_jitter
 from kfx.outcomes import Event, NumericalError
 
@@ -26,6 +28,13 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
 
     On failure a jitter goes onto the diagonal, see `jitters`; then `NumericalError` (not_positive_definite).
     """
+    small = numpy_if_small(gram)
+    if isinstance(small, np.ndarray):
+        copy = small.astype(np.float64)
+        copy.reshape(-1)[:: len(copy) + 1] += regularization
+        _, info = scipy.linalg.lapack.dpotrf(copy.T, lower=1, clean=1, overwrite_a=1)
+        if info == 0 and math.isfinite(copy[-1, -1]):
+            return torch.from_numpy(copy.T)
     matrix = gram.to(torch.float64, copy=True)
     matrix.diagonal().add_(regularization)
     factor, found = _factored(matrix)
@@ -110,11 +119,15 @@ def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, j
     )
 
 
-def solve_lower(factor: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """L⁻¹ y."""
+def solve_lower(factor: Any, y: Any) -> Any:
+    """L⁻¹ y, both in torch or both in NumPy."""
+    if isinstance(factor, np.ndarray):
+        return scipy.linalg.lapack.dtrtrs(factor, y, lower=1)[0]
     return torch.linalg.solve_triangular(factor, y, upper=False)
 
 
-def solve_upper(factor: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """L⁻ᵀ w for the lower factor L."""
+def solve_upper(factor: Any, w: Any) -> Any:
+    """L⁻ᵀ w for the lower factor L, both in torch or both in NumPy."""
+    if isinstance(factor, np.ndarray):
+        return scipy.linalg.lapack.dtrtrs(factor, w, lower=1, trans=1)[0]
     return torch.linalg.solve_triangular(factor.mT, w, upper=True)

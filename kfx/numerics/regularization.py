@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from kfx.config.choices import SCALES
+from kfx.numerics.arrays import Array, diagonal, numpy_if_small, total
+from kfx.numerics.outer_products import OuterProducts
 
 
 @dataclass(frozen=True)
@@ -39,25 +42,34 @@ class Regularization:
         """What `value` is counted in: the scale of this Gram matrix."""
         if self.scale == "absolute":
             return 1.0
-        trace = float(gram.diagonal().sum(dtype=torch.float64))
-        total = float(gram.sum(dtype=torch.float64)) if self.scale == "centered" else 0.0
-        return self._unit(len(gram), trace, total)
+        matrix = numpy_if_small(gram)
+        return self._unit(len(gram), total(diagonal(matrix)), total(matrix) if self.scale == "centered" else 0.0)
 
-    def of_sums(self, n: int, trace: float, total: float) -> float:
+    def of_sums(self, n: int, trace: float, every: float) -> float:
         """The effective λ for a Gram matrix of n points from tr Θ and 1ᵀΘ1."""
-        return self.value if self.scale == "absolute" else self.value * self._unit(n, trace, total)
+        return self.value if self.scale == "absolute" else self.value * self._unit(n, trace, every)
 
-    def _unit(self, n: int, trace: float, total: float) -> float:
-        return trace / n if self.scale == "mean_diagonal" else max(trace / n - total / n**2, 0.0)
+    def _unit(self, n: int, trace: float, every: float) -> float:
+        return trace / n if self.scale == "mean_diagonal" else max(trace / n - every / n**2, 0.0)
 
-    def pull(self, cotangent: torch.Tensor) -> torch.Tensor:
+    def pull(self, cotangent: Array) -> Any:
         """From the cotangent of A = Θ + λ(Θ)I to that of Θ, in place: G + tr G · ∂λ/∂Θ."""
         if self.scale == "absolute":
             return cotangent
-        n = len(cotangent)
-        slope = self.value * float(cotangent.diagonal().sum()) / n
-        cotangent.diagonal().add_(slope)
-        return cotangent if self.scale == "mean_diagonal" else cotangent.sub_(slope / n)
+        n, own = len(cotangent), diagonal(cotangent)
+        slope = self.value * total(own) / n
+        own += slope
+        if self.scale == "centered":
+            cotangent -= slope / n
+        return cotangent
+
+    def pull_of_outer_products(self, cotangent: OuterProducts) -> OuterProducts:
+        """`pull` of a cotangent that is kept as the vectors that it is made of."""
+        if self.scale == "absolute":
+            return cotangent
+        n = cotangent.shape[0]
+        slope = self.value * cotangent.trace() / n
+        return cotangent.shifted(slope, -slope / n if self.scale == "centered" else 0.0)
 
     def slope(self, cotangent: torch.Tensor, gram: torch.Tensor) -> float:
         """∂/∂value of a function of A = Θ + λI alone, from the cotangent of Θ that `pull` made: tr of A's, in units.

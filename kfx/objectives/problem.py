@@ -31,7 +31,7 @@ Gram = Array | Factored
 """What an objective takes: a Gram matrix, or one whose factors others need as well."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Problem:
     """Θ, (N, N), its first `sample_size` points the sample; Y, (N, outputs), float64; λ.
 
@@ -93,14 +93,17 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
     """The problem, or ValueError with what was expected. A plain number is an absolute λ."""
     factored = gram if isinstance(gram, Factored) else Factored(as_tensor(gram))
     theta = factored.gram
-    targets = as_tensor(y, dtype=torch.float64).to(theta.device)
+    targets = y if isinstance(y, torch.Tensor) and y.dtype == torch.float64 else as_tensor(y, dtype=torch.float64)
+    if targets.device != theta.device:
+        targets = targets.to(theta.device)
     n = len(theta)
     if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
         raise ValueError(
             f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
             f"{tuple(theta.shape)}, targets of {tuple(targets.shape)}, sample_size={sample_size}"
         )
-    return Problem(factored, targets.reshape(n, -1), sample_size, as_regularization(regularization), gram)
+    targets = targets if targets.ndim == 2 else targets.reshape(n, -1)
+    return Problem(factored, targets, sample_size, as_regularization(regularization), gram)
 
 
 class SamplePrediction:

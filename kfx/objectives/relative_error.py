@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from kfx.numerics.arrays import Array
-from kfx.numerics.linear_algebra import solve_lower, solve_upper
+import numpy as np
+
+from kfx.numerics.arrays import Array, as_kind, as_tensor, in_kind, numpy_if_small
+from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
+from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.problem import Gram, pose, ratio
 from kfx.outcomes import Event, NumericalError
@@ -36,7 +39,10 @@ def rho(
     Raises NumericalError where A cannot be factored or Y is zero.
     """
     (value,), result = nested_rho(gram, y, (sample_size,), regularization, cotangent)
-    return value, result
+    if result is None:
+        return value, None
+    dense = as_tensor(result.dense())
+    return value, dense if isinstance(gram, Factored) else in_kind(dense, gram)
 
 
 def nested_rho(
@@ -45,16 +51,17 @@ def nested_rho(
     sample_sizes: Sequence[int],
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
-) -> tuple[list[float], Any]:
-    """ρ of several samples, each a head of the batch, from one factor; the cotangent is that of the first."""
+) -> tuple[list[float], OuterProducts | None]:
+    """ρ of several samples, each a head of the batch, from one factor; the cotangent is that of the first, as the
+    vectors that it is made of."""
     sample_size = sample_sizes[0]
     problem = pose(gram, y, sample_size, regularization)
-    factor = problem.factor
-    w = solve_lower(factor, problem.y)
-    energy = w.square()
+    factor = numpy_if_small(problem.factor)
+    w = solve_lower(factor, as_kind(problem.y, factor))
+    energy = w * w
     if not _LEAST < float(energy.sum()) < 1 / _LEAST:  # its square would leave the numbers; rho knows no scale
-        w = w * 2.0 ** -math.frexp(float(w.abs().max()))[1]
-        energy = w.square()
+        w = w * 2.0 ** -math.frexp(float(abs(w).max()))[1]
+        energy = w * w
     values: list[float] = []
     for size in reversed(sample_sizes):
         sample_energy, lost = float(energy[:size].sum()), float(energy[size:].sum())
@@ -66,6 +73,8 @@ def nested_rho(
         return values, None
     y_hat = solve_upper(factor, w)
     z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
-    result = (y_hat * (-sample_energy / total**2)) @ y_hat.mT
-    result[:sample_size, :sample_size].addmm_(z_hat, z_hat.mT, alpha=1 / total)
-    return values, problem.in_kind(problem.regularization.pull(result))
+    outputs = y_hat.shape[1]
+    vectors = np.zeros((len(w), 2 * outputs)) if isinstance(w, np.ndarray) else w.new_zeros(len(w), 2 * outputs)
+    vectors[:, :outputs], vectors[:sample_size, outputs:] = y_hat, z_hat
+    weights = as_kind([-sample_energy / total**2] * outputs + [1 / total] * outputs, vectors)
+    return values, problem.regularization.pull_of_outer_products(OuterProducts(vectors, weights))

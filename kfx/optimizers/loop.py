@@ -177,6 +177,7 @@ class Optimizer(abc.ABC):
 
     # ---- the loop
 
+    @torch.no_grad()
     def fit(self, kernel: Kernel, data: Data, streams: Streams, record: FitRecord) -> Kernel:
         """The kernel fitted to the data: with new parameters, or composed with the flow that was learned.
 

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import Vector, is_finite
+from kfx.numerics.arrays import Vector, as_tensor, is_finite, numpy_if_small, total
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
+from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import is_ratio, rho
 from kfx.objectives.by_inverse import rho_by_inverse
@@ -22,7 +23,7 @@ from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Evaluation:
     """One evaluation of the objective, good or bad: a row of the trace.
 
@@ -68,6 +69,10 @@ SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
 they are those of whoever first waits for it."""
 
 
+def _dense(cotangent: Any) -> Any:
+    return as_tensor(cotangent.dense()) if isinstance(cotangent, OuterProducts) else cotangent
+
+
 class Loss:
     """objective(Θ(vector)) on a batch of (x, y), with its gradient through the kernel's pullback."""
 
@@ -107,8 +112,13 @@ class Loss:
         spent, self._seconds = self._seconds, dict.fromkeys(SECONDS, 0.0)
         return {name: round(seconds, 6) for name, seconds in spent.items()} if any(spent.values()) else {}
 
-    @torch.no_grad()
-    def _evaluated(
+    def _evaluated(self, *arguments: Any) -> Evaluation:
+        if not torch.is_grad_enabled():  # as in a fit, which says so once
+            return self._evaluate(*arguments)
+        with torch.no_grad():
+            return self._evaluate(*arguments)
+
+    def _evaluate(
         self,
         kernel: Kernel,
         vector: Vector,
@@ -134,6 +144,8 @@ class Loss:
                 effective = regularization.of(gram)
                 factored = Factored(gram)
                 value, relative_error, half, cotangent = self._measured(factored, y, batch, regularization, gradient)
+                if batch.orders:
+                    cotangent = _dense(cotangent)
                 for i, order in enumerate(batch.orders, start=2):  # running means over the samples
                     there = torch.as_tensor(order, device=gram.device)
                     moved = Factored(gram[there][:, there]), y[there]
@@ -144,7 +156,7 @@ class Loss:
                     )
                     if gradient:
                         back = torch.argsort(there)
-                        cotangent += (other[back][:, back] - cotangent) / i
+                        cotangent += (_dense(other)[back][:, back] - cotangent) / i
                 slope, to_points, solved = None, None, time.perf_counter()
                 if pull is not None:
                     slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
@@ -153,7 +165,9 @@ class Loss:
                     self._seconds[name] += seconds
             jitter = incidents.jitter
             finite = slope is None or is_finite(slope)
-            finite = finite and (to_points is None or math.isfinite(float(to_points.sum())))  # one pass for all
+            finite = finite and (
+                to_points is None or math.isfinite(total(numpy_if_small(to_points)))
+            )  # one pass for all
             if not (math.isfinite(value) and finite):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except (NumericalError, OverflowError, ZeroDivisionError) as raised:

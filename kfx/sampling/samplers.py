@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from kfx.config.choices import POINTS
+from kfx.numerics.arrays import rows_of
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Batch:
     """`indices` into the training data; the first `sample_size` of them are the sample.
 
@@ -31,10 +32,9 @@ class Batch:
 
     def of(self, x: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The batch's points, as it views them, and what belongs to them."""
-        index = torch.as_tensor(self.indices, device=x.device)
-        points = x.index_select(0, index)
+        points, *rest = (rows_of(each, self.indices) for each in (x, *others))
         points = points if self.views is None else viewed(points, torch.as_tensor(self.views, device=x.device))
-        return points, *(each.index_select(0, index) for each in others)
+        return points, *rest
 
 
 def viewed(images: torch.Tensor, views: torch.Tensor) -> torch.Tensor:

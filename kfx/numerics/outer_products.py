@@ -1,0 +1,76 @@
+"""A symmetric matrix of low rank, kept as the vectors that it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.numerics.arrays import Array, as_kind, diagonal, total
+
+_FEW = 16  # columns up to which a product goes through the vectors
+
+
+@dataclass(frozen=True, slots=True)
+class OuterProducts:
+    """G = Σ_k s_k u_k u_kᵀ + d I, (n, n), as a cotangent of ρ is: with it most work on G takes one pass over another
+    matrix, and none over G.
+
+    vectors: (n, rank), float64, NumPy or torch. weights: s, (rank,), of the same kind. on_diagonal: d.
+    """
+
+    vectors: Any
+    weights: Any
+    on_diagonal: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.vectors), len(self.vectors)
+
+    def trace(self) -> float:
+        """tr G."""
+        return total(self.vectors * self.vectors * self.weights) + len(self.vectors) * self.on_diagonal
+
+    def inner(self, matrix: Any) -> float:
+        """Σ_ij G_ij M_ij for a symmetric M of the kind of the vectors, in its own precision."""
+        found = total(self.vectors * self.weights * (as_kind(matrix, self.vectors) @ self.vectors))
+        return found + self.on_diagonal * total(diagonal(matrix)) if self.on_diagonal else found
+
+    def product(self, matrix: Any, right: Any) -> Any:
+        """(G ∘ M) R, G ∘ M entry by entry. right: (n, columns)."""
+        rank, other = self.vectors.shape[1], as_kind(matrix, right)
+        if rank * right.shape[1] > _FEW:
+            return (self.dense() * other) @ right
+        found: Any = 0.0
+        for u, scaled in zip(self.vectors.T, (self.vectors * self.weights).T, strict=True):
+            found = found + scaled[:, None] * (other @ (u[:, None] * right))
+        return found + self.on_diagonal * diagonal(matrix)[:, None] * right if self.on_diagonal else found
+
+    def shifted(self, on_diagonal: float, everywhere: float) -> OuterProducts:
+        """G + a I + b 11ᵀ."""
+        vectors, weights = self.vectors, self.weights
+        if everywhere:
+            vectors = with_ones(vectors)
+            weights = _beside(weights[None, :1] * 0 + everywhere, weights[None])[0]
+        return OuterProducts(vectors, weights, self.on_diagonal + on_diagonal)
+
+    def dense(self) -> Any:
+        """G, of the kind of the vectors."""
+        matrix = (self.vectors * self.weights) @ self.vectors.T
+        if self.on_diagonal:
+            diagonal(matrix)[:] += self.on_diagonal
+        return matrix
+
+
+def with_ones(rows: Array) -> Any:
+    """A column of ones, and the rows."""
+    first = rows[:, :1]
+    return _beside(torch.ones_like(first) if isinstance(first, torch.Tensor) else np.ones_like(first), rows)
+
+
+def _beside(left: Array, right: Array) -> Any:
+    if isinstance(left, torch.Tensor):
+        return torch.cat([left, right], dim=1)  # type: ignore[list-item]
+    return np.concatenate([left, right], axis=1)
