@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.core.config_store import ConfigStore
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
@@ -13,6 +14,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read whe
 from kfx.cli import main
 from kfx.config import registry
 from kfx.numerics import threads
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
 
 
 @pytest.fixture(autouse=True)

@@ -142,11 +142,11 @@ def test_a_tile_is_halved_when_memory_runs_out():
         return side
 
     with collect() as incidents:
-        assert cnngp_torch._halving(compute, 20) == 5
+        assert cnngp_torch.halving(compute, 20) == 5
     assert sides == [20, 10, 5]
     assert incidents.events == [Event.TILE_HALVED]
     with pytest.raises(torch.OutOfMemoryError):
-        cnngp_torch._halving(lambda side: compute(6), 1)
+        cnngp_torch.halving(lambda side: compute(6), 1)
 
 
 _PEAK = """

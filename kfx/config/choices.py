@@ -20,7 +20,7 @@ DEEP_KERNELS = ("resnet20", "small")
 """Of deep kernel machines: `kfx.kernels.conv_dkm.architectures`."""
 LIKELIHOODS = ("categorical", "gaussian")
 """Of their outputs: `kfx.kernels.conv_dkm.likelihoods`."""
-ENGINES = ("auto", "fused", "torch")
+ENGINES = ("auto", "fused", "torch", "triton")
 """Of a CNNGP: `kfx.kernels.cnngp.choice`."""
 ACTIVATIONS = ("relu", "erf")
 """Of a dense network of infinite width."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -328,9 +329,14 @@ class CNNGP(_NetworkOption):
     )
     hidden_weight_multiplier: float = positive(1.0, "factor on weight_variance in all layers but the last")
     engine: str = one_of(
-        "auto", *ENGINES, meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference"
+        "auto",
+        *ENGINES,
+        meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; triton: programs "
+        "for a CUDA device, float32",
     )
-    tile_megabytes: float = positive(32.0, "memory of one tile's maps in the torch engine; more helps a GPU")
+    tile_megabytes: float = positive(
+        32.0, "memory of one tile's maps in the torch engine, of one launch in triton; more helps a GPU"
+    )
 
     def make(self, image: Image, **common: Any) -> Kernel:
         import numpy as np
@@ -357,3 +363,5 @@ class CNNGP(_NetworkOption):
     def check_device(self, name: str, device: torch.device) -> None:
         if self.engine == "fused" and device.type != "cpu":
             raise ConfigError(f"kernel.engine=fused: needs a CPU, and device={name}; use auto")
+        if self.engine == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ConfigError(f"kernel.engine=triton: needs a CUDA device, and device={name}; use auto")

@@ -46,6 +46,28 @@ def engine_for(
         from kfx.kernels.cnngp.fused_engine import FusedEngine
 
         return FusedEngine(program, weights, biases)
+    if chosen == "triton":
+        _require_triton(x, program)
+        from kfx.kernels.cnngp.triton_engine import TritonEngine
+
+        return TritonEngine(program, weights, biases, tile_megabytes)
     from kfx.kernels.cnngp.torch_engine import TorchEngine
 
     return TorchEngine(program, weights, biases, tile_megabytes)
+
+
+def _require_triton(x: torch.Tensor, program: tuple[Instruction, ...]) -> None:
+    if not find_spec("triton"):
+        raise ValueError("engine=triton needs Triton, which comes with torch for CUDA: pip install triton")
+    from kfx.kernels.cnngp.triton_engine import LARGEST, runs_on
+
+    if x.dtype != torch.float32 or not runs_on(x.device):
+        raise ValueError(
+            f"engine=triton takes float32 on a CUDA device, and the points are {x.dtype} on {x.device}; use torch or "
+            "auto"
+        )
+    if max(max(*step.size, *step.output_size) for step in program) > LARGEST:
+        raise ValueError(
+            f"engine=triton takes images and maps of at most {LARGEST} × {LARGEST}, got {x.shape[2]} × {x.shape[3]}; "
+            "use torch"
+        )

@@ -27,10 +27,10 @@ class CNNGP(Kernel):
         order of the architecture, a residual block's projection after its body.
     variance_scaling: `fan_in`, the mean over the patch, padding included (as cnn-gp and neural-tangents); `weight`,
         the sum over the patch (Khalid 2022, eq. 2.27 as printed).
-    engine: `fused`, compiled loops over maps that stay in a CPU's cache; `torch`, which a GPU needs; `auto`, fused
-        for points on a CPU.
+    engine: `fused`, compiled loops over maps that stay in a CPU's cache; `torch`, for any device; `triton`, float32 on
+        a CUDA device, a pair's map in registers through all layers; `auto`, fused for points on a CPU, else torch.
     tile_megabytes: memory of the torch engine's maps that are alive at once; on a GPU the tile is halved where memory
-        runs out. The fused engine's tiles are as large as its cache likes.
+        runs out. In triton it is that of one launch. The fused engine's tiles are as large as its cache likes.
 
     Points are (n, channels, height, width), square or not. Computed in x's dtype, on x's device. Gram matrices and
     exact gradients are computed tile by tile, in the memory of a few tiles at any batch size and depth.

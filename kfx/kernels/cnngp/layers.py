@@ -2,7 +2,7 @@
 
 A pair of images has one covariance map, (height, width): only the diagonal of the spatial covariance is needed
 (Garriga-Alonso et al. 2019, §3.3). An image by itself has its variance map. Here is what layers *are*; how the maps
-pass through them is in `torch_engine` and `maps`.
+pass through them is in `torch_engine`, `maps` and `triton_kernels`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Covariance maps through a network in torch: the reference, and what a GPU uses."""
+"""Covariance maps through a network in torch: the reference, and what a GPU uses by default."""
 
 from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +14,8 @@ from kfx.kernels.cnngp.engine import Gradient, Scalar
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU, Size
 from kfx.numerics.incidents import report
 from kfx.outcomes import Event
+
+T = TypeVar("T")
 
 _MAPS_OF_A_VALUE = 6  # alive at once for each pair, while a Gram tile is computed
 _MAPS_OF_A_STEP = 3  # kept for each pair and step, while a tile is pulled back
@@ -199,7 +201,7 @@ class TorchEngine:
                     gram[columns, rows] = gram[rows, columns].mT
             return gram
 
-        return _halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE))
+        return halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE))
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
         blocks = [self._variances(block)[-1][:, 0, 0] for block in x.split(self._tile_side(x, 1) ** 2)]
@@ -217,7 +219,7 @@ class TorchEngine:
                 self._pull_tile(x, cotangent, rows, columns, gradient, to_x)
             return gradient, to_x
 
-        return _halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE + _MAPS_OF_A_STEP * len(self.program)))
+        return halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE + _MAPS_OF_A_STEP * len(self.program)))
 
     def _tile_side(self, x: torch.Tensor, maps: int) -> int:
         largest = max(height * width for height, width in (instruction.size for instruction in self.program))
@@ -347,8 +349,8 @@ def tiles(n: int, m: int | None, side: int) -> Iterator[tuple[slice, slice]]:
             yield slice(top, min(top + side, n)), slice(left, min(left + side, n if m is None else m))
 
 
-def _halving(compute: Any, side: int) -> Any:
-    """compute(side), with half the side as often as a GPU's memory runs out."""
+def halving(compute: Callable[[int], T], side: int) -> T:
+    """compute(side), with half the side, or number, as often as a GPU's memory runs out."""
     while True:
         try:
             return compute(side)

@@ -12,6 +12,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from kfx.kernels.arc_cosine import angle_over_sine
 from kfx.kernels.compiled.compilation import inner
 
 # ---- numbers of an argument's own type
@@ -28,23 +29,16 @@ def _(x, value):
     return lambda x, value: np.float64(value)
 
 
-def _angle_over_sine(degree: int, dtype: type) -> Any:
-    """Horner's scheme for arccos(1 − t) / √(t(2 − t)) in u = t − 1/2, |u| ≤ 1/2: Σ_n 2ⁿ n!² tⁿ / (2n + 1)!,
-    interpolated at Chebyshev's points. The error is 1.2e-7 at degree 8 and 4e-15 at degree 18."""
-
-    def series(u: np.ndarray) -> np.ndarray:
-        ratios = [(n + 1) / (2 * n + 3) for n in range(90)]
-        return np.polynomial.polynomial.polyval(u + 0.5, np.cumprod([1.0, *ratios]))
-
-    fit = np.polynomial.Chebyshev.interpolate(series, degree, domain=[-0.5, 0.5])
-    names = {f"c{n}": dtype(c) for n, c in enumerate(fit.convert(kind=np.polynomial.Polynomial).coef)}
+def _horner(degree: int, dtype: type) -> Any:
+    """Horner's scheme for `angle_over_sine`."""
+    names = {f"c{n}": dtype(c) for n, c in enumerate(angle_over_sine(degree))}
     # Written out, since a loop over coefficients would not stay in registers; in even and odd powers apart, two chains
     # of half the length.
     even, odd = (" + u * u * (".join(list(names)[start::2]) + ")" * ((degree - start) // 2) for start in (0, 1))
     return eval(f"lambda u: ({even}) + u * ({odd})", names)
 
 
-_FLOAT32, _FLOAT64 = _angle_over_sine(8, np.float32), _angle_over_sine(18, np.float64)
+_FLOAT32, _FLOAT64 = _horner(8, np.float32), _horner(18, np.float64)
 
 
 def _ratio(u: Any) -> Any:
