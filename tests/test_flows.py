@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from scipy.integrate import solve_ivp
 from kfx.config.choices import METHODS
 from kfx.flows.euler import HybridFlow
 from kfx.flows.flowed import FlowedKernel
-from kfx.flows.layers import StepRule, crossings, runge_kutta_step
+from kfx.flows.integration import integrate, runge_kutta_step
+from kfx.flows.layers import StepRule, crossings
 from kfx.flows.vector_field import (
     Interpolation,
     Velocity,
@@ -24,7 +27,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import interpolation_error, rho
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
-from kfx.outcomes import Event
+from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 from tests.flow_parts import NUGGET, Memory, bumps, euler, runge_kutta, settings, spirals
 
@@ -119,11 +122,31 @@ def test_runge_kutta_steps_are_scipys(method):
     def slope(t, state):
         return np.array([state[1], -np.sin(state[0])])
 
-    solution = solve_ivp(slope, (0, 1), [1.0, 0.2], method=method, rtol=1e-4)
-    state = torch.tensor([1.0, 0.2], dtype=torch.float64)
-    for start, end in zip(solution.t[:-1], solution.t[1:], strict=True):
-        state = runge_kutta_step(lambda s: torch.as_tensor(slope(0, s.numpy())), state, end - start, method)
-    np.testing.assert_allclose(state, solution.y[:, -1], rtol=1e-13)
+    first, calls = torch.tensor([1.0, 0.2], dtype=torch.float64), []
+
+    def counted(state):
+        calls.append(state)
+        return torch.as_tensor(slope(0, state.numpy()))
+
+    for rtol, pace in ((1e-4, 1.0), (1e-9, 40.0), (1e-20, 1.0)):  # the last is below round-off, and is raised
+        with warnings.catch_warnings(action="ignore"):
+            solution = solve_ivp(
+                lambda t, s, pace=pace: pace * slope(t, s), (0, 1), first, method=method, rtol=rtol, atol=1e-8
+            )
+        calls.clear()
+        end, times = integrate(lambda s, pace=pace: pace * counted(s), first, method, rtol, 1e-8)
+        assert len(calls) == solution.nfev
+        np.testing.assert_allclose(times, solution.t, rtol=1e-5)  # an error estimate may itself be round-off
+        np.testing.assert_allclose(end, solution.y[:, -1], rtol=1e-11)
+        state = first
+        for start, end in pairwise(times):
+            state, _ = runge_kutta_step(lambda s, pace=pace: pace * counted(s), state, end - start, method)
+        np.testing.assert_allclose(state, solution.y[:, -1], rtol=1e-11)
+
+
+def test_a_step_below_round_off_ends_the_integration():
+    with pytest.raises(NumericalError, match=r"the integration ended at t = 0\.5: the step would be less than"):
+        integrate(lambda s: s * s, torch.tensor([2.0], dtype=torch.float64), "RK45", 1e-6, 1e-9)
 
 
 # ---- what is a map

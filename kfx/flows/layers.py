@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from kfx.flows.integration import runge_kutta_step
 from kfx.flows.vector_field import Field, Velocity
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import are_finite, as_kind, as_tensor, extremes, numpy_if_small
@@ -99,26 +99,8 @@ class RungeKuttaLayer:
 
         state = torch.cat([self.x_f.to(x).reshape(n, *shape), x])
         for start, end in zip(self.times[:-1], self.times[1:], strict=True):
-            state = runge_kutta_step(slope, state, float(end - start), self.method)
+            state, _ = runge_kutta_step(slope, state, float(end - start), self.method)
         return state[n:]
-
-
-def runge_kutta_step(
-    slope: Callable[[torch.Tensor], torch.Tensor], state: torch.Tensor, step: float, method: str
-) -> torch.Tensor:
-    """One step of an explicit method of SciPy's, by its coefficients; the field does not depend on time."""
-    import scipy.integrate
-
-    tableau = getattr(scipy.integrate, method)
-    stages: list[torch.Tensor] = []
-    for row in tableau.A[: tableau.n_stages]:
-        moved = state
-        for weight, stage in zip(row, stages, strict=False):
-            moved = moved + float(step * weight) * stage
-        stages.append(slope(moved))
-    for weight, stage in zip(tableau.B, stages, strict=True):
-        state = state + float(step * weight) * stage
-    return state
 
 
 def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -156,10 +156,10 @@ class FlowEuler(FlowOption):
 @option(
     "optimizer",
     "flow_rk45",
-    "The points flow along -d rho/dx, each layer from t = 0 to 1 by SciPy's solve_ivp; see flow and interpolation",
+    "The points flow along -d rho/dx, each layer from t = 0 to 1 by a Runge-Kutta method; see flow and interpolation",
 )
 class FlowRK45(FlowOption):
-    method: str = one_of("RK45", *METHODS, meaning="SciPy's")
+    method: str = one_of("RK45", *METHODS, meaning="as SciPy's")
     rtol: float = positive(1e-3, "relative tolerance, on training points")
     atol: float = positive(1e-6, "absolute tolerance, on training points")
     max_evaluations: int = count(20000, 1, "of the field in one layer; a layer that needs more ends the flow")

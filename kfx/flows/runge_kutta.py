@@ -1,13 +1,13 @@
-"""A flow whose layers are integrated by SciPy."""
+"""A flow whose layers are integrated with error control."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from kfx.flows.flow import Flow, LayerBatch, Move
+from kfx.flows.integration import integrate
 from kfx.flows.layer_file import HEADER
 from kfx.flows.layers import RungeKuttaLayer, at_points, norms_of
 from kfx.optimizers.loss import Evaluation
@@ -15,7 +15,7 @@ from kfx.outcomes import Event, NumericalError
 
 
 class RungeKuttaFlow(Flow):
-    """x(0) ↦ x(1) by SciPy's solve_ivp, batch and sample the same throughout (Khalid 2022, §4.2).
+    """x(0) ↦ x(1) by a Runge-Kutta method, batch and sample the same throughout (Khalid 2022, §4.2).
 
     method: an explicit one, in `METHODS`. rtol, atol: its tolerances, on training points. max_evaluations: of the
     field in one layer; more, and the flow stops as too stiff.
@@ -32,17 +32,15 @@ class RungeKuttaFlow(Flow):
         return (self.sampler.batch_size or len(x)) * each + 5 * HEADER
 
     def make_layer(self, evaluation: Evaluation, at: LayerBatch) -> Move:
-        from scipy.integrate import solve_ivp
-
         x, evaluations = self.x, 0
 
-        def slope(_: float, flat: np.ndarray) -> np.ndarray:
+        def slope(state: torch.Tensor) -> torch.Tensor:
             nonlocal evaluations
             if evaluations == self.max_evaluations:
                 raise NumericalError(
                     Event.OVERSHOT, f"a layer needs more than {self.max_evaluations} evaluations of the field"
                 )
-            positions = torch.as_tensor(flat, dtype=x.dtype, device=x.device).reshape(x.shape)
+            positions = state.to(x.dtype)
             x_f = positions[at.index]
             evaluated = evaluation  # of the start, where the integration begins
             if evaluations:
@@ -52,16 +50,11 @@ class RungeKuttaFlow(Flow):
             everywhere = at_points(field, positions)
             if not self.velocity.complete:
                 everywhere[at.index] = g
-            return everywhere.reshape(-1).to(torch.float64).cpu().numpy()
+            return everywhere.to(torch.float64)
 
-        start = x.reshape(-1).to(torch.float64).cpu().numpy()
-        solution = solve_ivp(slope, (0.0, 1.0), start, method=self.method, rtol=self.rtol, atol=self.atol)
+        end, times = integrate(slope, x.to(torch.float64), self.method, self.rtol, self.atol)
         self.field_evaluations += evaluations
-        if not solution.success:
-            raise NumericalError(
-                Event.OVERSHOT, f"the integration ended at t = {solution.t[-1]:.3g}: {solution.message}"
-            )
-        moved = torch.as_tensor(solution.y[:, -1], dtype=x.dtype, device=x.device).reshape(x.shape)
-        layer = RungeKuttaLayer(self.velocity, at.kernel, at.x_f, at.y_f, at.batch, solution.t, self.method)
-        taken = {self.pace: float(len(solution.t) - 1)}
+        moved = end.to(x.dtype)
+        layer = RungeKuttaLayer(self.velocity, at.kernel, at.x_f, at.y_f, at.batch, times, self.method)
+        taken = {self.pace: float(len(times) - 1)}
         return Move(layer, moved, float(norms_of(moved - x).max()), taken)
