@@ -40,7 +40,7 @@ class EulerFlow(Flow):
         if len(index) == len(x):
             step = self._bounded(at.x_f, own_speeds, number)
             moved, speeds = torch.empty_like(x), own_speeds
-            numpy_if_small(moved)[numpy_if_small(index)] = numpy_if_small(at.x_f + step * own)
+            numpy_if_small(moved)[numpy_if_small(index)] = numpy_if_small(at.x_f) + step * numpy_if_small(own)
         elif self.over == "all":
             everywhere = at_points(field, x)
             everywhere[index] = own

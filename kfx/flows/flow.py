@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from kfx.flows.flowed import FlowedKernel
@@ -157,7 +158,7 @@ class Flow(Optimizer):
         return Question(kernel.flat, kernel=kernel, points=x_f, targets=y_f)
 
     def tell(self, evaluation: Evaluation) -> Row:
-        with collect() as incidents:
+        with collect() as incidents, np.errstate(all="ignore"):  # `checked` sees what leaves the numbers
             move = self.make_layer(evaluation, self.at)
             along = checked(move.layer.move(self.along), self.kernel) if len(self.along) else self.along
         checked(move.x, self.kernel)

@@ -12,7 +12,7 @@ import torch
 from kfx.flows.integration import runge_kutta_step
 from kfx.flows.vector_field import Field, Velocity
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import are_finite, as_kind, as_tensor, extremes, numpy_if_small
+from kfx.numerics.arrays import as_kind, as_tensor, extent, numpy_if_small
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
@@ -128,12 +128,12 @@ def checked(positions: torch.Tensor, kernel: Kernel) -> torch.Tensor:
     """The positions, if a Gram matrix can be had there; NumericalError (overshot) if not."""
     if not len(positions):
         return positions
-    largest = max(map(abs, map(float, extremes(numpy_if_small(positions)))))
+    largest, _ = extent(positions)
     if not math.isfinite(largest):
         raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
     # The squared distance of two points is at most this; and the diagonal bounds all other entries.
     farthest = 4 * largest * largest * positions[0].numel()
-    if farthest > torch.finfo(positions.dtype).max or not are_finite(kernel.diagonal(positions)):
+    if farthest > torch.finfo(positions.dtype).max or not kernel.is_finite_at(positions):
         raise NumericalError(Event.OVERSHOT, "a step led to positions too far out to be evaluated")
     return positions
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import extremes, numpy_if_small
+from kfx.numerics.arrays import extent, numpy_if_small
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
@@ -83,9 +83,8 @@ class Velocity:
         assert evaluation.to_points is not None
         assert evaluation.factored is not None
         g = -evaluation.to_points
-        low, high = extremes(numpy_if_small(x_f), axis=0)
-        size = max(float(high.max()), -float(low.min()))
-        if float((high - low).max()) <= _MERGED * torch.finfo(x_f.dtype).eps * size:
+        size, spread = extent(x_f)
+        if spread <= _MERGED * torch.finfo(x_f.dtype).eps * size:
             raise NumericalError(Event.COLLAPSED, "all points of the batch have merged")
         if not bool(numpy_if_small(g).any()):
             raise NumericalError(Event.FIELD_VANISHED, "the objective has no gradient to any point of the batch")

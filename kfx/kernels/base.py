@@ -15,7 +15,7 @@ import torch
 
 from kfx.kernels.parameters import Bounds, Parameters
 from kfx.kernels.prediction import Prediction
-from kfx.numerics.arrays import Array, Vector, as_kind, as_tensor, in_kind
+from kfx.numerics.arrays import Array, Vector, are_finite, as_kind, as_tensor, in_kind
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
@@ -122,6 +122,10 @@ class Kernel(Parameters, abc.ABC):
         """K(x_i, x_i) for each point, (len(x),)."""
         return in_kind(self._diagonal(_points(x)), x)
 
+    def is_finite_at(self, x: torch.Tensor) -> bool:
+        """Whether K(x_i, x_i) is a number for each point."""
+        return are_finite(self._diagonal(x))
+
     def pullback(self, x: Array) -> tuple[Any, Any]:
         """K(x, x) and the function that pulls a cotangent of it back.
 
@@ -144,7 +148,7 @@ class Kernel(Parameters, abc.ABC):
                 given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
             with self._within_numbers():
                 by_name, to_inputs = pull(given, inputs)
-            flat: Vector = self._flatten(by_name)
+            flat: Vector = self.flatten(by_name)
             return flat if to_inputs is None else (flat, in_kind(to_inputs.to(points.dtype), x))
 
         return in_kind(gram, x), pull_back
@@ -156,7 +160,8 @@ class Kernel(Parameters, abc.ABC):
     def _within_numbers(self) -> Iterator[None]:
         """NumericalError (diverged) where a parameter is too large or too small to compute with."""
         try:
-            yield
+            with np.errstate(all="ignore"):  # what is not finite shows in the result
+                yield
         except (OverflowError, ZeroDivisionError) as error:
             raise NumericalError(Event.DIVERGED, "its entries leave the range of float64") from error
 

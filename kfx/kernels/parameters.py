@@ -79,7 +79,7 @@ class Parameters:
     @property
     def flat(self) -> Vector:
         """The trainable parameters as one vector."""
-        return self._flatten(self._values)
+        return self.flatten(self._values)
 
     @property
     def bounds(self) -> np.ndarray:
@@ -193,7 +193,8 @@ class Parameters:
     def _scalar(self, name: str) -> float:
         return float(self._values[name])
 
-    def _flatten(self, by_name: Mapping[str, Any]) -> Vector:
+    def flatten(self, by_name: Mapping[str, Any]) -> Vector:
+        """The trainable ones of values by name, as one vector like `flat`."""
         chosen = [by_name[key] for key in self.trainable]
         if all(isinstance(value, float) for value in chosen):  # the usual case, in a tenth of the time
             return np.array(chosen, dtype=np.float64)

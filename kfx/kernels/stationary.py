@@ -17,12 +17,20 @@ from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import Array, as_kind, as_tensor, by_one_thread, diagonal, in_kind, is_small, numpy_if_small
 from kfx.numerics.outer_products import OuterProducts, with_ones
 
+_FEW = 64  # coordinates of a point up to which sums of differences are faster than a matrix product
+
 
 class Stationary(Kernel):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives, for matrices in torch and small ones in NumPy alike;
     distances are computed once a call."""
 
     takes_outer_products = True
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        if device.type == "cpu" and dtype in (torch.float32, torch.float64):
+            from kfx.numerics import small_loops
+
+            small_loops.compile_for(np.float32 if dtype == torch.float32 else np.float64)
 
     @abc.abstractmethod
     def _profile(self, r2: Any) -> Any:
@@ -52,35 +60,54 @@ class Stationary(Kernel):
     def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
         diagonal(numpy_if_small(gram))[:] = self._variance()
 
+    def is_finite_at(self, x: torch.Tensor) -> bool:
+        return math.isfinite(self._variance())
+
     def _variance(self) -> float:
         """κ(0)."""
         return 1.0
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        points = numpy_if_small(x)
-        r2 = self._squared_distances(points, None)
-        gram = self._profile(r2)
+        gram, pull_rows = self.pullback_of_rows(numpy_if_small(x.reshape(len(x), -1)))
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+        def pull(cotangent: Any, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
             given = cotangent if isinstance(cotangent, OuterProducts) else numpy_if_small(cotangent)
-            inner = given.inner if isinstance(given, OuterProducts) else partial(_inner, given)
-            by_name = self._gradients(inner, r2, gram)
-            if not inputs:
-                return by_name, None
-            # ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles. None for a point with itself.
-            slope, flat = self._slope(r2, gram), points.reshape(len(x), -1)
-            diagonal(slope)[:] = 0.0
-            if isinstance(given, OuterProducts):
-                flat = as_kind(flat, given.vectors)
-                moved = given.product(slope, with_ones(flat))
-                sums, moved = moved[:, :1], moved[:, 1:]
-            else:
-                weights = given * slope
-                flat = as_kind(flat, weights)
-                sums, moved = weights.sum(axis=1, keepdims=True), weights @ flat
-            return by_name, as_tensor(4 * (sums * flat - moved)).reshape(x.shape)
+            by_name, moved = pull_rows(given, inputs)
+            return by_name, None if moved is None else as_tensor(moved).reshape(x.shape)
 
         return as_tensor(gram), pull
+
+    def pullback_of_rows(self, rows: Any) -> tuple[Any, Callable[[Any, bool], tuple[dict[str, float], Any]]]:
+        """K of points (n, features), and the pullback, as `_pullback`: arrays in NumPy where the points are, else in
+        torch; a cotangent of their kind or `OuterProducts`."""
+        r2 = self._squared_distances(rows, None)
+        gram = self._profile(r2)
+        diagonal(gram)[:] = self._variance()
+
+        def pull(given: Any, inputs: bool) -> tuple[dict[str, float], Any]:
+            inner = given.inner if isinstance(given, OuterProducts) else partial(_inner, given)
+            by_name = self._gradients(inner, r2, gram)
+            return by_name, self._to_points(given, self._slope(r2, gram), rows) if inputs else None
+
+        return gram, pull
+
+    @staticmethod
+    def _to_points(given: Any, slope: Any, rows: Any) -> Any:
+        """Σ_j 4 G_ij S_ij (x_i − x_j): ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles."""
+        if isinstance(given, OuterProducts) and isinstance(rows, np.ndarray) and rows.shape[1] <= _FEW:
+            from kfx.numerics import small_loops
+
+            moved = np.empty(rows.shape)
+            small_loops.moved_points(slope, given.vectors, given.weights, rows, moved)
+            return moved
+        diagonal(slope)[:] = 0.0  # so that a point alone is not moved by round-off
+        if isinstance(given, OuterProducts):
+            flat = as_kind(rows, given.vectors)
+            both = given.product(slope, with_ones(flat))
+            return 4 * (both[:, :1] * flat - both[:, 1:])
+        weights = given * slope
+        flat = as_kind(rows, weights)
+        return 4 * (weights.sum(axis=1, keepdims=True) * flat - weights @ flat)
 
 
 def _inner(a: Any, b: Any) -> float:
@@ -104,9 +131,20 @@ def _log(x: Any) -> Any:
     return np.log(x) if isinstance(x, np.ndarray) else x.log()
 
 
+def _by_differences(rows: np.ndarray) -> np.ndarray:
+    from kfx.numerics import small_loops
+
+    r2 = np.empty((len(rows), len(rows)), rows.dtype)
+    small_loops.squared_distances(rows, r2)
+    return r2
+
+
 def squared_distances(x: Array, y: Array | None) -> Any:
-    """‖x_i − y_j‖², (len(x), len(y)), by one matrix product; exactly 0 on the diagonal of x against itself."""
+    """‖x_i − y_j‖², (len(x), len(y)), by one matrix product; exactly 0 on the diagonal of x against itself. Of few
+    points with few coordinates against themselves by differences."""
     a: Any = x.reshape(len(x), -1)
+    if y is None and isinstance(a, np.ndarray) and a.shape[1] <= _FEW:
+        return _by_differences(a)
     centre = a[:1]  # distances do not change, cancellation shrinks; a mean would cost more
     a = a - centre
     b = a if y is None else y.reshape(len(y), -1) - centre
@@ -216,6 +254,8 @@ class Matern(Stationary):
     @staticmethod
     def _squared_distances(x: Array, y: Array | None) -> Any:
         # By differences: r itself matters here, and the square root would halve the digits of a matrix product's r².
+        if y is None and isinstance(x, np.ndarray) and x[0].size <= _FEW:
+            return _by_differences(x.reshape(len(x), -1))
         a = as_tensor(x).reshape(len(x), -1)
         b = a if y is None else as_tensor(y).reshape(len(y), -1)
         return in_kind(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_(), x)

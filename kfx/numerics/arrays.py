@@ -35,6 +35,7 @@ def by_one_thread(x: torch.Tensor) -> bool:
     return x.is_cpu and torch.get_num_threads() == 1
 
 
+_BLOCK = 4096
 _SMALL, _IN_NUMPY = 256, (torch.float64, torch.float32, torch.int64)
 
 
@@ -56,12 +57,15 @@ def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
     return x.index_select(0, torch.as_tensor(indices, device=x.device))
 
 
-def extremes(x: Array, axis: int | None = None) -> tuple[Any, Any]:
-    """The least and the largest entry; NaN where there is one."""
-    if isinstance(x, np.ndarray):
-        return x.min(axis=axis), x.max(axis=axis)
-    low, high = torch.aminmax(x, dim=axis)
-    return low, high
+def extent(points: torch.Tensor) -> tuple[float, float]:
+    """The largest size of a coordinate, and of the difference of one to the first point's; NaN where there is one."""
+    if is_small(points):
+        from kfx.numerics import small_loops
+
+        size, spread = small_loops.extent(points.numpy().reshape(len(points), -1))
+        return float(size), float(spread)
+    low, high = (float(each) for each in torch.aminmax(points))
+    return max(abs(low), abs(high)), max(float((each - points[0]).abs().max()) for each in points.split(_BLOCK))
 
 
 def diagonal(matrix: Array) -> Any:

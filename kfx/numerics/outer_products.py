@@ -35,7 +35,12 @@ class OuterProducts:
 
     def inner(self, matrix: Any) -> float:
         """Σ_ij G_ij M_ij for a symmetric M of the kind of the vectors, in its own precision."""
-        found = total(self.vectors * self.weights * (as_kind(matrix, self.vectors) @ self.vectors))
+        if isinstance(self.vectors, np.ndarray):
+            from kfx.numerics import small_loops
+
+            found = small_loops.inner_product(matrix, self.vectors, self.weights)
+        else:
+            found = total(self.vectors * self.weights * (matrix.to(self.vectors) @ self.vectors))
         return found + self.on_diagonal * total(diagonal(matrix)) if self.on_diagonal else found
 
     def product(self, matrix: Any, right: Any) -> Any:

@@ -34,15 +34,15 @@ class Regularization:
         if self.scale not in SCALES:
             raise ValueError(f"regularization scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
 
-    def of(self, gram: torch.Tensor) -> float:
+    def of(self, gram: Array) -> float:
         """The effective λ for this Gram matrix."""
         return self.value if self.scale == "absolute" else self.value * self.unit(gram)
 
-    def unit(self, gram: torch.Tensor) -> float:
+    def unit(self, gram: Array) -> float:
         """What `value` is counted in: the scale of this Gram matrix."""
         if self.scale == "absolute":
             return 1.0
-        matrix = numpy_if_small(gram)
+        matrix = numpy_if_small(gram) if isinstance(gram, torch.Tensor) else gram
         return self._unit(len(gram), total(diagonal(matrix)), total(matrix) if self.scale == "centered" else 0.0)
 
     def of_sums(self, n: int, trace: float, every: float) -> float:

@@ -63,7 +63,7 @@ class ClassificationLoss(Loss):
             except NumericalError as error_:
                 failed = error_
         self.kernel_evaluations += 1
-        slope = self.kernel._flatten({**kernel.parameters, **tape.pull(outputs)[0]}) if failed is None else None
+        slope = self.kernel.flatten({**kernel.parameters, **tape.pull(outputs)[0]}) if failed is None else None
         number = float(value)
         if failed is None and not (math.isfinite(number) and slope is not None and is_finite(slope)):
             failed = NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")

@@ -67,7 +67,7 @@ class EvidenceLoss(Loss):
                 shown = {**dict(zip(names, parts, strict=True)), "train_accuracy": float(right.double().mean())}
                 effective, relative_error = self._rho(kernel, tape.made, y, batch)
                 if gradient:
-                    slope = self.kernel._flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
+                    slope = self.kernel.flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
                 if not (math.isfinite(number) and (slope is None or is_finite(slope))):
                     raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
             except NumericalError as error:

@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import Vector, as_tensor, is_finite, numpy_if_small, total
+from kfx.kernels.stationary import Stationary
+from kfx.numerics.arrays import Vector, as_tensor, is_finite, is_small, numpy_if_small, total
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import is_ratio, rho
 from kfx.objectives.by_inverse import rho_by_inverse
-from kfx.objectives.relative_error import nested_rho
+from kfx.objectives.relative_error import nested_rho, rho_of_factor
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
@@ -71,6 +73,24 @@ they are those of whoever first waits for it."""
 
 def _dense(cotangent: Any) -> Any:
     return as_tensor(cotangent.dense()) if isinstance(cotangent, OuterProducts) else cotangent
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known of an evaluation so far, and when the Gram matrix and the objective were done."""
+
+    effective: float = math.nan
+    objective: float = math.nan
+    rho: float = math.nan
+    half: float = math.nan
+    slope: Vector | None = None
+    to_points: torch.Tensor | None = None
+    factored: Factored | None = None
+    computed: float = 0.0
+    solved: float = 0.0
+
+    def take(self, objective: float, rho: float, half: float) -> None:
+        self.objective, self.rho, self.half = objective, rho, half
 
 
 class Loss:
@@ -129,8 +149,7 @@ class Loss:
         points: bool,
     ) -> Evaluation:
         regularization = kernel.own_regularization or self.regularization
-        effective = value = relative_error = half = math.nan
-        jitter = 0.0
+        found, jitter = _Found(), 0.0
         events: list[Event] = []
         try:
             if not is_finite(vector):
@@ -139,63 +158,108 @@ class Loss:
                 events = incidents.events
                 self.kernel_evaluations += 1
                 started = time.perf_counter()
-                gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
-                computed = time.perf_counter()
-                effective = regularization.of(gram)
-                factored = Factored(gram)
-                value, relative_error, half, cotangent = self._measured(factored, y, batch, regularization, gradient)
-                if batch.orders:
-                    cotangent = _dense(cotangent)
-                for i, order in enumerate(batch.orders, start=2):  # running means over the samples
-                    there = torch.as_tensor(order, device=gram.device)
-                    moved = Factored(gram[there][:, there]), y[there]
-                    *numbers, other = self._measured(*moved, batch, regularization, gradient)
-                    value, relative_error, half = (
-                        mean + (new - mean) / i
-                        for mean, new in zip((value, relative_error, half), numbers, strict=True)
-                    )
-                    if gradient:
-                        back = torch.argsort(there)
-                        cotangent += (_dense(other)[back][:, back] - cotangent) / i
-                slope, to_points, solved = None, None, time.perf_counter()
-                if pull is not None:
-                    slope, to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
-                spent = computed - started, time.perf_counter() - solved, solved - computed
+                if gradient and isinstance(kernel, Stationary) and self._is_direct(x, y, batch):
+                    self._directly(found, kernel, x, y, batch, regularization, points)
+                else:
+                    self._by_layers(found, kernel, x, y, batch, regularization, gradient, points)
+                ended = time.perf_counter()
+                spent = found.computed - started, ended - found.solved, found.solved - found.computed
                 for name, seconds in zip(SECONDS, spent, strict=True):
                     self._seconds[name] += seconds
             jitter = incidents.jitter
-            finite = slope is None or is_finite(slope)
-            finite = finite and (
-                to_points is None or math.isfinite(total(numpy_if_small(to_points)))
-            )  # one pass for all
-            if not (math.isfinite(value) and finite):
+            finite = found.slope is None or is_finite(found.slope)
+            if found.to_points is not None:
+                finite = finite and math.isfinite(total(numpy_if_small(found.to_points)))  # one pass for all
+            if not (math.isfinite(found.objective) and finite):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except (NumericalError, OverflowError, ZeroDivisionError) as raised:
             beyond = "the objective leaves the range of float64"
             error = raised if isinstance(raised, NumericalError) else NumericalError(Event.DIVERGED, beyond)
             failed = (*events, error.event)
             detail = f"{kernel!r}: {error.detail}"
-            return Evaluation(vector, value, relative_error, None, effective, jitter, failed, detail)
-        if not 0 <= relative_error <= 1:
+            return Evaluation(vector, found.objective, found.rho, None, found.effective, jitter, failed, detail)
+        if not 0 <= found.rho <= 1:
             events.append(Event.RHO_OUT_OF_RANGE)
         return Evaluation(
             vector,
-            value,
-            relative_error,
-            slope,
-            effective,
+            found.objective,
+            found.rho,
+            found.slope,
+            found.effective,
             jitter,
             tuple(events),
-            rho_half=half,
-            to_points=to_points,
-            factored=factored if points else None,
+            rho_half=found.half,
+            to_points=found.to_points,
+            factored=found.factored if points else None,
         )
+
+    def _is_direct(self, x: torch.Tensor, y: torch.Tensor, batch: Batch) -> bool:
+        """Whether `_directly` is for this, with a stationary kernel."""
+        return self.objective is rho and not batch.orders and is_small(x) and y.dtype == torch.float64
+
+    def _directly(
+        self,
+        found: _Found,
+        kernel: Stationary,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        batch: Batch,
+        regularization: Regularization,
+        points: bool,
+    ) -> None:
+        """ρ of a stationary kernel on a small batch, with its gradients: on arrays throughout, since the layers between
+        would take longer than the arithmetic."""
+        with np.errstate(all="ignore"):  # an event says what is out of range
+            gram, pull = kernel.pullback_of_rows(x.numpy().reshape(len(x), -1))
+            found.computed = time.perf_counter()
+            found.effective = regularization.of(gram)
+            found.factored = Factored(torch.from_numpy(gram))
+            factor = found.factored.factor(found.effective).numpy()
+            rhos, cotangent = rho_of_factor(factor, y.numpy().reshape(len(y), -1), batch.sample_sizes)
+            assert cotangent is not None
+            found.take(rhos[0], rhos[0], rhos[-1] if batch.half_size is not None else math.nan)
+            found.solved = time.perf_counter()
+            by_name, moved = pull(regularization.pull_of_outer_products(cotangent), points)
+        found.slope = kernel.flatten(by_name)
+        found.to_points = None if moved is None else torch.from_numpy(moved).to(x.dtype).reshape(x.shape)
+
+    def _by_layers(
+        self,
+        found: _Found,
+        kernel: Kernel,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        batch: Batch,
+        regularization: Regularization,
+        gradient: bool,
+        points: bool,
+    ) -> None:
+        """Any objective of any kernel."""
+        gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
+        found.computed = time.perf_counter()
+        found.effective = regularization.of(gram)
+        found.factored = Factored(gram)
+        *numbers, cotangent = self._measured(found.factored, y, batch, regularization, gradient)
+        if batch.orders:
+            cotangent = _dense(cotangent)
+        for i, order in enumerate(batch.orders, start=2):  # running means over the samples
+            there = torch.as_tensor(order, device=gram.device)
+            moved = Factored(gram[there][:, there]), y[there]
+            *others, other = self._measured(*moved, batch, regularization, gradient)
+            numbers = [mean + (new - mean) / i for mean, new in zip(numbers, others, strict=True)]
+            if gradient:
+                back = torch.argsort(there)
+                cotangent += (_dense(other)[back][:, back] - cotangent) / i
+        found.take(*numbers)
+        found.solved = time.perf_counter()
+        if pull is not None:
+            found.slope, found.to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
 
     def _measured(
         self, gram: Factored, y: torch.Tensor, batch: Batch, regularization: Regularization, gradient: bool
     ) -> tuple[float, float, float, Any]:
         """The objective, ρ, ρ of the half sample, and the objective's cotangent."""
-        sizes = [size for size in (batch.sample_size, batch.half_size) if size is not None]
+        sizes = batch.sample_sizes
         if self.objective is rho:
             rhos, cotangent = nested_rho(gram, y, sizes, regularization, gradient)
             value = rhos[0]

@@ -30,6 +30,11 @@ class Batch:
     orders: tuple[np.ndarray, ...] = ()
     views: np.ndarray | None = None
 
+    @property
+    def sample_sizes(self) -> tuple[int, ...]:
+        """Of its sample, and of the second one where there is one."""
+        return (self.sample_size,) if self.half_size is None else (self.sample_size, self.half_size)
+
     def of(self, x: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The batch's points, as it views them, and what belongs to them."""
         points, *rest = (rows_of(each, self.indices) for each in (x, *others))

@@ -21,7 +21,7 @@ from kfx.kernels.compiled.activations import (
     relu_scales,
     relu_variance,
 )
-from kfx.kernels.compiled.compilation import entry, inner, summing
+from kfx.numerics.compilation import entry, inner, summing
 
 LANES = 16  # a cache line of float32: one AVX-512 register, two or four of the smaller ones
 

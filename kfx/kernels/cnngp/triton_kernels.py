@@ -16,7 +16,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # a product and a sum in
 import triton
 import triton.language as tl
 
-from kfx.kernels.arc_cosine import angle_over_sine
+from kfx.kernels.compiled.arc_cosine import angle_over_sine
 
 
 class Kind(IntEnum):

@@ -12,8 +12,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from kfx.kernels.arc_cosine import angle_over_sine
-from kfx.kernels.compiled.compilation import inner
+from kfx.kernels.compiled.arc_cosine import angle_over_sine
+from kfx.numerics.compilation import inner
 
 # ---- numbers of an argument's own type
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kfx.kernels.compiled.activations import like, relu
-from kfx.kernels.compiled.compilation import entry, summing_entry
+from kfx.numerics.compilation import entry, summing_entry
 
 
 @entry

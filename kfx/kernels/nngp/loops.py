@@ -24,7 +24,7 @@ from kfx.kernels.compiled.activations import (
     relu_variance,
     relu_variance_slope,
 )
-from kfx.kernels.compiled.compilation import entry, inner, summing, summing_entry
+from kfx.numerics.compilation import entry, inner, summing, summing_entry
 
 RELU, ERF = range(2)
 _BLOCK = 512  # entries of a row that go through all layers before the next: what they need stays in the first cache

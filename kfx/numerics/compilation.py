@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,15 +30,25 @@ def summing_entry(function: Callable[..., Any]) -> Any:
     return _kept(function, _SUMMING)
 
 
-_CHANGED = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
-
-
 def _kept(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     compiled = njit(**options, cache=True)(function)
-    # A compilation that is kept is dated by the function's own file; what it calls from this folder may be newer.
+    # A compilation that is kept is dated by the function's own file; what it calls from others may be newer.
+    changed = max(Path(str(sys.modules[name].__file__)).stat().st_mtime for name in _sources(function.__module__))
     kept = Path(compiled.stats.cache_path)
     for index in kept.glob(f"*.{function.__qualname__}-{function.__code__.co_firstlineno}.*.nbi"):
         with suppress(OSError):
-            if index.stat().st_mtime < _CHANGED:
+            if index.stat().st_mtime < changed:
                 index.unlink()
     return compiled
+
+
+def _sources(module: str) -> set[str]:
+    """A module, this one, and those of kfx that it has functions from, and they in turn."""
+    found, left = {__name__}, [module]
+    while left:
+        name = left.pop()
+        if name not in found and name in sys.modules:
+            found.add(name)
+            origins = {getattr(value, "__module__", None) for value in vars(sys.modules[name]).values()}
+            left += [origin for origin in origins if isinstance(origin, str) and origin.startswith("kfx.")]
+    return found

@@ -1,0 +1,144 @@
+"""Small matrices: compiled loops and the direct way of `Loss` against the general one; cotangents kept as vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kfx.kernels import RBF, Matern, RationalQuadratic
+from kfx.kernels.stationary import squared_distances
+from kfx.numerics import small_loops
+from kfx.numerics.arrays import extent
+from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.regularization import Regularization
+from kfx.objectives import rho
+from kfx.optimizers.loss import Loss
+from kfx.outcomes import Event
+from kfx.sampling.samplers import Batch
+
+KERNELS = {
+    "rbf": RBF(1.7),
+    "rational_quadratic": RationalQuadratic(0.8, 1.3, 0.7, trainable=["alpha", "beta", "gamma"]),
+    "matern_0.5": Matern(1.4, 0.5),
+    "matern_1.5": Matern(1.4, 1.5),
+    "matern_2.5": Matern(1.4, 2.5),
+}
+SCALES = ("absolute", "mean_diagonal", "centered")
+
+
+def problem(n=60, features=3, outputs=2, dtype=torch.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.normal(size=(n, features))).to(dtype)
+    return x, torch.from_numpy(rng.normal(size=(n, outputs)))
+
+
+def both_ways(kernel, x, y, batch, regularization, points, monkeypatch):
+    found = []
+    for direct in (True, False):
+        loss = Loss(rho, regularization, kernel, x, y)
+        if not direct:
+            monkeypatch.setattr(loss, "_is_direct", lambda *_: False)
+            monkeypatch.setattr("kfx.numerics.arrays._SMALL", 0)
+        found.append(loss.at(kernel, x, y, batch, points=points))
+    return found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("features", "outputs", "dtype"), [(1, 1, torch.float64), (3, 2, torch.float32), (70, 3, torch.float64)]
+)
+def test_the_direct_way_is_the_general_one(name, scale, features, outputs, dtype, monkeypatch):
+    x, y = problem(40, features, outputs, dtype)
+    batch = Batch(np.arange(40), 17, half_size=20)
+    # The general way takes distances by a matrix product, whose round-off is that of the squares.
+    rtol = 1e-9 if dtype == torch.float64 else 2e-3
+    with np.errstate(all="raise"):
+        direct, general = both_ways(KERNELS[name], x, y, batch, Regularization(0.05, scale), True, monkeypatch)
+    for attribute in ("objective", "rho", "rho_half", "regularization"):
+        assert getattr(direct, attribute) == pytest.approx(getattr(general, attribute), rel=rtol)
+    np.testing.assert_allclose(direct.gradient, general.gradient, rtol=rtol, atol=rtol * np.abs(general.gradient).max())
+    scale_of_points = float(general.to_points.abs().max())
+    assert direct.to_points.dtype == x.dtype
+    assert direct.to_points.shape == x.shape
+    np.testing.assert_allclose(direct.to_points, general.to_points, rtol=10 * rtol, atol=10 * rtol * scale_of_points)
+
+
+def test_the_direct_way_takes_a_jitter_and_tells_of_it(monkeypatch):
+    x, y = problem(30, 1, 1)
+    direct, general = both_ways(
+        RBF(50.0), x, y, Batch(np.arange(30), 15), Regularization(0.0, "absolute"), False, monkeypatch
+    )
+    assert direct.jitter > 0
+    assert direct.jitter == pytest.approx(general.jitter, rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [RBF(1e-200), RBF(1e200), RationalQuadratic(300.0, 1e-4)])
+def test_the_direct_way_ends_in_an_event(kernel):
+    x, y = problem(10, 2, 1)
+    found = Loss(rho, Regularization(1e-3), kernel, x, y).at(kernel, x, y * 0.0, Batch(np.arange(10), 5))
+    assert found.failed
+    assert found.events[-1] in (Event.DIVERGED, Event.NOT_POSITIVE_DEFINITE)
+
+
+def test_targets_of_any_size(monkeypatch):
+    x, y = problem(20, 2, 1)
+    loss = Loss(rho, Regularization(1e-3), RBF(1.0), x, y)
+    batch = Batch(np.arange(20), 10)
+    expected = loss.at(RBF(1.0), x, y, batch)
+    for factor in (1e-160, 1e160):
+        found = loss.at(RBF(1.0), x, factor * y, batch)
+        assert found.rho == pytest.approx(expected.rho, rel=1e-12)
+        np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-9)
+
+
+def test_distances_by_differences():
+    x = np.random.default_rng(0).normal(size=(50, 5)) + 1e6
+    exact = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    found = squared_distances(x, None)
+    np.testing.assert_allclose(found, exact, rtol=1e-14)
+    assert np.array_equal(found, found.T)
+    assert not np.diagonal(found).any()
+    assert squared_distances(x[:, :0], None).tolist() == np.zeros((50, 50)).tolist()
+
+
+def test_solves_with_heads_of_a_factor():
+    rng = np.random.default_rng(0)
+    a, y = rng.normal(size=(30, 30)), rng.normal(size=(30, 2))
+    a = a @ a.T + np.eye(30)
+    factor = np.linalg.cholesky(a)
+    w, vectors = np.empty((30, 2)), np.empty((30, 4))
+    small_loops.solve_heads(np.ascontiguousarray(factor.T), y, 12, w, vectors)
+    np.testing.assert_allclose(w, np.linalg.solve(factor, y), rtol=1e-11)
+    np.testing.assert_allclose(vectors[:, :2], np.linalg.solve(a, y), rtol=1e-10)
+    np.testing.assert_allclose(vectors[:12, 2:], np.linalg.solve(a[:12, :12], y[:12]), rtol=1e-10)
+    assert not vectors[12:, 2:].any()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("columns", [2, 9])
+def test_outer_products_are_the_matrix_that_they_stand_for(kind, columns):
+    rng = np.random.default_rng(0)
+    as_asked = torch.from_numpy if kind == "torch" else np.asarray
+    vectors, weights = as_asked(rng.normal(size=(20, 3))), as_asked(np.array([1.5, -0.5, 2.0]))
+    m = rng.normal(size=(20, 20))
+    m, right = as_asked(m + m.T), as_asked(rng.normal(size=(20, columns)))
+    for cotangent in (OuterProducts(vectors, weights), OuterProducts(vectors, weights).shifted(0.3, -0.2)):
+        g = np.asarray(cotangent.dense())
+        assert cotangent.shape == g.shape
+        assert cotangent.trace() == pytest.approx(np.trace(g))
+        assert cotangent.inner(m) == pytest.approx(np.sum(g * np.asarray(m)))
+        np.testing.assert_allclose(cotangent.product(m, right), (g * np.asarray(m)) @ np.asarray(right), rtol=1e-10)
+    expected = np.asarray(OuterProducts(vectors, weights).dense()) + 0.3 * np.eye(20) - 0.2
+    np.testing.assert_allclose(g, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [7, 300])
+def test_how_far_points_reach(n):
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(n, 2)))
+    size, spread = extent(x)
+    assert size == float(x.abs().max())
+    assert spread == float((x - x[0]).abs().max())
+    x[n // 2, 1] = np.nan
+    assert np.isnan(extent(x)).all()
