@@ -61,10 +61,13 @@ def test_rho_by_inverse_leaves_its_range_where_float32_ends():
     x = torch.linspace(0, 1, 200)[:, None]
     y = torch.sin(9 * x.double())
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
-    gram = RBF(0.7).gram(x[order])
-    values = [rho_by_inverse(gram, y[order], n, 1e-7, cotangent=False)[0] for n in (50, 100, 150)]
-    assert any(not 0 <= value <= 1 for value in values)
-    assert all(0 <= rho(gram, y[order], n, 1e-7, cotangent=False)[0] <= 1 for n in (50, 100, 150))
+    grams = [RBF(sigma).gram(x[order]) for sigma in (0.3, 0.5, 0.7, 1.0, 2.0)]
+    both = [
+        [objective(gram, y[order], n, 1e-7, cotangent=False)[0] for gram in grams for n in (50, 100, 150)]
+        for objective in (rho_by_inverse, rho)
+    ]
+    assert any(not 0 <= value <= 1 for value in both[0])
+    assert all(0 <= value <= 1 for value in both[1])
     with pytest.raises(NumericalError):
         rho_by_inverse(torch.zeros(4, 4), torch.ones(4, 1), 2, 0.0)
 

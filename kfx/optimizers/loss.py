@@ -158,7 +158,7 @@ class Loss:
                 events = incidents.events
                 self.kernel_evaluations += 1
                 started = time.perf_counter()
-                if gradient and isinstance(kernel, Stationary) and self._is_direct(x, y, batch):
+                if gradient and isinstance(kernel, Stationary) and self._is_direct(kernel, x, y, batch):
                     self._directly(found, kernel, x, y, batch, regularization, points)
                 else:
                     self._by_layers(found, kernel, x, y, batch, regularization, gradient, points)
@@ -193,9 +193,10 @@ class Loss:
             factored=found.factored if points else None,
         )
 
-    def _is_direct(self, x: torch.Tensor, y: torch.Tensor, batch: Batch) -> bool:
-        """Whether `_directly` is for this, with a stationary kernel."""
-        return self.objective is rho and not batch.orders and is_small(x) and y.dtype == torch.float64
+    def _is_direct(self, kernel: Stationary, x: torch.Tensor, y: torch.Tensor, batch: Batch) -> bool:
+        """Whether `_directly` is for this: not for a kernel with a pullback of its own."""
+        own = type(kernel)._pullback is not Stationary._pullback
+        return self.objective is rho and not own and not batch.orders and is_small(x) and y.dtype == torch.float64
 
     def _directly(
         self,
