@@ -71,13 +71,13 @@ def cnngp(arguments: argparse.Namespace) -> Iterator[Row]:
             architecture = ARCHITECTURES[name]((28, 28), 49.0)
             kernel = CNNGP(architecture, weight, bias)
             kernel.prepare(getattr(torch, dtype.__name__), torch.device("cpu"))
-            elements = bench.layer_elements(architecture, (28, 28))
+            every, _ = bench.operations(architecture, (28, 28), dtype)
             for n in (100, 600):
                 x = torch.as_tensor(points[:n].astype(dtype))
                 g = torch.eye(n, dtype=x.dtype) + 1 / n
                 seconds = bench.median(lambda: kernel.gram(x), 3)  # noqa: B023
                 both = bench.median(lambda: kernel.pullback(x)[1](g), 3)  # noqa: B023
-                limit = bench.OPERATIONS * elements * n * (n + 1) / 2 / rate
+                limit = every * n * (n + 1) / 2 / rate
                 peer, theirs = "", None
                 if (name, dtype, n) == ("convnet", np.float32, 100):
                     for peer, theirs in _peers_of_convnet(bench, arguments, architecture, points):
