@@ -87,7 +87,7 @@ def test_a_variance_of_zero(variances):
 def test_the_same_bits_again_and_in_launches_of_few_programs():
     x = images((1, 5, 5), 6)
     found = []
-    for megabytes in (32.0, 32.0, 0.05):
+    for megabytes in (32.0, 32.0, 0.001):
         kernel = CNNGP(ARCHITECTURES["simple"]((5, 5), 1.0), 1.7, 0.3, engine="triton", tile_megabytes=megabytes)
         gram, pull = kernel.pullback(x)
         found.append((gram, *pull(torch.ones_like(gram), inputs=True)))
@@ -96,7 +96,12 @@ def test_the_same_bits_again_and_in_launches_of_few_programs():
         near(few, first)
 
 
-def test_launches_are_halved_when_memory_runs_out(monkeypatch):
+def test_tiles_of_several_images(monkeypatch):
+    monkeypatch.setattr("kfx.kernels.cnngp.triton_engine._PROGRAMS", 3)
+    assert_as_torch(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(5)), images((1, 5, 5), 8), 1.7, 0.3)
+
+
+def test_blocks_are_halved_when_memory_runs_out(monkeypatch):
     from kfx.kernels.cnngp import triton_kernels
 
     launch, failed = triton_kernels.gram.run, []

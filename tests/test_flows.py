@@ -144,6 +144,13 @@ def test_runge_kutta_steps_are_scipys(method):
         np.testing.assert_allclose(state, solution.y[:, -1], rtol=1e-11)
 
 
+@pytest.mark.parametrize("factor", [float("inf"), 1e308, float("nan")])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_field_beyond_numbers_ends_the_integration(factor, method):
+    with pytest.raises(NumericalError):
+        integrate(lambda s: s * factor, torch.ones(3, 1, dtype=torch.float64), method, 1e-3, 1e-6)
+
+
 def test_a_step_below_round_off_ends_the_integration():
     with pytest.raises(NumericalError, match=r"the integration ended at t = 0\.5: the step would be less than"):
         integrate(lambda s: s * s, torch.tensor([2.0], dtype=torch.float64), "RK45", 1e-6, 1e-9)

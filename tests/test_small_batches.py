@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from kfx.kernels import RBF, Matern, RationalQuadratic
+from kfx.kernels import RBF, Linear, Matern, RationalQuadratic
 from kfx.kernels.stationary import squared_distances
 from kfx.numerics import small_loops
 from kfx.numerics.arrays import extent
+from kfx.numerics.linear_algebra import cholesky
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
-from kfx.outcomes import Event
+from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
 KERNELS = {
@@ -142,3 +143,78 @@ def test_how_far_points_reach(n):
     assert spread == float((x - x[0]).abs().max())
     x[n // 2, 1] = np.nan
     assert np.isnan(extent(x)).all()
+
+
+# ---- what does not go the direct way, or not at once
+
+
+@pytest.mark.parametrize("sample_size", [0, -2, 8, 200])
+def test_a_sample_of_a_size_that_there_is_not(sample_size):
+    x, y = problem(8, 2, 1)
+    with pytest.raises(ValueError, match=f"sample_size={sample_size}"):
+        Loss(rho, Regularization(0.1), RBF(1.0), x, y)(np.array([1.0]), Batch(np.arange(8), sample_size))
+
+
+@pytest.mark.parametrize("count", [7, 9])
+def test_as_many_targets_as_points(count):
+    x, y = problem(9, 2, 1)
+    with pytest.raises(ValueError, match="as many targets"):
+        Loss(rho, Regularization(0.1), RBF(1.0), x, y).at(RBF(1.0), x[:8], y[:count], Batch(np.arange(8), 4))
+
+
+def test_a_factor_does_not_depend_on_the_order_in_memory():
+    rng = np.random.default_rng(0)
+    for n in (6, 300):
+        a = torch.from_numpy(rng.normal(size=(n, n)))
+        a = a @ a.mT + torch.eye(n, dtype=torch.float64)
+        for matrix in (a, a.mT, a.mT.contiguous().mT):
+            factor = cholesky(matrix, 10.0)
+            np.testing.assert_allclose(factor @ factor.mT, a + 10.0 * torch.eye(n), rtol=1e-12, atol=1e-12 * n)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kernel", [RBF(2.0), RationalQuadratic()])
+def test_points_of_other_dtypes(dtype, kernel):
+    x = torch.from_numpy(np.random.default_rng(0).integers(0, 5, (8, 3))).to(dtype)
+    y = torch.arange(8, dtype=torch.float64)[:, None]
+    found, exact = (
+        Loss(rho, Regularization(0.1), kernel, points, y).at(kernel, points, y, Batch(np.arange(8), 4), points=True)
+        for points in (x, x.double())
+    )
+    assert not found.failed
+    assert found.rho == pytest.approx(exact.rho, rel=0.1)
+    np.testing.assert_allclose(found.gradient, exact.gradient, rtol=0.3, atol=1e-3)
+    assert float(found.to_points.abs().max()) > 0
+    _, pull = kernel.pullback(x)
+    assert np.isfinite(pull(np.ones((8, 8)))).all()
+    assert np.isfinite(pull(np.ones((8, 8)).tolist())).all()
+
+
+@pytest.mark.parametrize("n", [40, 300])
+@pytest.mark.parametrize(("alpha", "beta"), [(4.0, 1e-4), (2.0, 1e-7)])
+def test_a_slope_may_leave_float32_where_the_value_does_not(n, alpha, beta):
+    x, y = problem(n, 3, 1, torch.float32)
+    kernel = RationalQuadratic(alpha, beta)
+    assert not Loss(rho, Regularization(1e-3), kernel, x, y).at(kernel, x, y, Batch(np.arange(n), n // 2)).failed
+
+
+def test_numbers_out_of_range_are_no_warnings():
+    gram, y = np.eye(6), np.arange(1.0, 7.0)
+    with pytest.raises(NumericalError):
+        rho(np.full((6, 6), 1e308), y, 3, Regularization(1.0, "mean_diagonal"))
+    gram[0, 0] = 1e308
+    assert 0 <= rho(gram, y, 3, Regularization(1.0, "centered"))[0] <= 1
+    x, y = problem(8, 2, 1)
+    assert Loss(rho, Regularization(), Linear(), 1e154 * x, y).at(Linear(), 1e154 * x, y, Batch(np.arange(8), 4)).failed
+
+
+def test_gradients_are_not_lost_in_silence():
+    x, y = problem(8, 2, 1)
+    with pytest.raises(ValueError, match="would be lost"):
+        rho(RBF(1.0).gram(x), y.requires_grad_(), 4)
+    points, y = x.clone().requires_grad_(), y.detach()
+    found, expected = (
+        Loss(rho, Regularization(0.1), RBF(1.0), each, y)(np.array([1.0]), Batch(np.arange(8), 4))
+        for each in (points, x)
+    )
+    assert found.rho == pytest.approx(expected.rho)

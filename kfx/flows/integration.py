@@ -88,6 +88,8 @@ def _first_step(slope: Slope, state: torch.Tensor, start: torch.Tensor, order: i
     scale, root = atol + rtol * state.abs(), math.sqrt(state.numel())
     size, speed = (float(_norm(each / scale)) / root for each in (state, start))
     trial = min(0.01 * size / speed if size >= 1e-5 and speed >= 1e-5 else 1e-6, 1.0)
+    if not trial > 0:  # NaN too
+        raise NumericalError(Event.OVERSHOT, "the field leaves the range of float64 where the integration starts")
     bend = float(_norm((slope(state + trial * start) - start) / scale)) / root / trial
     largest = max(speed, bend)
     step = max(1e-6, trial * 1e-3) if largest <= 1e-15 else (0.01 / largest) ** (1 / (order + 1))

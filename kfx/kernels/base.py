@@ -141,10 +141,10 @@ class Kernel(Parameters, abc.ABC):
             given: Any = cotangent
             if isinstance(given, OuterProducts) and not self.takes_outer_products:
                 given = given.dense()
+            given = given if isinstance(given, OuterProducts) else as_tensor(given)
             if given.shape != gram.shape:
                 raise ValueError(f"the cotangent must be {tuple(gram.shape)}, as K(x, x), got {tuple(given.shape)}")
             if not isinstance(given, OuterProducts):
-                given = as_tensor(given)
                 given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
             with self._within_numbers():
                 by_name, to_inputs = pull(given, inputs)

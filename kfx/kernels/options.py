@@ -335,7 +335,7 @@ class CNNGP(_NetworkOption):
         "for a CUDA device, float32",
     )
     tile_megabytes: float = positive(
-        32.0, "memory of one tile's maps in the torch engine, of one launch in triton; more helps a GPU"
+        32.0, "memory of one tile's maps in the torch engine, a 32nd of a launch's in triton; more helps a GPU"
     )
 
     def make(self, image: Image, **common: Any) -> Kernel:

@@ -61,17 +61,20 @@ class Stationary(Kernel):
         diagonal(numpy_if_small(gram))[:] = self._variance()
 
     def is_finite_at(self, x: torch.Tensor) -> bool:
-        return math.isfinite(self._variance())
+        return self._variance() <= torch.finfo(x.dtype).max
 
     def _variance(self) -> float:
         """κ(0)."""
         return 1.0
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        gram, pull_rows = self.pullback_of_rows(numpy_if_small(x.reshape(len(x), -1)))
+        rows = numpy_if_small(x.reshape(len(x), -1))
+        gram, pull_rows = self.pullback_of_rows(rows)
 
         def pull(cotangent: Any, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-            given = cotangent if isinstance(cotangent, OuterProducts) else numpy_if_small(cotangent)
+            given = cotangent.of_kind(rows) if isinstance(cotangent, OuterProducts) else cotangent
+            if isinstance(rows, np.ndarray) and isinstance(given, torch.Tensor):
+                given = given.numpy()
             by_name, moved = pull_rows(given, inputs)
             return by_name, None if moved is None else as_tensor(moved).reshape(x.shape)
 
@@ -86,8 +89,9 @@ class Stationary(Kernel):
 
         def pull(given: Any, inputs: bool) -> tuple[dict[str, float], Any]:
             inner = given.inner if isinstance(given, OuterProducts) else partial(_inner, given)
-            by_name = self._gradients(inner, r2, gram)
-            return by_name, self._to_points(given, self._slope(r2, gram), rows) if inputs else None
+            wide = _double(gram)  # a slope may leave float32 where the value does not
+            by_name = self._gradients(inner, r2, wide)
+            return by_name, self._to_points(given, self._slope(r2, wide), rows) if inputs else None
 
         return gram, pull
 
@@ -110,6 +114,10 @@ class Stationary(Kernel):
         return 4 * (weights.sum(axis=1, keepdims=True) * flat - weights @ flat)
 
 
+def _double(x: Any) -> Any:
+    return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x.to(torch.float64)
+
+
 def _inner(a: Any, b: Any) -> float:
     """Σ_ij a_ij b_ij."""
     if isinstance(a, np.ndarray):
@@ -120,7 +128,7 @@ def _inner(a: Any, b: Any) -> float:
 
 def _exp_(x: Any) -> Any:
     """exp(x), in place."""
-    if isinstance(x, torch.Tensor) and not by_one_thread(x):
+    if isinstance(x, torch.Tensor) and not (by_one_thread(x) and x.dtype in (torch.float32, torch.float64)):
         return x.exp_()
     array = x.numpy() if isinstance(x, torch.Tensor) else x
     np.exp(array, out=array)

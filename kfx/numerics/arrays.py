@@ -35,14 +35,15 @@ def by_one_thread(x: torch.Tensor) -> bool:
     return x.is_cpu and torch.get_num_threads() == 1
 
 
-_BLOCK = 4096
-_SMALL, _IN_NUMPY = 256, (torch.float64, torch.float32, torch.int64)
+_BLOCK, _TAKEN = 4096, (torch.float64, torch.float32, torch.int64)
+_SMALL = 256
 
 
 def is_small(x: torch.Tensor) -> bool:
     """Whether it has at most 256 rows, on the CPU: a call of torch's then takes longer than its arithmetic, and
     several times as long as NumPy's."""
-    return x.is_cpu and len(x) <= _SMALL and x.dtype in _IN_NUMPY
+    real = x.dtype in (torch.float64, torch.float32) and not x.requires_grad
+    return real and x.is_cpu and len(x) <= _SMALL
 
 
 def numpy_if_small(x: torch.Tensor) -> Any:
@@ -52,7 +53,7 @@ def numpy_if_small(x: torch.Tensor) -> Any:
 
 def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
     """x[indices], a copy."""
-    if x.is_cpu and len(indices) <= _SMALL and x.dtype in _IN_NUMPY:
+    if x.is_cpu and len(indices) <= _SMALL and x.dtype in _TAKEN and not x.requires_grad:
         return torch.from_numpy(x.numpy().take(in_numpy(indices), axis=0))
     return x.index_select(0, torch.as_tensor(indices, device=x.device))
 

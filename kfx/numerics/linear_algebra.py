@@ -30,18 +30,19 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     """
     small = numpy_if_small(gram)
     if isinstance(small, np.ndarray):
-        copy = small.astype(np.float64)
-        copy.reshape(-1)[:: len(copy) + 1] += regularization
+        copy = np.array(small, dtype=np.float64, order="C")
+        with np.errstate(all="ignore"):
+            copy.reshape(-1)[:: len(copy) + 1] += regularization
         _, info = scipy.linalg.lapack.dpotrf(copy.T, lower=1, clean=1, overwrite_a=1)
         if info == 0 and math.isfinite(copy[-1, -1]):
             return torch.from_numpy(copy.T)
-    matrix = gram.to(torch.float64, copy=True)
+    matrix = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).copy_(gram)
     matrix.diagonal().add_(regularization)
     factor, found = _factored(matrix)
     if found and math.isfinite(float(factor[-1, -1])):
         return factor
     if factor.data_ptr() == matrix.data_ptr():  # it was overwritten
-        matrix = gram.to(torch.float64, copy=True)
+        matrix = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).copy_(gram)
         matrix.diagonal().add_(regularization)
     diagonal = matrix.diagonal()
     if not bool(torch.isfinite(matrix).all()):

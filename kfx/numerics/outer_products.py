@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.numerics.arrays import Array, as_kind, diagonal, total
+from kfx.numerics.arrays import Array, as_kind, diagonal, in_numpy, total
 
 _FEW = 16  # columns up to which a product goes through the vectors
 
@@ -28,6 +28,15 @@ class OuterProducts:
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.vectors), len(self.vectors)
+
+    def of_kind(self, like: Array) -> OuterProducts:
+        """The same in NumPy or torch, as `like` is."""
+        if isinstance(like, np.ndarray) == isinstance(self.vectors, np.ndarray):
+            return self
+        if isinstance(like, np.ndarray):
+            return OuterProducts(in_numpy(self.vectors), in_numpy(self.weights), self.on_diagonal)
+        vectors, weights = (torch.as_tensor(each, device=like.device) for each in (self.vectors, self.weights))
+        return OuterProducts(vectors, weights, self.on_diagonal)
 
     def trace(self) -> float:
         """tr G."""

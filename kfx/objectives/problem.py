@@ -93,7 +93,8 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
     """The problem, or ValueError with what was expected. A plain number is an absolute λ."""
     factored = gram if isinstance(gram, Factored) else Factored(as_tensor(gram))
     theta = factored.gram
-    targets = y if isinstance(y, torch.Tensor) and y.dtype == torch.float64 else as_tensor(y, dtype=torch.float64)
+    is_ready = isinstance(y, torch.Tensor) and y.dtype == torch.float64 and not y.requires_grad
+    targets: torch.Tensor = y if is_ready else as_tensor(y, dtype=torch.float64)  # type: ignore[assignment]
     if targets.device != theta.device:
         targets = targets.to(theta.device)
     n = len(theta)

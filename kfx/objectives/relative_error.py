@@ -46,6 +46,7 @@ def rho(
     return value, dense if isinstance(gram, Factored) else in_kind(dense, gram)
 
 
+@np.errstate(all="ignore")  # what leaves the numbers is an error of its own
 def nested_rho(
     gram: Gram,
     y: Array,

@@ -154,7 +154,7 @@ class Loss:
         try:
             if not is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
-            with collect() as incidents:
+            with collect() as incidents, np.errstate(all="ignore"):  # an event says what leaves the numbers
                 events = incidents.events
                 self.kernel_evaluations += 1
                 started = time.perf_counter()
@@ -169,7 +169,8 @@ class Loss:
             jitter = incidents.jitter
             finite = found.slope is None or is_finite(found.slope)
             if found.to_points is not None:
-                finite = finite and math.isfinite(total(numpy_if_small(found.to_points)))  # one pass for all
+                with np.errstate(all="ignore"):
+                    finite = finite and math.isfinite(total(numpy_if_small(found.to_points)))  # one pass for all
             if not (math.isfinite(found.objective) and finite):
                 raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
         except (NumericalError, OverflowError, ZeroDivisionError) as raised:
@@ -194,9 +195,18 @@ class Loss:
         )
 
     def _is_direct(self, kernel: Stationary, x: torch.Tensor, y: torch.Tensor, batch: Batch) -> bool:
-        """Whether `_directly` is for this: not for a kernel with a pullback of its own."""
-        own = type(kernel)._pullback is not Stationary._pullback
-        return self.objective is rho and not own and not batch.orders and is_small(x) and y.dtype == torch.float64
+        """Whether `_directly` is for this: not for a kernel with a pullback of its own, nor for what does not fit."""
+        return (
+            self.objective is rho
+            and type(kernel)._pullback is Stationary._pullback
+            and not batch.orders
+            and is_small(x)
+            and is_small(y)
+            and y.dtype == torch.float64
+            and x.ndim > 1
+            and len(x) == len(y)
+            and 1 <= batch.sample_size < len(x)
+        )
 
     def _directly(
         self,
@@ -210,17 +220,16 @@ class Loss:
     ) -> None:
         """ρ of a stationary kernel on a small batch, with its gradients: on arrays throughout, since the layers between
         would take longer than the arithmetic."""
-        with np.errstate(all="ignore"):  # an event says what is out of range
-            gram, pull = kernel.pullback_of_rows(x.numpy().reshape(len(x), -1))
-            found.computed = time.perf_counter()
-            found.effective = regularization.of(gram)
-            found.factored = Factored(torch.from_numpy(gram))
-            factor = found.factored.factor(found.effective).numpy()
-            rhos, cotangent = rho_of_factor(factor, y.numpy().reshape(len(y), -1), batch.sample_sizes)
-            assert cotangent is not None
-            found.take(rhos[0], rhos[0], rhos[-1] if batch.half_size is not None else math.nan)
-            found.solved = time.perf_counter()
-            by_name, moved = pull(regularization.pull_of_outer_products(cotangent), points)
+        gram, pull = kernel.pullback_of_rows(x.numpy().reshape(len(x), -1))
+        found.computed = time.perf_counter()
+        found.effective = regularization.of(gram)
+        found.factored = Factored(torch.from_numpy(gram))
+        factor = found.factored.factor(found.effective).numpy()
+        rhos, cotangent = rho_of_factor(factor, y.numpy().reshape(len(y), -1), batch.sample_sizes)
+        assert cotangent is not None
+        found.take(rhos[0], rhos[0], rhos[-1] if batch.half_size is not None else math.nan)
+        found.solved = time.perf_counter()
+        by_name, moved = pull(regularization.pull_of_outer_products(cotangent), points)
         found.slope = kernel.flatten(by_name)
         found.to_points = None if moved is None else torch.from_numpy(moved).to(x.dtype).reshape(x.shape)
 

@@ -30,7 +30,7 @@ class CNNGP(Kernel):
     engine: `fused`, compiled loops over maps that stay in a CPU's cache; `torch`, for any device; `triton`, float32 on
         a CUDA device, a pair's map in registers through all layers; `auto`, fused for points on a CPU, else torch.
     tile_megabytes: memory of the torch engine's maps that are alive at once; on a GPU the tile is halved where memory
-        runs out. In triton it is that of one launch. The fused engine's tiles are as large as its cache likes.
+        runs out. In triton a launch takes 32 times that. The fused engine's tiles are as large as its cache likes.
 
     Points are (n, channels, height, width), square or not. Computed in x's dtype, on x's device. Gram matrices and
     exact gradients are computed tile by tile, in the memory of a few tiles at any batch size and depth.

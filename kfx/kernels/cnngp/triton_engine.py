@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from kfx.kernels.cnngp import triton_kernels as kernels
 from kfx.kernels.cnngp.engine import Gradient
 from kfx.kernels.cnngp.layers import Activation, Add, Conv2d, Erf, Instruction, ReLU
-from kfx.kernels.cnngp.torch_engine import TorchEngine, halving
+from kfx.kernels.cnngp.torch_engine import TorchEngine, halving, tiles
 from kfx.kernels.cnngp.triton_kernels import Kind
 
 LARGEST = 64
@@ -22,92 +23,153 @@ LARGEST = 64
 _KINDS = {Conv2d: Kind.CONV, ReLU: Kind.RELU, Erf: Kind.ERF, Add: Kind.ADD}
 _PROGRAMS = 2048  # that keep a large GPU busy at a time
 _MOST = 16  # images on a side of a program's tile
+_LAUNCH = 32  # memory of a launch, and of a block's images, in that of a tile of the torch engine
 
 
 class TritonEngine(TorchEngine):
-    """Gram matrices and gradients of a program on a GPU, in float32.
+    """Gram matrices and gradients of a program on a GPU, in float32, block by block of images.
 
-    The maps of images by themselves, a small part of the work, go through torch. tile_megabytes: memory for what the
-    programs of one launch keep; it is halved where a GPU's memory runs out. The bits are the same in every run.
+    The maps of images by themselves, a small part of the work, go through torch. tile_megabytes: a block's images, and
+    what the programs of one launch keep, take up to 32 times that; half as many images where a GPU's memory runs out.
+    The bits are the same in every run.
     """
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         """K(x, y); with y None K(x, x) without its diagonal, each pair computed once."""
-        ours = _Images(self, x)
-        others = ours if y is None else _Images(self, y)
-        out = x.new_zeros(len(x), len(others.x))
-        tables = _tables(self.program, ours.side, x.device)
-        strip = 4 * (len(self.program) + 1) * ours.side**2
+        others = x if y is None else y
 
         def compute(most: int) -> torch.Tensor:
-            for tiles, side in _tiles(len(x), None if y is None else len(others.x), most, x.device):
-                kernels.gram[(len(tiles),)](
-                    ours.x, others.x, ours.scales, others.scales, tiles, tables.forward, tables.bands,
-                    *self._parameters(x), x.new_empty(len(tiles) * strip // 4), out,
-                    len(x), len(others.x), int(y is None), side, len(self.program), x.shape[1], tables.activations,
-                    SIDE=ours.side, PRECISION=_precision(), num_warps=_warps(ours.side),
-                )  # fmt: skip
+            out = x.new_zeros(len(x), len(others))
+            for rows, columns in tiles(len(x), None if y is None else len(others), most):
+                is_same = y is None and rows == columns
+                block = self._gram_block(x[rows], None if is_same else others[columns])
+                out[rows, columns] = block
+                if y is None and not is_same:
+                    out[columns, rows] = block.mT
             return out
 
-        return halving(compute, self._programs(strip))
+        return halving(compute, self._images_at_once(x))
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
         """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked; each pair
         is computed again."""
-        images = _Images(self, x)
-        both = (cotangent + cotangent.mT).contiguous()
-        tables = _tables(self.program, images.side, x.device)
-        wanted, area = (x.shape[1] if inputs else 0), images.side**2
-        slots = tables.activations + wanted
-        strip = 4 * area * (2 * (len(self.program) + 1) + 2 * _MOST * slots)
 
-        def compute(most: int) -> tuple[torch.Tensor, torch.Tensor]:
-            total = torch.zeros(tables.convolutions, 2, dtype=torch.float64, device=x.device)
-            to_images = x.new_zeros(len(x), slots, images.side, images.side)
-            for tiles, side in _tiles(len(x), None, most, x.device):
-                sums = total.new_zeros(len(tiles), tables.convolutions, 2)
-                parts = x.new_zeros(len(tiles), 2, side, slots, images.side, images.side)
-                kernels.pull[(len(tiles),)](
-                    images.x, images.scales, tiles, tables.backward, tables.bands, *self._parameters(x),
-                    x.new_empty(len(tiles), 2, len(self.program) + 1, area), both, sums, parts,
-                    len(x), side, len(self.program), x.shape[1], tables.activations, tables.convolutions, wanted,
-                    SIDE=images.side, PRECISION=_precision(), num_warps=_warps(images.side),
+        def compute(most: int) -> tuple[Gradient, torch.Tensor | None]:
+            gradient: Gradient = ([0.0] * len(self.program), [0.0] * len(self.program))
+            to_x = torch.zeros_like(x) if inputs else None
+            for rows, columns in tiles(len(x), None, most):
+                both = cotangent[rows, columns] + cotangent[columns, rows].mT
+                self._pull_block(x, both, cotangent.diagonal(), rows, columns, gradient, to_x)
+            return gradient, to_x
+
+        return halving(compute, self._images_at_once(x))
+
+    # ---- a block of images, and the launches for it
+
+    def _gram_block(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        ours = _Images(self, x)
+        others = ours if y is None else _Images(self, y)
+        out = x.new_zeros(len(x), len(others.x))
+        tables = _tables(self.program, ours.side, x.device)
+        side = _side(len(x), None if y is None else len(others.x))
+        strip = (len(self.program) + 1) * ours.side**2
+        for at in self._launches(len(x), None if y is None else len(others.x), side, 4 * strip, x.device):
+            with _on(x.device):
+                kernels.gram[(len(at),)](
+                    ours.x, others.x, ours.scales, others.scales, at, tables.forward, tables.bands,
+                    *self._parameters(x), x.new_empty(len(at), strip), out,
+                    len(x), len(others.x), int(y is None), side, len(self.program), x.shape[1], tables.activations,
+                    SIDE=ours.side, PRECISION=_precision(), num_warps=_warps(ours.side),
                 )  # fmt: skip
-                total += sums.sum(dim=0)
-                _add_parts(to_images, parts, tiles, side)
-            return total, to_images
+        return out
 
-        total, to_images = halving(compute, self._programs(strip))
-        return self._through_variances(x, cotangent.diagonal(), images, tables, total, to_images, inputs)
+    def _pull_block(
+        self,
+        x: torch.Tensor,
+        both: torch.Tensor,
+        own: torch.Tensor,
+        rows: slice,
+        columns: slice,
+        gradient: Gradient,
+        to_x: torch.Tensor | None,
+    ) -> None:
+        is_same = rows == columns
+        ours = _Images(self, x[rows])
+        others = ours if is_same else _Images(self, x[columns])
+        tables = _tables(self.program, ours.side, x.device)
+        n, m = len(ours.x), len(others.x)
+        side = _side(n, None if is_same else m)
+        wanted, area = (0 if to_x is None else x.shape[1]), ours.side**2
+        slots, kept = tables.activations + wanted, 2 * (len(self.program) + 1)
+        total = torch.zeros(tables.convolutions, 2, dtype=torch.float64, device=x.device)
+        to_ours = x.new_zeros(n, slots, ours.side, ours.side)
+        to_others = to_ours if is_same else x.new_zeros(m, slots, ours.side, ours.side)
+        each = 4 * area * (kept + 2 * side * slots)
+        for at in self._launches(n, None if is_same else m, side, each, x.device):
+            sums = total.new_zeros(len(at), tables.convolutions, 2)
+            parts = x.new_zeros(len(at), 2, side, slots, ours.side, ours.side)
+            with _on(x.device):
+                kernels.pull[(len(at),)](
+                    ours.x, others.x, ours.scales, others.scales, at, tables.backward, tables.bands,
+                    *self._parameters(x), x.new_empty(len(at), kept, area), both.contiguous(), sums, parts,
+                    n, m, int(is_same), side, len(self.program), x.shape[1], tables.activations, tables.convolutions,
+                    wanted, SIDE=ours.side, PRECISION=_precision(), num_warps=_warps(ours.side),
+                )  # fmt: skip
+            total += sums.sum(dim=0)
+            _add_parts(to_ours, parts[:, 0], at[:, 0], side)
+            _add_parts(to_others, parts[:, 1], at[:, 1], side)
+        for k, index in tables.convolution_at.items():
+            gradient[0][k] += total[index, 0]
+            gradient[1][k] += total[index, 1]
+        self._through_variances(x, rows, ours, tables, own[rows] if is_same else None, to_ours, gradient, to_x)
+        if not is_same:
+            self._through_variances(x, columns, others, tables, None, to_others, gradient, to_x)
 
     def _through_variances(
         self,
         x: torch.Tensor,
-        own: torch.Tensor,
+        at: slice,
         images: _Images,
         tables: _Tables,
-        total: torch.Tensor,
+        own: torch.Tensor | None,
         to_images: torch.Tensor,
-        inputs: bool,
-    ) -> tuple[Gradient, torch.Tensor | None]:
-        """Add what passes by the images' own variances to the gradients of the pairs."""
-        gradient: Gradient = ([0.0] * len(self.program), [0.0] * len(self.program))
-        for k, index in tables.convolution_at.items():
-            gradient[0][k] += total[index, 0]
-            gradient[1][k] += total[index, 1]
+        gradient: Gradient,
+        to_x: torch.Tensor | None,
+    ) -> None:
+        """Add what passes by the images' own variances, `own` of it from the diagonal, and what goes to pixels."""
         at_steps: list[torch.Tensor | None] = [None] * len(self.program)
         for k, index in tables.activation_at.items():
             height, width = self.program[k].size
             at_steps[k] = to_images[:, index, :height, :width]
-        to_squares = self._variance_adjoint(own, at_steps, images.variances, x, gradient)
-        if not inputs:
-            return gradient, None
-        channels, (height, width) = x.shape[1], x.shape[2:]
-        to_x = to_images[:, tables.activations :, :height, :width] + to_squares[:, None] * x * (2 / channels)
-        return gradient, to_x
+        to_squares = self._variance_adjoint(own, at_steps, images.variances, x[at], gradient)
+        if to_x is not None:
+            channels, (height, width) = x.shape[1], x.shape[2:]
+            to_x[at] += to_images[:, tables.activations :, :height, :width]
+            to_x[at] += to_squares[:, None] * x[at] * (2 / channels)
 
-    def _programs(self, bytes_each: int) -> int:
-        return max(min(int(self.tile_megabytes * 2**20 / bytes_each), _PROGRAMS), 1)
+    def _images_at_once(self, x: torch.Tensor) -> int:
+        """How many images, with all that is known of each, fit into the memory of a block's two sides."""
+        area, steps = _square(self.program) ** 2, len(self.program)
+        each = 4 * area * (2 * steps + 2 * x.shape[1] + 2 * len(_numbers(self.program, Activation)))
+        return max(int(self._bytes() / 2 / each), 1)
+
+    def _launches(
+        self, n: int, m: int | None, side: int, bytes_each: int, device: torch.device
+    ) -> Iterator[torch.Tensor]:
+        """The first row and column of each tile, as many at a time as may keep what they need."""
+        if m is None:
+            starts = np.arange(0, n, side)
+            low, high = np.triu_indices(len(starts))
+            every = np.stack([starts[low], starts[high]], axis=1)
+        else:
+            grid = np.meshgrid(np.arange(0, n, side), np.arange(0, m, side), indexing="ij")
+            every = np.stack(grid, axis=-1).reshape(-1, 2)
+        most = max(min(int(self._bytes() / bytes_each), _PROGRAMS), 1)
+        for start in range(0, len(every), most):
+            yield torch.from_numpy(every[start : start + most].astype(np.int32)).to(device)
+
+    def _bytes(self) -> float:
+        return _LAUNCH * self.tile_megabytes * 2**20
 
     def _parameters(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         pairs = [pair for pair, step in zip(self.parameters, self.program, strict=True) if _is(step, Conv2d)]
@@ -120,8 +182,7 @@ class _Images:
 
     def __init__(self, engine: TorchEngine, x: torch.Tensor) -> None:
         program = engine.program
-        largest = max(max(*step.size, *step.output_size) for step in program)
-        self.side = max(1 << (largest - 1).bit_length(), 16)  # 16: the least that a product takes
+        self.side = _square(program)
         self.variances = engine._variances(x)
         self.x = _in_squares(x, self.side)
         scales = [
@@ -208,31 +269,30 @@ def _numbers(program: tuple[Instruction, ...], kind: type) -> list[int]:
 # ---- tiles and launches
 
 
-def _tiles(n: int, m: int | None, most: int, device: torch.device) -> Iterator[tuple[torch.Tensor, int]]:
-    """The first row and column of each tile of a launch of at most so many programs, and the tiles' side: as large as
-    leaves work for a whole GPU."""
+def _side(n: int, m: int | None) -> int:
+    """Images on a side of a program's tile: as many as leave work for a whole GPU."""
     pairs = n * (n - 1) / 2 if m is None else n * m
-    side = min(max(int(math.sqrt(pairs / _PROGRAMS)), 1), _MOST)
-    if m is None:
-        starts = np.arange(0, n, side)
-        low, high = np.triu_indices(len(starts))
-        all_tiles = np.stack([starts[low], starts[high]], axis=1)
-    else:
-        all_tiles = np.stack(np.meshgrid(np.arange(0, n, side), np.arange(0, m, side), indexing="ij"), -1).reshape(
-            -1, 2
-        )
-    for start in range(0, len(all_tiles), most):
-        yield torch.from_numpy(all_tiles[start : start + most].astype(np.int32)).to(device), side
+    return min(max(int(math.sqrt(pairs / _PROGRAMS)), 1), _MOST)
 
 
-def _add_parts(to_images: torch.Tensor, parts: torch.Tensor, tiles: torch.Tensor, side: int) -> None:
-    """Sum each image's part of every tile, in the order of the tiles."""
-    firsts = tiles.cpu()
-    for at in (0, 1):
-        for first in firsts[:, at].unique().tolist():
-            rows = slice(first, min(first + side, len(to_images)))
-            chosen = (firsts[:, at] == first).nonzero()[:, 0].to(parts.device)
-            to_images[rows] += parts[:, at].index_select(0, chosen).sum(dim=0)[: rows.stop - rows.start]
+def _add_parts(to_images: torch.Tensor, parts: torch.Tensor, firsts: torch.Tensor, side: int) -> None:
+    """Sum each image's part of every tile, in the order of the tiles. firsts: the first image of each."""
+    here = firsts.cpu()
+    for first in here.unique().tolist():
+        rows = slice(first, min(first + side, len(to_images)))
+        chosen = (here == first).nonzero()[:, 0].to(parts.device)
+        to_images[rows] += parts.index_select(0, chosen).sum(dim=0)[: rows.stop - rows.start]
+
+
+def _square(program: tuple[Instruction, ...]) -> int:
+    """The side of the squares that maps lie in: a power of two."""
+    largest = max(max(*step.size, *step.output_size) for step in program)
+    return max(1 << (largest - 1).bit_length(), 16)  # 16: the least that a product takes
+
+
+def _on(device: torch.device) -> Any:
+    """Where programs are launched: Triton takes the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _precision() -> str:

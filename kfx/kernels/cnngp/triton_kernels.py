@@ -186,6 +186,7 @@ def gram(
             scales_i = scales_x + i * activations * 2 * area
             scales_j = scales_y + j * activations * 2 * area
             c = _product(x + i * channels * area, y + j * channels * area, channels, SIDE)
+            tl.debug_barrier()  # what the pair before this one left is read no more
             tl.store(kept + at, c)
             tl.debug_barrier()
             for k in range(steps):
@@ -248,14 +249,14 @@ def _step_back(
 
 @triton.jit
 def pull(
-    x, scales, tiles, table, bands, weights, biases, strips, cotangent, sums, to_images,
-    n, side, steps, channels, activations, convolutions, wanted_channels,
+    x, y, scales_x, scales_y, tiles, table, bands, weights, biases, strips, cotangent, sums, to_images,
+    n, m, is_triangle, side, steps, channels, activations, convolutions, wanted_channels,
     SIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile of pairs of different images above the diagonal of K(x, x), computed again and pulled
-    back one after another.
+    """The gradients of a tile of pairs, computed again and pulled back one after another; of K(x, x) those above the
+    diagonal.
 
-    cotangent: (n, n), what both triangles want. strips: (programs, 2, steps + 1, SIDE, SIDE), maps and cotangents.
+    cotangent: (n, m), what both triangles want. strips: (programs, 2, steps + 1, SIDE, SIDE), maps and cotangents.
     sums: (programs, convolutions, 2), float64, to weights and biases. to_images: (programs, 2, side, activations +
     wanted_channels, SIDE, SIDE), to the variances of the tile's rows and columns, and to their pixels.
     """
@@ -271,11 +272,12 @@ def pull(
     for pair in range(side * side):
         i = (top + pair // side).to(tl.int64)
         j = (left + pair % side).to(tl.int64)
-        if (i < n) & (j < n) & (i < j):
-            scales_i = scales + i * activations * 2 * area
-            scales_j = scales + j * activations * 2 * area
+        if (i < n) & (j < m) & ((is_triangle == 0) | (i < j)):
+            scales_i = scales_x + i * activations * 2 * area
+            scales_j = scales_y + j * activations * 2 * area
             xi = x + i * channels * area
-            xj = x + j * channels * area
+            xj = y + j * channels * area
+            tl.debug_barrier()  # what the pair before this one left is read no more
             to_i = to_images + (number * 2 * side + pair // side) * each
             to_j = to_images + (number * 2 * side + side + pair % side) * each
             c = _product(xi, xj, channels, SIDE)
@@ -284,7 +286,7 @@ def pull(
             for k in range(steps):
                 row = table + k * FIELDS
                 c = _step(c, row, k, kept, scales_i, scales_j, bands, weights, biases, SIDE, PRECISION)
-            tl.store(cotangents + steps * area + at, tl.where(at == 0, tl.load(cotangent + i * n + j), 0.0))
+            tl.store(cotangents + steps * area + at, tl.where(at == 0, tl.load(cotangent + i * m + j), 0.0))
             tl.debug_barrier()
             for back in range(steps):
                 k = steps - 1 - back
