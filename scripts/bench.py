@@ -66,7 +66,6 @@ def cnngp(arguments: argparse.Namespace) -> Iterator[Row]:
     weight, bias = 2.79, 7.86
     points = np.random.default_rng(0).random((600, 1, 28, 28))
     for dtype in (np.float32, np.float64):
-        rate = bench.issue_rate(dtype, arguments.threads)
         for name in ("simple", "convnet", "resnet"):
             architecture = ARCHITECTURES[name]((28, 28), 49.0)
             kernel = CNNGP(architecture, weight, bias)
@@ -77,6 +76,7 @@ def cnngp(arguments: argparse.Namespace) -> Iterator[Row]:
                 g = torch.eye(n, dtype=x.dtype) + 1 / n
                 seconds = bench.median(lambda: kernel.gram(x), 3)  # noqa: B023
                 both = bench.median(lambda: kernel.pullback(x)[1](g), 3)  # noqa: B023
+                rate = bench.issue_rate(dtype, arguments.threads)  # as the neighbours of the moment leave it
                 limit = every * n * (n + 1) / 2 / rate
                 peer, theirs = "", None
                 if (name, dtype, n) == ("convnet", np.float32, 100):
