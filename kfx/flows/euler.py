@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from kfx.flows.flow import Flow, LayerBatch, Move
@@ -12,7 +13,7 @@ from kfx.flows.layers import EulerLayer, StepRule, at_points, moved_by, norms_of
 from kfx.flows.vector_field import Field
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
-from kfx.numerics.arrays import as_tensor, numpy_if_small
+from kfx.numerics.arrays import as_tensor, in_numpy, numpy_if_small
 from kfx.optimizers.gradient import Rule
 from kfx.optimizers.loop import Task
 from kfx.optimizers.loss import Evaluation
@@ -40,7 +41,8 @@ class EulerFlow(Flow):
         if len(index) == len(x):
             step = self._bounded(at.x_f, own_speeds, number)
             moved, speeds = torch.empty_like(x), own_speeds
-            numpy_if_small(moved)[numpy_if_small(index)] = numpy_if_small(at.x_f) + step * numpy_if_small(own)
+            target, start, velocity = map(numpy_if_small, (moved, at.x_f, own))
+            target[in_numpy(index) if isinstance(target, np.ndarray) else index] = start + step * velocity
         elif self.over == "all":
             everywhere = at_points(field, x)
             everywhere[index] = own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -120,15 +119,11 @@ def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, j
     )
 
 
-def solve_lower(factor: Any, y: Any) -> Any:
-    """L⁻¹ y, both in torch or both in NumPy."""
-    if isinstance(factor, np.ndarray):
-        return scipy.linalg.lapack.dtrtrs(factor, y, lower=1)[0]
+def solve_lower(factor: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """L⁻¹ y."""
     return torch.linalg.solve_triangular(factor, y, upper=False)
 
 
-def solve_upper(factor: Any, w: Any) -> Any:
-    """L⁻ᵀ w for the lower factor L, both in torch or both in NumPy."""
-    if isinstance(factor, np.ndarray):
-        return scipy.linalg.lapack.dtrtrs(factor, w, lower=1, trans=1)[0]
+def solve_upper(factor: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """L⁻ᵀ w for the lower factor L."""
     return torch.linalg.solve_triangular(factor.mT, w, upper=True)

@@ -90,9 +90,9 @@ def _solved(factor: Any, y: Any, sample_size: int, cotangent: bool) -> tuple[Any
     if isinstance(factor, np.ndarray):
         from kfx.numerics import small_loops
 
-        w, vectors = np.empty(y.shape), np.empty((len(y), 2 * y.shape[1]))
-        small_loops.solve_heads(np.ascontiguousarray(factor.T), np.ascontiguousarray(y), sample_size, w, vectors)
-        return w, vectors
+        found = np.empty(y.shape), np.empty((len(y), 2 * y.shape[1]))
+        small_loops.solve_heads(np.ascontiguousarray(factor.T), np.ascontiguousarray(y), sample_size, *found)
+        return found
     w = solve_lower(factor, y)
     if not cotangent:
         return w, w

@@ -105,23 +105,17 @@ def _places(SIDE: tl.constexpr):
 
 
 @triton.jit
-def _windows(c, rows, columns, SIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """R c Cᵀ for two bands, of which the addresses are given."""
-    down = tl.arange(0, SIDE)[:, None]
-    across = tl.arange(0, SIDE)[None, :]
-    left = tl.load(rows + down * SIDE + across)
-    right = tl.load(columns + across * SIDE + down)
+def _windows(c, rows, columns, IS_BACK: tl.constexpr, SIDE: tl.constexpr, PRECISION: tl.constexpr):
+    """R c Cᵀ for two bands, of which the addresses are given; on the way back its adjoint, Rᵀ c C."""
+    straight = _places(SIDE)
+    turned = tl.arange(0, SIDE)[None, :] * SIDE + tl.arange(0, SIDE)[:, None]
+    if IS_BACK:
+        left = tl.load(rows + turned)
+        right = tl.load(columns + straight)
+    else:
+        left = tl.load(rows + straight)
+        right = tl.load(columns + turned)
     return tl.dot(tl.dot(left, c, input_precision=PRECISION), right, input_precision=PRECISION)
-
-
-@triton.jit
-def _spread(g, rows, columns, SIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """Rᵀ g C: the adjoint of `_windows`."""
-    down = tl.arange(0, SIDE)[:, None]
-    across = tl.arange(0, SIDE)[None, :]
-    left = tl.load(rows + across * SIDE + down)
-    right = tl.load(columns + down * SIDE + across)
-    return tl.dot(tl.dot(left, g, input_precision=PRECISION), right, input_precision=PRECISION)
 
 
 @triton.jit
@@ -146,7 +140,7 @@ def _step(c, row, k, kept, scales_i, scales_j, bands, weights, biases, SIDE: tl.
         index = tl.load(row + INDEX)
         rows = bands + tl.load(row + ROWS) * SIDE * SIDE
         columns = bands + tl.load(row + COLUMNS) * SIDE * SIDE
-        c = _windows(c, rows, columns, SIDE, PRECISION) * tl.load(weights + index) + tl.load(biases + index)
+        c = _windows(c, rows, columns, False, SIDE, PRECISION) * tl.load(weights + index) + tl.load(biases + index)
     elif kind == _RELU or kind == _ERF:  # noqa: SIM109
         place = tl.load(row + INDEX) * 2 * SIDE * SIDE + at
         ri = tl.load(scales_i + place)
@@ -220,7 +214,7 @@ def _step_back(
     if kind == _CONV:
         rows = bands + tl.load(row + ROWS) * area
         columns = bands + tl.load(row + COLUMNS) * area
-        spread = _spread(g, rows, columns, SIDE, PRECISION)
+        spread = _windows(g, rows, columns, True, SIDE, PRECISION)
         _add_at(sums + 2 * index, tl.sum(tl.sum(spread * c, axis=1), axis=0).to(tl.float64))
         _add_at(sums + 2 * index + 1, tl.sum(tl.sum(g, axis=1), axis=0).to(tl.float64))
         to_c = spread * tl.load(weights + index)
