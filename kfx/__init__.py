@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
@@ -29,6 +31,9 @@ __all__ = [
     "run",
     "sweep",
 ]
+
+if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+    os.environ["GOMP_SPINCOUNT"] = "1000"  # see kfx.numerics.threads
 
 if TYPE_CHECKING:
     from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer

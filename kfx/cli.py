@@ -26,8 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(_parser()[0])
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.open_missing()
-    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
-        os.environ["GOMP_SPINCOUNT"] = "1000"  # see kfx.numerics.threads
     os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a backend that is not there would stop matplotlib
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():

@@ -13,6 +13,7 @@ from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector, as_kind
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import rho
+from kfx.objectives.problem import require_symmetric
 
 __all__ = ["KernelModule", "gram", "objective_loss", "rho_loss"]
 
@@ -35,6 +36,9 @@ def gram(
         if parameters is not None:
             raise ValueError("parameters: a KernelModule brings its own; leave them out")
         return gram(kernel.base, x, y, parameters=kernel.flat)
+    if any(points is not None and not points.numel() for points in (x, y)):
+        shapes = ", ".join(str(tuple(points.shape)) for points in (x, y) if points is not None)
+        raise ValueError(f"points of shape {shapes}: expected at least one point with at least one feature")
     own = torch.as_tensor(kernel.flat) if parameters is None else parameters
     if y is None:
         return _Gram.apply(kernel, own, x)
@@ -53,12 +57,14 @@ class _Gram(torch.autograd.Function):
         ctx.shape, ctx.like = parameters.shape, parameters.new_empty(0)
         if not any(ctx.needs_input_grad):
             return own.gram(x)
+        ctx.save_for_backward(parameters, x)  # torch refuses the backward pass where they were changed in place
         result, ctx.pull = own.pullback(x)
         return result
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:
         _require_first_derivative()
+        _ = ctx.saved_tensors
         symmetric = (cotangent + cotangent.mT) / 2  # the derivative of a symmetric matrix sees no more
         to_points = None
         if ctx.needs_input_grad[2]:
@@ -135,8 +141,12 @@ def objective_loss(
         gram = gram.to_dense()
     if not isinstance(gram, torch.Tensor) or gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise ValueError(f"gram: expected a square matrix, got {tuple(getattr(gram, 'shape', ())) or gram!r}")
+    if not gram.is_floating_point():
+        raise ValueError(f"gram: expected real floating-point numbers, got {gram.dtype}")
+    if len(gram):
+        require_symmetric(gram.detach())
     y = torch.as_tensor(y, device=gram.device)
-    if not isinstance(sample_size, int):
+    if not isinstance(sample_size, int) or isinstance(sample_size, bool):
         raise ValueError(f"sample_size={sample_size!r}: expected a whole number")
     if y.requires_grad:
         raise ValueError("y requires gradients, which an objective does not give; pass y.detach()")

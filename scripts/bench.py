@@ -156,10 +156,11 @@ def measure(part: str, arguments: argparse.Namespace) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])  # JAX takes all that it sees
     import scipy.linalg  # noqa: F401  # its BLAS is there before the pools are limited
 
-    from kfx.numerics import threads
+    from kfx.numerics import process, threads
     from kfx.running.stages import keep_freed_memory
 
     keep_freed_memory()
+    process.keep()
     threads.use(1 if part in ONE_THREAD else arguments.threads)
     for row in PARTS[part](arguments):
         print(json.dumps(asdict(row)), flush=True)

@@ -28,7 +28,7 @@ from kfx.kernels.conv_dkm.architectures import Architecture
 from kfx.kernels.conv_dkm.kernel import PATCHES, ConvDKM
 from kfx.kernels.conv_dkm.normalization import Normalizing
 from kfx.kernels.conv_dkm.posterior import MEAN, ROOT, WithPosterior
-from kfx.numerics.precision import set_switches
+from kfx.numerics.process import set_switches
 from kfx.numerics.regularization import Regularization
 from kfx.optimizers.evidence import EvidenceLoss
 from kfx.running.stages import keep_freed_memory

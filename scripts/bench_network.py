@@ -22,7 +22,7 @@ import torch
 
 from kfx.kernels import NetworkFeatures
 from kfx.kernels.networks import NETWORKS
-from kfx.numerics.precision import set_switches
+from kfx.numerics.process import set_switches
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho

@@ -11,7 +11,7 @@ import torch
 
 from kfx.kernels import NNGP, NTK
 from kfx.kernels.nngp.kernel import functions
-from kfx.numerics import threads
+from kfx.numerics import process, threads
 from tests.oracles import HAS_NEURAL_TANGENTS, needs_neural_tangents
 
 
@@ -108,7 +108,7 @@ def test_bits_of_fused_do_not_depend_on_threads(kind):
     given = x, x[:300], g + g.T
 
     def on(count):
-        with threads.borrowed():
+        with process.exclusively():
             threads.use(count)
             return parts(kind(2, "relu", 1.6, 0.2, backend="fused"), *given)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kfx import load_run
-from kfx.numerics import precision
+from kfx.numerics import precision, process
 from kfx.numerics.precision import TorchArithmetic, classify, complaint, measure, report
 from kfx.plots.precision import error_against_size
 
@@ -98,16 +98,16 @@ def test_the_complaint_names_the_setting_to_change():
 
 
 def test_report_is_json_with_the_switches():
-    content = json.loads(json.dumps(report([verdict_of(Rounding(10))], precision.set_switches(False))))
+    content = json.loads(json.dumps(report([verdict_of(Rounding(10))], process.set_switches(False))))
     assert content["switches"]["torch.backends.cudnn.allow_tf32"] is False
     assert content["verdicts"][0]["verdict"] == "tf32 or float16"
     assert not content["gpu"]
 
 
 def test_switches_are_set_afresh():
-    precision.set_switches(True)
+    process.set_switches(True)
     assert torch.backends.cudnn.allow_tf32
-    assert precision.set_switches(False)["jax_default_matmul_precision"] == "highest"
+    assert process.set_switches(False)["jax_default_matmul_precision"] == "highest"
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
 
@@ -148,7 +148,7 @@ def test_the_command_prints_its_table(kfx, in_folder):
 
 
 def test_machines_stand_side_by_side(kfx, in_folder):
-    switches = precision.set_switches(False)
+    switches = process.set_switches(False)
     for name, bits, tf32 in (("RTX 3070", 23, False), ("H100", 10, True)):
         content = {"machine": name, **report([on_gpu(verdict_of(Rounding(bits)))], switches)}
         content["switches"]["torch.backends.cuda.matmul.allow_tf32"] = tf32

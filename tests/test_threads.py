@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from kfx.numerics import threads
+from kfx.numerics import process, threads
 from kfx.outcomes import ConfigError
 
 SMALL = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2"]
@@ -54,7 +54,7 @@ def test_the_pools_of_numpy_and_torch_do_not_meet():
 
 @pytest.fixture
 def three_threads():
-    with threads.borrowed():
+    with process.exclusively():
         threads.use(3)
         yield
 

@@ -28,7 +28,7 @@ def _precision(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from kfx.files import write_json
-    from kfx.numerics import precision
+    from kfx.numerics import precision, process
     from kfx.plots.precision import error_against_size
     from kfx.record.environment import processor
     from kfx.running import preflight
@@ -43,8 +43,9 @@ def _precision(parsed: argparse.Namespace) -> int:
         print(f"  {output / 'machines.png'}")
         return 0
     preflight.make_folder("--output", output, resume=True)
-    switches = precision.set_switches(parsed.allow_tf32)
-    verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
+    with process.exclusively():
+        switches = process.set_switches(parsed.allow_tf32)
+        verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     content = {"machine": ", ".join([processor(), *cards]), **precision.report(verdicts, switches)}
     console.print(precision.table({"": content}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,15 @@ def prepare() -> list[tuple[str | None, str]]:
 
 
 _turn = threading.RLock()
+
+
+def _begin_anew() -> None:
+    """In a forked child, where nobody holds the lock."""
+    global _turn
+    _turn = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import abc
+import copy
 import math
 import numbers
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, Self
 
@@ -22,7 +25,8 @@ from kfx.evaluation.scoring import interpolation_order
 from kfx.evaluation.systems import products
 from kfx.numerics import threads
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
+from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.numerics.process import exclusively
 from kfx.numerics.regression import posterior_variance
 from kfx.numerics.streams import Streams
 
@@ -30,7 +34,7 @@ _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 _BLOCK = 2000
 
 
-class KernelFlow(BaseEstimator):
+class KernelFlow(BaseEstimator, abc.ABC):
     """A kernel, fitted as `kfx run` fits it with the same settings and the same training points: to the same bits.
 
     Parameters
@@ -141,6 +145,20 @@ class KernelFlow(BaseEstimator):
 
     # ---- the fit
 
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from points X, (n, features) or (n, channels, height, width), and targets y.
+
+        What stops it, an error or an interruption, leaves the estimator as it was: fitted before, it still predicts.
+        """
+        aside = copy.copy(self)
+        aside._learn(X, y)
+        self.__dict__ = aside.__dict__
+        return self
+
+    @abc.abstractmethod
+    def _learn(self, X: Any, y: Any) -> None:
+        """Fit to X and y, as `fit`."""
+
     def _checked(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """What a fit is given as arrays; X as images where they are."""
         X, y = validate_data(self, X, y, ensure_min_samples=2, **_ACCEPTED, **options)
@@ -167,7 +185,7 @@ class KernelFlow(BaseEstimator):
         data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0])
         self.kernel_, self.trace_, self.remarks_, self._threads = fit(config, data, bool(self.verbose))
         self._regularization, self._dtype = config.regularization.build(), getattr(torch, config.device.dtype)
-        self._device = config.device.pick()
+        self._device, self._allow_tf32 = config.device.pick(), config.device.allow_tf32
         return data
 
     def _seed(self) -> int:
@@ -181,17 +199,17 @@ class KernelFlow(BaseEstimator):
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
-        with threads.borrowed():
-            threads.use(*self._threads)
+        with self._own_settings():
             mapped, compare = self.kernel_.unfolded()
             self._points = mapped(self._tensor(data.x_train[order]))
             targets = torch.as_tensor(data.y_train[order], device=self._device)
             gram = compare.gram(self._points)
             own = self.kernel_.own_regularization or self._regularization
             self._effective = own.of(gram)
-            factor = Factored(gram).factor(self._effective)
+            factor = cholesky(gram, self._effective)
             w = solve_lower(factor, targets)
             self._coefficients = solve_upper(factor, w)
+        self._kept_factor: list[torch.Tensor] = []
         self.scale_ = (w.square().mean(dim=0)).cpu().numpy()
 
     def _tensor(self, x: np.ndarray) -> torch.Tensor:
@@ -199,17 +217,27 @@ class KernelFlow(BaseEstimator):
 
     def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """The interpolant at x, (n, outputs), and the posterior standard deviation of each output."""
-        with threads.borrowed():
-            threads.use(*self._threads)
+        with self._own_settings():
             mapped, compare = self.kernel_.unfolded()
             points = self._tensor(x)
-            cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
-            mean = in_numpy(products(cross, self._coefficients))
-            if not deviation:
-                return mean, None
-            gram, prior = compare.gram(self._points), self.kernel_.diagonal(points)
-            variance = posterior_variance(gram, cross, prior, self._effective).cpu().numpy()
-        return mean, np.sqrt(variance[:, None] * self.scale_)
+            if deviation and not self._kept_factor:
+                self._kept_factor.append(cholesky(compare.gram(self._points), self._effective))
+            of_a_row = compare.multiplications(points[:1], self._points) + deviation * len(self._points) ** 2
+            with threads.as_many_as_worth(len(x) * of_a_row):
+                cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
+                mean = in_numpy(products(cross, self._coefficients))
+                if not deviation:
+                    return mean, None
+                variance = posterior_variance(self._kept_factor[0], cross, self.kernel_.diagonal(points))
+        return mean, np.sqrt(variance.cpu().numpy()[:, None] * self.scale_)
+
+    def _own_settings(self) -> AbstractContextManager[None]:
+        """A block that computes with the precision and the threads of the device's settings."""
+        return exclusively(*self._threads, allow_tf32=self._allow_tf32)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {**state, "_kept_factor": []} if "_kept_factor" in state else state  # it is made again when needed
 
     def _points_of(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "kernel_")

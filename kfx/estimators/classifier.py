@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -20,7 +20,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         The classes, in the order of the columns of `decision_function`.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def _learn(self, X: Any, y: Any) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,), two classes or more."""
         X, y = self._checked(X, y)
         check_classification_targets(y)
@@ -28,7 +28,6 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         if len(self.classes_) < 2:
             raise ValueError(f"y holds one class, {self.classes_[0]!r}; a classification takes two or more classes")
         self._interpolate(self._fit(X, one_hot(labels, len(self.classes_)), labels))
-        return self
 
     def decision_function(self, X: Any, return_std: bool = False) -> Any:
         """What is predicted of each class, (n, classes); of two classes the second's less the first's, (n,). With

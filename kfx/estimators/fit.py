@@ -15,7 +15,7 @@ from kfx.data.dataset import Dataset
 from kfx.files import read_rows
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
-from kfx.numerics import precision, threads
+from kfx.numerics import process, threads
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
@@ -35,8 +35,8 @@ def fit(config: Config, data: Dataset, verbose: bool) -> tuple[Kernel, pd.DataFr
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
-    with threads.borrowed(), precision.restored(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
-        machine = stages.Machine(device, dtype, count, precision.set_switches(config.device.allow_tf32))
+    with process.exclusively(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
+        machine = stages.Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
         tensors = stages.tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)
         threads.use(of_fit, count)

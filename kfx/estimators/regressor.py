@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -18,12 +18,11 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
     deviation of `predict(X, return_std=True)`, for ρ does not see the scale of a kernel.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def _learn(self, X: Any, y: Any) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,) or (n, outputs)."""
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         self._is_flat = y.ndim == 1
         self._interpolate(self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None))
-        return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The interpolant at X, in y's shape; with `return_std` also its posterior standard deviation there."""

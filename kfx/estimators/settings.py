@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from kfx.config.check import Config, typed
 from kfx.config.compose import composed, prepared, without_hydra
@@ -52,7 +54,7 @@ def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes:
         content[name] = {**content[name], **objects.pop(name)}
     if (asked := content["sampler"].get("batch_size")) is not None and asked > size:
         raise ConfigError(f"sampler.batch_size={asked}: there are {size} points; take at most {size}")
-    config = replace(typed(OmegaConf.create({**content, "seed": seed})), **objects)
+    config = replace(_typed(content), **objects, seed=seed)
     if config.optimizer.moves_points:
         config.flow.record_layers = True  # new points have to go through them
     if image is None and config.kernel.images_only:
@@ -110,14 +112,26 @@ def _is_same(one: Any, other: Any) -> bool:
 # ---- names and partial settings
 
 
+def _typed(content: Mapping[str, Any]) -> Config:
+    """The typed config of plain settings, by names of options. The same settings are checked once in a process."""
+    options = tuple(OPTIONS[group].get(content[group].get("name")) for group in OPTIONS)
+    try:
+        return copy.deepcopy(_typed_once(json.dumps(content), options))
+    except TypeError:  # a value that JSON does not know: the check says what is wrong with it
+        return typed(OmegaConf.create(dict(content)))
+
+
+@lru_cache(maxsize=64)
+def _typed_once(content: str, options: tuple[type[Option] | None, ...]) -> Config:
+    """options: what the names stand for, so that those of another plugin are not taken for these."""
+    return typed(OmegaConf.create(json.loads(content)))
+
+
 @cache
-def _usual() -> DictConfig:
+def _plain_usual() -> Mapping[str, Any]:
+    """The default settings of everything; not to be changed."""
     with prepared():
-        return without_hydra(composed([]))
-
-
-def _plain_usual() -> dict[str, Any]:
-    content = OmegaConf.to_container(_usual(), resolve=True)
+        content = OmegaConf.to_container(without_hydra(composed([])), resolve=True)
     assert isinstance(content, dict)
     return {str(key): value for key, value in content.items()}
 

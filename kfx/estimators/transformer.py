@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -50,7 +50,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         )
         self.task = task
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def _learn(self, X: Any, y: Any) -> None:
         """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as of `dataset=table`."""
         X, y = self._checked(X, y, multi_output=True)
         y, task = np.asarray(y), self.task
@@ -63,11 +63,12 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         if not isinstance(self.kernel_, FlowedKernel):
             raise ValueError(f"optimizer={self.optimizer!r}: moves no points; use flow_euler, flow_rk45 or hybrid")
         self._n_features_out = int(np.prod(X.shape[1:]))
-        return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Where the flow takes X, in X's shape; with `image_shape` in rows."""
         points = self._points_of(X)
         assert isinstance(self.kernel_, FlowedKernel)
-        moved = self.kernel_.transform(self._tensor(points)).cpu().numpy().astype(np.float64)
-        return moved if self.image_shape is None else moved.reshape(len(moved), -1)
+        with self._own_settings():
+            moved = self.kernel_.transform(self._tensor(points))
+        found = moved.cpu().numpy().astype(np.float64)
+        return found if self.image_shape is None else found.reshape(len(found), -1)

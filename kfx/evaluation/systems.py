@@ -102,7 +102,7 @@ class InMemory:
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
         used = self._gram[:size, :size]
-        return posterior_variance(used, self._cross[:, :size], prior, regularization.of(used))
+        return posterior_variance(cholesky(used, regularization.of(used)), self._cross[:, :size], prior)
 
     def report(self) -> dict[str, float]:
         return self._report

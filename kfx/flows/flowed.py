@@ -106,6 +106,9 @@ class FlowedKernel(Kernel):
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         self._kernel.prepare(dtype, device)
 
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        return self._kernel.multiplications(x, y)
+
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return self.kernel._gram(self._transform(x), None if y is None else self._transform(y))
 

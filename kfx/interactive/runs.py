@@ -13,7 +13,7 @@ from omegaconf import OmegaConf, open_dict
 
 from kfx.config import compose, registry
 from kfx.interactive.shown import Run, load_run
-from kfx.numerics import precision, threads
+from kfx.numerics import process, threads
 from kfx.outcomes import ConfigError, KfxError, RunError, Status
 from kfx.record.reading import read_metrics
 from kfx.running import sweep as table_of_sweep
@@ -190,5 +190,5 @@ def _prepared(
 def _turns(progress: bool) -> Iterator[None]:
     """One call at a time; what it sets for the process is as before when it ends."""
     audience = Audience.PYTHON if progress else Audience.NOBODY
-    with threads.borrowed(), precision.restored(), told_to(audience), compose.prepared():
+    with process.exclusively(), told_to(audience), compose.prepared():
         yield

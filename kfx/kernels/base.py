@@ -17,6 +17,7 @@ from kfx.kernels.parameters import Bounds, Parameters
 from kfx.kernels.prediction import Prediction
 from kfx.numerics.arrays import Array, Vector, are_finite, as_kind, as_tensor, in_kind
 from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.process import computing
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
@@ -112,7 +113,7 @@ class Kernel(Parameters, abc.ABC):
         others = None if y is None else _points(y).to(points)
         if others is not None and others.shape[1:] != points.shape[1:]:
             raise ValueError(f"points of shape {tuple(points.shape[1:])} and {tuple(others.shape[1:])} do not match")
-        with self._within_numbers():
+        with self._computing(points, others):
             gram = self._gram(points, others)
             if others is None:
                 self._fill_diagonal(gram, points)
@@ -120,7 +121,9 @@ class Kernel(Parameters, abc.ABC):
 
     def diagonal(self, x: Array) -> Any:
         """K(x_i, x_i) for each point, (len(x),)."""
-        return in_kind(self._diagonal(_points(x)), x)
+        points = _points(x)
+        with self._computing(points[:1], points):
+            return in_kind(self._diagonal(points), x)
 
     def is_finite_at(self, x: torch.Tensor) -> bool:
         """Whether K(x_i, x_i) is a number for each point."""
@@ -133,7 +136,7 @@ class Kernel(Parameters, abc.ABC):
         the pair of that and the gradient to x, in x's shape. G counts both triangles and must be symmetric.
         """
         points = _points(x)
-        with self._within_numbers():
+        with self._computing(points):
             gram, pull = self._pullback(points)
             self._fill_diagonal(gram, points)
 
@@ -146,7 +149,7 @@ class Kernel(Parameters, abc.ABC):
                 raise ValueError(f"the cotangent must be {tuple(gram.shape)}, as K(x, x), got {tuple(given.shape)}")
             if not isinstance(given, OuterProducts):
                 given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
-            with self._within_numbers():
+            with self._computing(points):
                 by_name, to_inputs = pull(given, inputs)
             flat: Vector = self.flatten(by_name)
             return flat if to_inputs is None else (flat, in_kind(to_inputs.to(points.dtype), x))
@@ -156,11 +159,18 @@ class Kernel(Parameters, abc.ABC):
     def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
         gram.diagonal().copy_(self._diagonal(x))
 
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        """About how many multiplications K(x, y) takes, by which its threads are chosen; infinite where all are to
+        compute, however few the points."""
+        return float(len(x) * len(y) * (math.prod(x.shape[1:]) + _ENTRY))
+
     @contextmanager
-    def _within_numbers(self) -> Iterator[None]:
-        """NumericalError (diverged) where a parameter is too large or too small to compute with."""
+    def _computing(self, x: torch.Tensor, y: torch.Tensor | None = None) -> Iterator[None]:
+        """kfx's own settings of the process while K(x, y) is computed; NumericalError (diverged) where a parameter is
+        too large or too small to compute with."""
+        work = self.multiplications(x, x if y is None else y)
         try:
-            with np.errstate(all="ignore"):  # what is not finite shows in the result
+            with computing(work), np.errstate(all="ignore"):  # what is not finite shows in the result
                 yield
         except (OverflowError, ZeroDivisionError) as error:
             raise NumericalError(Event.DIVERGED, "its entries leave the range of float64") from error
@@ -188,6 +198,9 @@ class Kernel(Parameters, abc.ABC):
         parameter is given, trainable or not. A kernel without gradients to its points raises ValueError for
         `inputs=True`, and its option says `input_gradients = False`.
         """
+
+
+_ENTRY = 20  # multiplications for an exponential and its like
 
 
 def _as_they_are(x: torch.Tensor) -> torch.Tensor:
@@ -270,6 +283,9 @@ class Combination(Kernel):
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         for part in self._made_of:
             part.prepare(dtype, device)
+
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        return sum(part.multiplications(x, y) for part in self._made_of)
 
     @abc.abstractmethod
     def _combined(self, each: list[torch.Tensor]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
@@ -36,6 +37,9 @@ class ModuleKernel(Kernel):
         other = self._replaced({name: value.to(device, dtype) for name, value in self._blocks().items()})
         other._module = copy.deepcopy(self._module).to(device, dtype)
         return other
+
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        return math.inf
 
     def _blocks(self) -> dict[str, torch.Tensor]:
         return {name: value for name, value in self._values.items() if isinstance(value, torch.Tensor)}

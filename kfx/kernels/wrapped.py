@@ -62,6 +62,9 @@ class Wrapped(Kernel, Generic[K]):
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         self._kernel.prepare(dtype, device)
 
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        return self._kernel.multiplications(x, y)
+
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return self.kernel._gram(x, y)
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from kfx.numerics import threads
+
 Array = np.ndarray | torch.Tensor
 Vector = np.ndarray | torch.Tensor
 """Parameters of a kernel: float64 in NumPy, or in torch where a network has them."""
@@ -19,6 +21,8 @@ def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         x = np.asarray(x)
         x = torch.from_numpy(np.ascontiguousarray(x) if x.flags.writeable else x.copy())
+    if x.dtype.is_complex:
+        raise ValueError(f"got complex numbers ({x.dtype}); kfx computes with real ones: pass the real part")
     if dtype is None and not x.dtype.is_floating_point:
         dtype = torch.float64
     if x.requires_grad and torch.is_grad_enabled():
@@ -32,7 +36,7 @@ def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
 def by_one_thread(x: torch.Tensor) -> bool:
     """Whether one CPU thread works on it: NumPy and SciPy then compute in its place some things in half of torch's
     time. On several threads their pool and torch's would hold each other up."""
-    return x.is_cpu and torch.get_num_threads() == 1
+    return x.is_cpu and threads.of_torch() == 1
 
 
 _BLOCK, _TAKEN = 4096, (torch.float64, torch.float32, torch.int64)

@@ -1,12 +1,10 @@
-"""The arithmetic of the machine: its switches as kfx sets them, and what it delivers when measured."""
+"""The arithmetic of the machine: what it delivers when measured."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,46 +17,6 @@ from kfx.outcomes import ConfigError, KfxError, RecordError
 SIZES = tuple(range(100, 1001, 100))
 VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
 BROKEN = "broken"
-
-
-# ---- switches
-
-
-def set_switches(allow_tf32: bool) -> dict[str, Any]:
-    """Set both frameworks to full precision, or let them use TF32, and say what was set.
-
-    Set afresh by every run: torch allows TF32 in cuDNN convolutions by default, JAX in products on recent cards.
-    """
-    torch.backends.cuda.matmul.allow_tf32 = allow_tf32
-    torch.backends.cudnn.allow_tf32 = allow_tf32
-    jax_precision = "default" if allow_tf32 else "highest"
-    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = jax_precision  # read when JAX is first imported
-    if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_default_matmul_precision", jax_precision)
-    return {
-        "torch.backends.cuda.matmul.allow_tf32": allow_tf32,
-        "torch.backends.cudnn.allow_tf32": allow_tf32,
-        "jax_default_matmul_precision": jax_precision,
-    }
-
-
-@contextmanager
-def restored() -> Iterator[None]:
-    """After the block the switches are as they were before it."""
-    name = "JAX_DEFAULT_MATMUL_PRECISION"
-    modules: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    allowed, chosen = [module.allow_tf32 for module in modules], os.environ.get(name)
-    of_jax = sys.modules["jax"].config.jax_default_matmul_precision if "jax" in sys.modules else None
-    try:
-        yield
-    finally:
-        for module, before in zip(modules, allowed, strict=True):
-            module.allow_tf32 = before
-        os.environ.pop(name, None)
-        if chosen is not None:
-            os.environ[name] = chosen
-        if "jax" in sys.modules:
-            sys.modules["jax"].config.update("jax_default_matmul_precision", of_jax)
 
 
 def pick_device(name: str) -> torch.device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kfx.numerics.linear_algebra import Factored, cholesky, solve_lower, solve_upper, solved_in_place
+from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper, solved_in_place
 from kfx.outcomes import Event, NumericalError
 
 _LARGE = 8192  # points from which on a second matrix in float64 would hurt more than it helps
@@ -42,12 +42,11 @@ def coefficients(
         raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"solver {solver}: {error}") from error
 
 
-def posterior_variance(
-    gram: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor, regularization: float
-) -> torch.Tensor:
-    """Variance of f(x*) given noisy values at X: K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*), (n_test,), ≥ 0.
+def posterior_variance(factor: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
+    """Variance of f(x*) given noisy values at X: K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*), (n_test,), ≥ 0, float64.
 
-    gram: K(X, X). cross: K(x*, X). prior: K(x*, x*)'s diagonal. regularization: λ, the noise variance.
+    factor: L, (n, n), K(X, X) + λI = LLᵀ with λ the noise variance. cross: K(x*, X), (n_test, n). prior: K(x*, x*) of
+    each test point, (n_test,).
     """
-    half = solve_lower(cholesky(gram, regularization), cross.to(torch.float64).mT)
+    half = solve_lower(factor, cross.to(torch.float64).mT)
     return (prior.to(torch.float64) - half.square().sum(dim=0)).clamp_(min=0.0)

@@ -2,7 +2,8 @@
 
 By default OpenMP's idle threads spin for milliseconds; beside one busy core an iteration then takes up to 20 times as
 long, for whoever has work waits for whoever spins. Threads that sleep at once cost up to an iteration's time when
-nothing else runs. The command sets GOMP_SPINCOUNT=1000, about 20 µs, unless the environment says something.
+nothing else runs. `import kfx` sets GOMP_SPINCOUNT=1000, about 20 µs, unless the environment says something or torch
+is loaded already, which has read it then.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from kfx.outcomes import ConfigError
 
@@ -40,10 +40,12 @@ def available() -> int:
 def worth(count: int, work: float) -> int:
     """How many of `count` threads to use for steps of so many multiplications: one where waiting for each other would
     take what a second saves."""
-    return count if work >= _ENOUGH else 1
+    return count if work >= (_ENOUGH if _WAITS_SLEEP else _ENOUGH_SPINNING) else 1
 
 
-_ENOUGH = 6e7  # a batch of 390 points; measured on two cores, with and without a busy neighbour
+_WAITS_SLEEP = "GOMP_SPINCOUNT" in os.environ or os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+# Batches of 390 and of 1260 points: measured on two cores, with and without a busy neighbour.
+_ENOUGH, _ENOUGH_SPINNING = 6e7, 2e9
 
 
 def use(count: int, engine: int | None = None) -> None:
@@ -53,39 +55,95 @@ def use(count: int, engine: int | None = None) -> None:
     NumPy's and SciPy's pools are left one thread each: they and torch's would hold each other up.
     """
     global _engine
-    import scipy.linalg  # noqa: F401  # compiled loops take its BLAS, whose pool can be limited once it is there
-
-    torch.set_num_threads(count)
-    threadpool_limits(1, user_api="blas")
+    _set_torch(count)
+    limit_blas()
     _engine = engine or count
+
+
+def use_for(work: float, count: int) -> None:
+    """Compute with as many of the caller's `count` threads of torch as the work is worth, until `use_again`."""
+    _here.caller = count
+    _set_torch(worth(count, work))
+
+
+def use_again(count: int) -> None:
+    """Give the calling thread back its `count` threads of torch."""
+    _here.caller = None
+    torch.set_num_threads(count)
+
+
+@contextmanager
+def as_many_as_worth(work: float) -> Iterator[None]:
+    """Within the block torch uses one thread where so many multiplications are not worth more. Which library computes
+    what stays as it is for the threads given by `use`, so that results keep their bits."""
+    count = torch.get_num_threads()
+    _here.given = count
+    torch.set_num_threads(worth(count, work))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+        _here.given = None
+
+
+def of_torch() -> int:
+    """Threads that torch was given."""
+    return getattr(_here, "given", None) or torch.get_num_threads()
+
+
+def _set_torch(count: int) -> None:
+    torch.set_num_threads(1 if _is_forked else count)  # OpenMP's threads of the parent are gone, and are waited for
     _settle()
 
 
-_turn = threading.RLock()
-
-
 @contextmanager
-def borrowed() -> Iterator[None]:
-    """A block that sets threads, which belong to the process: one at a time, and afterwards they are as before."""
-    with _turn, _restored():
-        yield
-
-
-@contextmanager
-def _restored() -> Iterator[None]:
+def restored() -> Iterator[None]:
+    """After the block torch and the compiled kernels have the threads that they had before."""
     global _engine
     before = torch.get_num_threads(), _engine
-    with threadpool_limits(limits=None):
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before[0])
-            _engine = before[1]
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        _engine = before[1]
+
+
+def limit_blas() -> list[int]:
+    """Give NumPy's and SciPy's BLAS one thread each; return how many they had."""
+    before = [library.get_num_threads() for library in _blas()]
+    release_blas([1] * len(before))
+    return before
+
+
+def release_blas(counts: Sequence[int]) -> None:
+    """Give each BLAS so many threads, in the order of `limit_blas`."""
+    _let_any_thread_set()
+    for library, count in zip(_blas(), counts, strict=True):
+        library.set_num_threads(count)
+    _let_any_thread_set()
+
+
+def _let_any_thread_set() -> None:
+    """Clear the claim of the Python thread that limited OpenBLAS first: of other threads' limits threadpoolctl makes
+    nothing, without a word, from version 3.7 on."""
+    from threadpoolctl import OpenBLASController
+
+    if clear := getattr(OpenBLASController, "clear_controlling_thread", None):
+        clear(force=True)
+
+
+@lru_cache(maxsize=1)
+def _blas() -> list[Any]:
+    """The libraries that NumPy and SciPy compute with; to look for them takes milliseconds."""
+    import scipy.linalg  # noqa: F401  # compiled loops call its BLAS, whose pool can be limited once it is there
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 def of_engine() -> int:
     """Threads of the compiled kernels."""
-    return _engine or torch.get_num_threads()
+    return _engine or getattr(_here, "caller", None) or torch.get_num_threads()
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
@@ -135,9 +193,17 @@ def _mark() -> None:
     _here.of_pool = True
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
+def _begin_anew() -> None:
+    """In a forked child, which has none of its parent's threads."""
+    global _is_forked
+    _is_forked = True
+    _pool.cache_clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 _here = threading.local()
 _engine: int | None = None
+_is_forked = False
 _settled = False
 
 

@@ -10,7 +10,7 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose
+from kfx.objectives.problem import Gram, pose, under_own_settings
 from kfx.outcomes import Event, NumericalError
 
 
@@ -23,6 +23,7 @@ def by_autograd(
     dependence on Θ is differentiated as for every objective.
     """
 
+    @under_own_settings
     @wraps(value)
     def objective(
         gram: Gram,
@@ -43,6 +44,6 @@ def by_autograd(
             if not cotangent:
                 return float(result), None
             (to_a,) = torch.autograd.grad(result, a)
-        return float(result), problem.cotangent(to_a.detach())
+        return float(result.detach()), problem.cotangent(to_a.detach())
 
     return objective

@@ -8,9 +8,10 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose
+from kfx.objectives.problem import Gram, pose, under_own_settings
 
 
+@under_own_settings
 def loo(
     gram: Gram,
     y: Array,

@@ -9,12 +9,13 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose
+from kfx.objectives.problem import Gram, pose, under_own_settings
 from kfx.outcomes import Event, NumericalError
 
 SCALES = ("one", "profiled")
 
 
+@under_own_settings
 def nll(
     gram: Gram,
     y: Array,

@@ -8,11 +8,12 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, ratio
+from kfx.objectives.problem import Gram, pose, ratio, under_own_settings
 from kfx.outcomes import Event, NumericalError
 
 
 @ratio
+@under_own_settings
 def rho_polarized(
     gram: Gram,
     y: Array,

@@ -6,13 +6,14 @@ from typing import Any
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, SamplePrediction, pose, ratio
+from kfx.objectives.problem import Gram, SamplePrediction, pose, ratio, under_own_settings
 from kfx.outcomes import Event, NumericalError
 
 FORMS = ("relative_error", "consistent", "printed")
 
 
 @ratio
+@under_own_settings
 def rho_prediction(
     gram: Gram,
     y: Array,
@@ -47,6 +48,7 @@ def rho_prediction(
     return value, problem.cotangent(to_a, to_theta)
 
 
+@under_own_settings
 def interpolation_error(
     gram: Gram,
     y: Array,

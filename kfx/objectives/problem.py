@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 
 from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
+from kfx.numerics.process import computing
 from kfx.numerics.regularization import Regularization, as_regularization
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+
+def under_own_settings(objective: T) -> T:
+    """The objective, computed under kfx's own precision and threads wherever it is called from."""
+
+    @wraps(objective)
+    def computed(gram: Gram, *arguments: Any, **options: Any) -> Any:
+        if isinstance(gram, Factored):  # an optimizer's, which has seen to it
+            return objective(gram, *arguments, **options)
+        with computing(len(gram) ** 3 if getattr(gram, "ndim", 0) else 0):
+            return objective(gram, *arguments, **options)
+
+    return cast(T, computed)
 
 
 def ratio(objective: T) -> T:
@@ -91,13 +105,15 @@ class Problem:
 
 def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regularization) -> Problem:
     """The problem, or ValueError with what was expected. A plain number is an absolute λ."""
-    factored = gram if isinstance(gram, Factored) else Factored(as_tensor(gram))
+    factored = gram if isinstance(gram, Factored) else Factored(_checked(gram))
     theta = factored.gram
     is_ready = isinstance(y, torch.Tensor) and y.dtype == torch.float64 and not y.requires_grad
     targets: torch.Tensor = y if is_ready else as_tensor(y, dtype=torch.float64)  # type: ignore[assignment]
     if targets.device != theta.device:
         targets = targets.to(theta.device)
     n = len(theta)
+    if isinstance(sample_size, bool):
+        raise ValueError(f"sample_size={sample_size}: expected a whole number from 1 to {n - 1}")
     if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
         raise ValueError(
             f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
@@ -105,6 +121,25 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
         )
     targets = targets if targets.ndim == 2 else targets.reshape(n, -1)
     return Problem(factored, targets, sample_size, as_regularization(regularization), gram)
+
+
+def _checked(gram: Array) -> torch.Tensor:
+    """The Gram matrix of a caller as a tensor; ValueError for one that is complex or not symmetric."""
+    theta = as_tensor(gram)
+    if theta.ndim == 2 and theta.shape[0] == theta.shape[1] and len(theta):
+        require_symmetric(theta)
+    return theta
+
+
+def require_symmetric(gram: torch.Tensor) -> None:
+    """ValueError where a square matrix and its transpose differ by more than the cube root of machine epsilon, relative
+    to the largest entry: less is round-off, or a step of differences. NaN passes: a factorisation says more of it."""
+    difference, largest = float((gram - gram.mT).abs().max()), float(gram.abs().max())
+    if difference > torch.finfo(gram.dtype).eps ** (1 / 3) * largest:
+        raise ValueError(
+            f"gram: expected a symmetric matrix, got entries that differ from their mirror images by up to "
+            f"{difference:.3g}; pass (gram + gram.T) / 2 if that is meant"
+        )
 
 
 class SamplePrediction:

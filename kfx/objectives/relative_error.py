@@ -13,13 +13,14 @@ from kfx.numerics.arrays import Array, as_kind, as_tensor, in_kind, numpy_if_sma
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, ratio
+from kfx.objectives.problem import Gram, pose, ratio, under_own_settings
 from kfx.outcomes import Event, NumericalError
 
 _LEAST = 1e-140
 
 
 @ratio
+@under_own_settings
 def rho(
     gram: Gram,
     y: Array,

@@ -14,7 +14,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.starts import candidates
 from kfx.lock import Lock
 from kfx.numerics import threads
-from kfx.numerics.precision import set_switches
+from kfx.numerics.process import exclusively, set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import StoreError
 from kfx.running.on_store import workers
@@ -23,6 +23,7 @@ from kfx.store.gram_store import GRAM, TEST, GramStore
 from kfx.store.gram_work import GramWork, finite
 
 
+@exclusively()
 def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     """`gram.npy`, K(x_train, x_train), and with `test` `gram_test.npy`, K(x_test, x_train), `block` rows at a time.
 
@@ -41,6 +42,7 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
     return paths
 
 
+@exclusively()
 def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> GramStore:
     """The store of K(x_train, x_train), and with `test` of K(x_test, x_train), in `folder`: made, or gone on with from
     the tiles that are there, or grown where it has the first of the points."""

@@ -27,7 +27,7 @@ from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import flat_parameters
 from kfx.kernels.starts import candidates
-from kfx.numerics import precision, threads
+from kfx.numerics import precision, process, threads
 from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, Event
@@ -89,7 +89,7 @@ class Task:
 def prepare_machine(config: Config, record: Record) -> Machine:
     """Pick the device, set precision and threads, and check the arithmetic before anything is built on it."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
-    switches = precision.set_switches(config.device.allow_tf32)
+    switches = process.set_switches(config.device.allow_tf32)
     count = config.device.threads or threads.available()
     threads.use(count)
     keep_freed_memory()
@@ -138,6 +138,8 @@ def load_data(config: Config, machine: Machine, record: Record, beyond: Beyond) 
     here = environment.describe(
         config.seed, machine.device, machine.switches, data_checksums(config), machine.threads, of_fit, of_evaluation
     )
+    if found := process.found():
+        here["precision_found"] = found
     if plugins := registry.plugins():
         here["plugins"] = [asdict(plugin) for plugin in plugins]
     if outside := sources(config):

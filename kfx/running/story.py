@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from kfx.config import registry
 from kfx.config.check import Config, check, placed
 from kfx.files import write_whole
+from kfx.numerics.process import exclusively
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
 from kfx.record.identity import identity
 from kfx.record.reading import read_config, read_metrics
@@ -90,7 +91,7 @@ def _recorded(
     )
     say(f"kfx: {relative(record.directory)}{' (resumed)' if resume else ''}")
     code = 0
-    with stoppable(record):
+    with exclusively(), stoppable(record):
         try:
             story(config, record)
         except BaseException as raised:

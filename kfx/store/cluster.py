@@ -154,11 +154,12 @@ _taken: dict[str, Work] = {}
 def take(name: str, payload: bytes, setting: Setting) -> None:
     """Take a work over, in place of the one before."""
     from kfx.config import registry
-    from kfx.numerics import precision, threads
+    from kfx.numerics import process, threads
 
     registry.plug_in(setting.plugins)
+    process.keep()
     threads.use(setting.threads)
-    precision.set_switches(setting.allow_tf32)
+    process.set_switches(setting.allow_tf32)
     _taken.clear()
     _taken[name] = pickle.loads(payload)
 

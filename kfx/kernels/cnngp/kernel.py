@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -97,6 +98,9 @@ class CNNGP(Kernel):
         }
 
     # ---- the protocol
+
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        return math.inf
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return self._engine(x).gram(x, y)

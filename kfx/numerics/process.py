@@ -1,0 +1,227 @@
+"""Settings of the process that change kfx's numbers or speed: the precision of products, and threads.
+
+They belong to whoever runs the process. kfx computes under its own settings and puts back what it found, so that a
+caller sets nothing, and loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+from kfx.numerics import threads
+
+# ---- precision
+
+
+_MIXED = "mixed"
+
+
+class _Setting(NamedTuple):
+    """A setting of torch or JAX: how it is read and written, and its values for full precision and for TF32."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    full: Any
+    tf32: Any
+
+
+def _unless_mixed(read: Callable[[], Any]) -> Callable[[], Any]:
+    """`read`, or `_MIXED` where torch refuses to name one value for operations that were set one by one."""
+
+    def read_if_possible() -> Any:
+        try:
+            return read()
+        except RuntimeError:
+            return _MIXED
+
+    return read_if_possible
+
+
+def _write_variable(value: str | None) -> None:
+    os.environ.pop(_JAX_VARIABLE, None)
+    if value is not None:
+        os.environ[_JAX_VARIABLE] = value
+
+
+def _read_jax() -> str | None:
+    jax = sys.modules.get("jax")
+    return jax.config.jax_default_matmul_precision if jax else os.environ.get(_JAX_VARIABLE)
+
+
+def _write_jax(value: str | None) -> None:
+    if jax := sys.modules.get("jax"):
+        jax.config.update(_JAX, value)
+
+
+def _of_operation(backend: str, operation: str) -> _Setting:
+    switch = getattr(getattr(torch.backends, backend), operation)
+    tf32 = "ieee" if backend == "mkldnn" else "tf32"
+    return _Setting(lambda: switch.fp32_precision, lambda value: setattr(switch, "fp32_precision", value), "ieee", tf32)
+
+
+_JAX = "jax_default_matmul_precision"
+_JAX_VARIABLE = "JAX_DEFAULT_MATMUL_PRECISION"  # read when JAX is first imported
+_CUBLAS, _CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+_SETTINGS = {  # those of torch as a whole first: they set each operation's too
+    "torch.float32_matmul_precision": _Setting(
+        _unless_mixed(torch.get_float32_matmul_precision), torch.set_float32_matmul_precision, "highest", "highest"
+    ),
+    "torch.backends.cuda.matmul.allow_tf32": _Setting(
+        _unless_mixed(lambda: _CUBLAS.allow_tf32), lambda value: setattr(_CUBLAS, "allow_tf32", value), False, True
+    ),
+    "torch.backends.cudnn.allow_tf32": _Setting(
+        _unless_mixed(lambda: _CUDNN.allow_tf32), lambda value: setattr(_CUDNN, "allow_tf32", value), False, True
+    ),
+    _JAX_VARIABLE: _Setting(lambda: os.environ.get(_JAX_VARIABLE), _write_variable, "highest", "default"),
+    _JAX: _Setting(_read_jax, _write_jax, "highest", "default"),
+}
+if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9
+    for _backend, _operations in (("cuda", "matmul"), ("cudnn", "conv rnn"), ("mkldnn", "matmul conv rnn")):
+        for _each in _operations.split():
+            _SETTINGS[f"torch.backends.{_backend}.{_each}.fp32_precision"] = _of_operation(_backend, _each)
+
+
+def set_switches(allow_tf32: bool) -> dict[str, Any]:
+    """Set torch and JAX to full precision, or let products and convolutions on a GPU use TF32; return what was set.
+
+    torch allows TF32 in cuDNN convolutions by default, and JAX in products on recent cards. On a CPU float32 is never
+    shortened.
+    """
+    _write({name: setting.tf32 if allow_tf32 else setting.full for name, setting in _SETTINGS.items()})
+    return {
+        "torch.backends.cuda.matmul.allow_tf32": allow_tf32,
+        "torch.backends.cudnn.allow_tf32": allow_tf32,
+        _JAX: "default" if allow_tf32 else "highest",
+    }
+
+
+def found() -> dict[str, Any]:
+    """The caller's settings that differ from kfx's, by name: those that kfx puts back. Empty outside of `computing`."""
+    return {name: value for name, value in _before.items() if value not in (_SETTINGS[name].full, "none", None, _MIXED)}
+
+
+def _read() -> dict[str, Any]:
+    return {name: setting.read() for name, setting in _SETTINGS.items()}
+
+
+def _write(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        present = _SETTINGS[name].read()
+        if value not in (present, _MIXED) and (present, value) != ("none", "ieee"):  # "none": nobody has set it
+            _SETTINGS[name].write(value)
+
+
+# ---- the time during which kfx computes
+
+
+class computing:
+    """A block that computes under kfx's own settings: full precision, and a BLAS of one thread, since kfx's threads
+    call it. Blocks of several Python threads may overlap; the last to end puts the caller's settings back.
+
+    work: about how many multiplications the block takes, by which torch gets one thread or as many as the caller has.
+    Within another block of the same thread nothing is set.
+    """
+
+    __slots__ = ("_autocast", "_generation", "_is_outer", "_threads", "work")
+
+    def __init__(self, work: float = 0.0) -> None:
+        self.work = work
+
+    def __enter__(self) -> computing:
+        global _users
+        depth = getattr(_here, "depth", 0)
+        _here.depth = depth + 1
+        self._is_outer = depth == 0
+        if not self._is_outer:
+            return self
+        with _lock:
+            if _users == 0:
+                _take_over()
+            _users += 1
+        self._generation = _generation
+        self._threads = torch.get_num_threads()
+        threads.use_for(self.work, self._threads)
+        self._autocast = [
+            torch.autocast(device, enabled=False) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
+        ]
+        for each in self._autocast:
+            each.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        global _users
+        _here.depth -= 1
+        if not self._is_outer:
+            return
+        for each in self._autocast:
+            each.__exit__(None, None, None)
+        threads.use_again(self._threads)
+        with _lock:
+            if self._generation != _generation:  # in a child that was forked within the block
+                return
+            _users -= 1
+            if _users == 0:
+                _give_back()
+
+
+@contextmanager
+def exclusively(count: int | None = None, engine: int | None = None, *, allow_tf32: bool = False) -> Iterator[None]:
+    """A block of `computing` that chooses threads and precision itself, as a fit or a run: one at a time.
+
+    count, engine: as `threads.use`; None leaves them to the block.
+    """
+    with _turn, computing(), threads.restored():
+        before = _read()
+        set_switches(allow_tf32)
+        if count is not None:
+            threads.use(count, engine)
+        try:
+            yield
+        finally:
+            _write(before)
+
+
+def keep() -> None:
+    """Have the whole process compute under kfx's settings from here on: for a worker, which serves nobody else."""
+    computing().__enter__()
+
+
+_turn = threading.RLock()
+_lock = threading.Lock()
+_here = threading.local()
+_users, _generation = 0, 0
+_before: dict[str, Any] = {}
+_blas_before: list[int] = []
+
+
+def _take_over() -> None:
+    global _before, _blas_before
+    _before, _blas_before = _read(), threads.limit_blas()
+    set_switches(False)
+
+
+def _give_back() -> None:
+    global _before
+    _write(_before)
+    threads.release_blas(_blas_before)
+    _before = {}
+
+
+def _begin_anew() -> None:
+    """In a forked child: nobody holds the locks, and what another thread of the parent had set is put back."""
+    global _turn, _lock, _users, _generation
+    _turn, _lock = threading.RLock(), threading.Lock()
+    _generation += 1
+    if _users and not getattr(_here, "depth", 0):
+        _give_back()
+    _users = 0
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,298 @@
+"""kfx computes under its own precision and threads, and puts back those of whoever runs the process."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from sklearn.kernel_ridge import KernelRidge
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import kfx.torch
+from kfx import KernelFlowRegressor, KernelFlowTransformer
+from kfx.kernels import RBF
+from kfx.kernels.formula import Formula
+from kfx.numerics import process
+from kfx.objectives import nll, rho
+from kfx.objectives.autograd import by_autograd
+
+X = np.random.default_rng(0).standard_normal((30, 3))
+Y = X[:, 0] ** 2
+
+
+def settings_of_torch():
+    """What decides how torch multiplies, as whoever runs the process sees it."""
+    try:
+        whole = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        whole = "mixed"
+    blas = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return whole, torch.backends.cudnn.allow_tf32, torch.get_num_threads(), os.environ.get(process._JAX_VARIABLE), blas
+
+
+@pytest.fixture(params=["highest", "medium", "autocast"])
+def changed(request):
+    """A process whose owner lets torch multiply in shorter numbers, on two threads."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("highest" if request.param == "autocast" else request.param)
+    torch.set_num_threads(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=request.param == "autocast"), threadpool_limits(2):
+        yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+
+
+class Watched(Formula):
+    """A Gaussian kernel that notes under what its products are computed."""
+
+    def __init__(self, seen):
+        super().__init__(self.product, {"sigma": 1.0})
+        self.seen = seen
+
+    def product(self, x, y, sigma):
+        precision = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        self.seen.append((*precision, torch.is_autocast_enabled("cpu"), settings_of_torch()[-1]))
+        return torch.exp(-((x[:, None] - y[None]) ** 2).sum(-1) / (2 * sigma**2))
+
+
+def entries(kernel):
+    """Every way from outside to a kernel's arithmetic."""
+    x, theta = torch.as_tensor(X), torch.as_tensor(RBF(1.0).gram(X))
+
+    @by_autograd
+    def watching(a, y, sample_size):
+        kernel.product(a, a, torch.tensor(1.0))
+        return a.square().sum()
+
+    def fitted():
+        return KernelFlowRegressor(kernel, optimizer={"name": "adam", "iterations": 2})
+
+    yield "gram", lambda: kernel.gram(X)
+    yield "cross", lambda: kernel.gram(X, X[:3])
+    yield "diagonal", lambda: kernel.diagonal(X)
+    yield "pullback", lambda: kernel.pullback(X)[1](np.eye(30), inputs=True)
+    yield "torch", lambda: kfx.torch.gram(kernel, x.clone().requires_grad_()).sum().backward()
+    yield "module", lambda: kfx.torch.KernelModule(kernel)(x).sum().backward()
+    yield "objective", lambda: watching(theta, Y, 10)
+    yield "fit and predict", lambda: fitted().fit(X, Y).predict(X[:2], return_std=True)
+
+
+@pytest.mark.parametrize("entry", [name for name, _ in entries(Watched([]))])
+def test_products_are_in_full_precision_whatever_the_process_is_set_to(changed, entry):
+    seen, before = [], settings_of_torch()
+    dict(entries(Watched(seen)))[entry]()
+    assert seen
+    for precision, tf32, autocast, blas in seen:
+        assert (precision, tf32, autocast, set(blas)) == ("highest", False, False, {1})
+    assert settings_of_torch() == before
+
+
+def test_a_fit_in_float32_gives_the_same_bits_under_any_setting(changed):
+    def predictions():
+        estimator = KernelFlowRegressor("matern", optimizer={"iterations": 3}, device={"dtype": "float32"})
+        return estimator.fit(X, Y).predict(X)
+
+    found = predictions()
+    torch.set_float32_matmul_precision("highest")
+    with torch.autocast("cpu", enabled=False):
+        assert np.array_equal(found, predictions())
+
+
+def test_a_run_records_what_it_found(kfx, in_folder):
+    words = ["optimizer.iterations=2", "device.precision_check=off", "figures=false"]
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert '"torch.float32_matmul_precision": "medium"' in (in_folder / "r/environment.json").read_text()
+
+
+def test_a_switch_of_one_operation_is_put_back_too():
+    if not hasattr(torch.backends.mkldnn, "matmul"):
+        pytest.skip("torch has no switches of operations")
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        with process.computing():
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_the_last_of_overlapping_blocks_puts_the_settings_back():
+    with threadpool_limits(2):
+        before = settings_of_torch()
+        entered, leave = threading.Event(), threading.Event()
+
+        def other():
+            with process.computing():
+                entered.set()
+                leave.wait(10)
+
+        thread = threading.Thread(target=other)
+        with process.computing():
+            thread.start()
+            entered.wait(10)
+        assert settings_of_torch()[-1] == [1] * len(before[-1])  # the other one still computes
+        leave.set()
+        thread.join()
+        assert settings_of_torch() == before
+
+
+FORKED = """
+import os, signal, threading, time
+import numpy as np, torch
+from kfx import KernelFlowRegressor
+from kfx.numerics import process
+x = np.random.default_rng(0).standard_normal((450, 3))
+(torch.ones(900, 900) @ torch.ones(900, 900)).exp()  # torch's threads are there, in the parent
+def fit(iterations):
+    return KernelFlowRegressor(optimizer={"name": "adam", "iterations": iterations}).fit(x, x[:, 0]).predict(x[:1])
+expected = fit(3)
+before = torch.get_float32_matmul_precision(), torch.get_num_threads()
+thread = threading.Thread(target=fit, args=(3000,), daemon=True)
+thread.start()
+while not process._users:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    signal.alarm(50)
+    assert np.allclose(fit(3), expected, rtol=1e-9)
+    assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == before
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_child_that_is_forked_during_a_fit_fits_too():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=120)
+
+
+# ---- what it costs
+
+
+def median(call, repeats=60):
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def test_a_row_is_predicted_as_fast_as_by_kernel_ridge():
+    x = np.random.default_rng(0).standard_normal((940, 20))
+    flow = KernelFlowRegressor(optimizer={"name": "adam", "iterations": 2}).fit(x, x[:, 0])
+    ridge = KernelRidge(kernel="rbf").fit(x, x[:, 0])
+    row = x[:1]
+    flow.predict(row, return_std=True)
+    ways = [lambda: ridge.predict(row), lambda: flow.predict(row), lambda: flow.predict(row, return_std=True)]
+    rounds = [[median(way) for way in ways] for _ in range(5)]
+    ratios = [[each / ridges for each in rest] for ridges, *rest in rounds]
+    assert min(one for one, _ in ratios) < 2
+    assert min(two for _, two in ratios) < 5
+
+
+def test_a_setting_is_composed_once_a_process():
+    def fit(sigma):
+        return KernelFlowRegressor({"name": "rbf", "sigma": sigma}, optimizer={"name": "adam", "iterations": 1})
+
+    def seconds(sigma):
+        return median(lambda: fit(sigma).fit(X, Y), 1)
+
+    fit(1.0).fit(X, Y)
+    first = min(seconds(sigma) for sigma in (1.1, 1.2, 1.3))
+    again = min(seconds(sigma) for sigma in (1.1, 1.2, 1.3))
+    assert again < first / 3
+    changed = fit(1.1).set_params(optimizer__iterations=2, random_state=5).fit(X, Y)
+    assert (len(changed.trace_), changed.kernel_.parameters == fit(1.1).fit(X, Y).kernel_.parameters) == (2, False)
+
+
+def test_memory_levels_off_over_fits():
+    code = (
+        "import numpy as np; from kfx import KernelFlowRegressor as R; import resource;"
+        "x = np.random.default_rng(0).standard_normal((60, 3));"
+        "resident = lambda: int(open('/proc/self/statm').read().split()[1]) * 4;"
+        "fit = lambda: R(optimizer={'name': 'adam', 'iterations': 2}).fit(x, x[:, 0]);"
+        "[fit() for _ in range(300)]; before = resident(); [fit() for _ in range(300)];"
+        "grown = resident() - before; assert grown < 1500, grown"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+# ---- an estimator is whole
+
+
+@pytest.mark.parametrize("make", [KernelFlowRegressor, KernelFlowTransformer])
+def test_an_interrupted_refit_leaves_the_estimator_as_it_was(monkeypatch, make):
+    steps = {"name": "adam" if make is KernelFlowRegressor else "flow_euler", "iterations": 3}
+    estimator = make(optimizer=steps).fit(X, Y)
+    answer = estimator.predict if make is KernelFlowRegressor else estimator.transform
+    before, attributes = answer(X), dict(vars(estimator))
+
+    class Stopping(RBF):
+        def _pullback(self, x):
+            raise KeyboardInterrupt
+
+    estimator.kernel = Stopping()
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X[:, :2], Y)
+    estimator.kernel = attributes["kernel"]
+    assert vars(estimator).keys() == attributes.keys()
+    assert np.array_equal(answer(X), before)
+
+
+# ---- input that cannot be
+
+
+def test_gram_matrices_that_are_none():
+    x = torch.as_tensor(X)
+    theta = torch.as_tensor(RBF(1.0).gram(X))
+    skewed = theta.clone()
+    skewed[3, 2] += 0.1
+    for objective in (rho, nll):
+        with pytest.raises(ValueError, match=r"symmetric matrix.*0\.1"):
+            objective(skewed.numpy(), Y, 10)
+    with pytest.raises(ValueError, match=r"symmetric matrix.*0\.1"):
+        kfx.torch.rho_loss(skewed, torch.as_tensor(Y), 10)
+    for call in (lambda: rho(theta, Y, True), lambda: kfx.torch.rho_loss(theta, torch.as_tensor(Y), True)):
+        with pytest.raises(ValueError, match="sample_size=True"):
+            call()
+    with pytest.raises(ValueError, match="complex"):
+        kfx.torch.gram(RBF(1.0), x.to(torch.complex128))
+    with pytest.raises(ValueError, match="complex"):
+        RBF(1.0).gram(X.astype(complex))
+    with pytest.raises(ValueError, match="complex"):
+        kfx.torch.rho_loss(theta.to(torch.complex128), torch.as_tensor(Y), 10)
+    with pytest.raises(ValueError, match="at least one point"):
+        kfx.torch.gram(RBF(1.0), x[:0])
+
+
+@pytest.mark.parametrize(
+    ("way", "what"), [("gram", "points"), ("gram", "parameters"), ("module", "points"), ("gpytorch", "points")]
+)
+def test_what_is_changed_in_place_before_the_backward_pass_is_refused(way, what):
+    from kfx.gpytorch import KfxKernel
+
+    x = torch.as_tensor(X).clone().requires_grad_()
+    flat = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    if way == "gram":
+        value = kfx.torch.gram(RBF(1.0), x, parameters=flat).square().sum()
+    elif way == "module":
+        value = kfx.torch.KernelModule(RBF(1.0))(x).square().sum()
+    else:
+        value = KfxKernel(RBF(1.0))(x).to_dense().square().sum()
+    with torch.no_grad():
+        (x if what == "points" else flat).add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
