@@ -105,6 +105,48 @@ def test_auto_takes_words_and_few_whole_numbers_as_classes(in_folder, monkeypatc
     assert built("dataset.task=classification").y_train.shape[1] == len(set(values))
 
 
+WHOLE = ("dataset.test=0", "evaluation=k_fold", "evaluation.folds=2")
+CODES = ["01234", "1234", "1e1", "10", "1", "1.0", "01", "9007199254740993", "9007199254740992"]
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_codes_and_labels_are_apart_where_they_are_written_apart(in_folder, missing):
+    codes = CODES * 3
+    frame = pd.DataFrame({"a": np.arange(len(codes)) / 7, "code": codes, "y": np.arange(len(codes)) / 3})
+    if missing:
+        frame.loc[len(codes)] = [0.5, None, 0.5]
+    frame.to_csv("t.csv", index=False)
+    words = ("dataset.missing=drop", *WHOLE)
+    hot = built("dataset.categorical=[code]", *words).x_train[:, 1:]
+    order = ["1", "01", "1.0", "10", "1e1", "1234", "01234", "9007199254740992", "9007199254740993"]
+    assert hot.shape[1] == len(order)
+    assert [order[i] for i in hot.argmax(axis=1)] == codes, "in the order of their sizes"
+    labels = built("dataset.features=[a]", "dataset.task=classification", *words, target="code").labels_train
+    assert [order[i] for i in labels] == codes
+
+
+def test_whole_numbers_that_auto_takes_as_classes_are_named_as_they_are_written(in_folder, monkeypatch):
+    monkeypatch.setattr("kfx.data.files._warned", set())
+    (in_folder / "t.csv").write_text("a,y\n" + "0.5,1\n1.5,1.0\n2.5,01\n3.5,2\n" * 3)
+    with pytest.warns(UserWarning, match="4 different whole numbers are taken as classes"):
+        assert built(*WHOLE).labels_train.tolist() == [0, 2, 1, 3] * 3
+    assert load(table(*WHOLE)).dataset.read().targets.classes == ("1", "01", "1.0", "2")
+
+
+def test_large_whole_numbers_of_parquet_are_apart_beside_a_missing_value(in_folder):
+    pytest.importorskip("pyarrow")
+    codes = pd.array([2**53 + 1, 2**53, 2**53 + 2, None] * 5, dtype="Int64")
+    pd.DataFrame({"a": np.arange(20) / 7, "code": codes, "y": np.arange(20) / 3}).to_parquet("t.parquet")
+    words = ("dataset.missing=drop", *WHOLE)
+    data = built("dataset.categorical=[code]", *words, path="t.parquet")
+    assert data.x_train[:3, 1:].argmax(axis=1).tolist() == [1, 0, 2]
+    data = built("dataset.task=classification", *words, path="t.parquet", target="code")
+    assert data.labels_train[:3].tolist() == [1, 0, 2]
+    pd.DataFrame({"a": [0.5, 1.5], "code": [2**53, 2**53 + 1], "y": [0.5, 1.5]}).to_csv("u.csv", index=False)
+    both = built("dataset.categorical=[code]", "dataset.missing=drop", "dataset.test=u.csv", path="t.parquet")
+    assert both.x_test[:, 1:].argmax(axis=1).tolist() == [0, 1], "a code is the same in a CSV"
+
+
 def test_test_points_by_a_column_and_by_a_second_table(in_folder):
     frame = pd.DataFrame({"a": range(10), "y": np.arange(10) / 3, "part": ["train", "test"] * 5})
     frame.to_csv("t.csv", index=False)
@@ -323,6 +365,15 @@ HOSTILE = {
     "infinity": ("t.csv", ROWS + "inf,2,3\n", (), "column a: holds inf in row 5", "no finite number"),
     "a huge value": ("t.csv", ROWS + "1,2e200,3\n", (), "column b: holds 2e+200 in row 5", "rescale"),
     "a number beyond float64": ("t.csv", ROWS + "1,2e999,3\n", (), "column b: holds inf in row 5", "no finite number"),
+    "a number of 400 digits": ("t.csv", ROWS + f"1,-{'9' * 400},3\n", (), "column b: holds -inf in row 5", "no finite"),
+    "a target of 400 digits": ("t.csv", ROWS + f"1,2,{'9' * 400}\n", (), "column y: holds inf in row 5", "no finite"),
+    "a target of 400 digits, of numbers": (
+        "t.csv",
+        ROWS.replace(".5", "") + f"1,2,{'9' * 400}\n",
+        ("dataset.task=regression",),
+        "column y: holds inf in row 5",
+        "no finite",
+    ),
     "one class": ("t.csv", "a,y\n1,red\n2,red\n3,red\n", (), "holds one class, red", "two or more"),
     "a constant target": ("t.csv", "a,y\n1,2.5\n2,2.5\n3,2.5\n", (), "is 2.5 in every row", "nothing to learn"),
     "words as values": ("t.csv", "a,y\n1,red\n2,blue\n", ("dataset.task=regression",), "holds 'red'", "dataset.task"),

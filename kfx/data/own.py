@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,10 +48,13 @@ def looks_like_classes(values: np.ndarray) -> bool:
     return bool(few and np.isfinite(different).all() and (different == np.floor(different)).all())
 
 
-def as_targets(values: np.ndarray, task: str, where: str) -> Targets:
+def as_targets(
+    values: np.ndarray, task: str, where: str, levels: Callable[[], tuple[np.ndarray, Sequence[Any]]] | None = None
+) -> Targets:
     """Targets of a column of numbers or words, (n,), or of several columns of numbers, (n, outputs).
 
     task: `classification`, `regression`, or `auto` for what the values look like. where: begins the words of an error.
+    levels: gives the class of each row and the names of the classes, should they be classes; None: those of the values.
     """
     wide = values.ndim == 2 and values.shape[1] > 1
     column = values if wide else values.reshape(len(values))
@@ -57,7 +62,11 @@ def as_targets(values: np.ndarray, task: str, where: str) -> Targets:
         return _values(column.reshape(len(column), -1), where)
     if wide:
         return _from_one_hot(column, where)
-    names, labels = np.unique(column, return_inverse=True)
+    names: Sequence[Any]
+    if levels is None:
+        names, labels = np.unique(column, return_inverse=True)  # type: ignore[assignment]
+    else:
+        labels, names = levels()
     if task == "auto" and len(column) >= 8 and len(names) > len(column) / 2:
         hint = "set dataset.decimal, for numbers with commas, or dataset.task=classification"
         raise DataError(f"{where}: {len(names)} different words in {len(column)} rows are no classes; {hint}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from kfx.config.nodes import near
 from kfx.data.files import require_file
-from kfx.data.own import Points, as_targets, require_numbers
+from kfx.data.own import Points, as_targets
 from kfx.data.table_columns import (
     MOST_FEATURES,
     MOST_SHOWN,
@@ -24,6 +24,7 @@ from kfx.data.table_columns import (
     as_marks,
     as_numbers,
     as_target,
+    levels,
     require_present,
     target_values,
 )
@@ -49,10 +50,25 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     if layout.test is not None:
         is_test = as_marks(frame[layout.test], f"{path}: column {layout.test}")
     where = f"{path}: column {', '.join(layout.targets)}"
-    targets = as_targets(target_values(frame, layout.targets), layout.task, where)
+    has_types = all(map(_is_parquet, (path, test_path or path)))
+    targets = as_targets(target_values(frame, layout), layout.task, where, partial(_classes, frame, layout, has_types))
     if is_test is not None and (is_test.all() or not is_test.any()):
         raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
-    return Points(as_features(frame, layout, path), targets, is_test)
+    return Points(as_features(frame, layout, path, by_size=not has_types), targets, is_test)
+
+
+def _classes(frame: pd.DataFrame, layout: Layout, has_types: bool) -> tuple[np.ndarray, list[Any]]:
+    """Codes and names of the classes that one target holds. has_types: of the file's own types, not of text."""
+    import pandas as pd
+
+    column = frame[layout.targets[0]]
+    if pd.api.types.infer_dtype(column) not in ("integer", "floating"):
+        column = column.astype(str)
+    return levels(column, layout, by_size=layout.task == "auto" or not has_types)
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
 
 
 def _checked_frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
@@ -63,11 +79,8 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
         if name in layout.targets:
             frame[name] = as_target(frame[name], where, layout)
         elif name != layout.test and name not in layout.categorical:
-            numbers = as_numbers(
-                frame[name], where, "add it to dataset.categorical, or leave it out of dataset.features"
-            )
-            require_numbers(numbers, where, missing=True)
-            frame[name] = numbers
+            remedy = "add it to dataset.categorical, or leave it out of dataset.features"
+            frame[name] = as_numbers(frame[name], where, remedy, layout.decimal)
     if layout.missing == "drop":
         frame = frame[frame.notna().all(axis=1)].reset_index(drop=True)
         if len(frame) < least:
@@ -78,7 +91,7 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
 
 def columns(path: Path, layout: Layout) -> list[str]:
     """The names in its first line, or schema."""
-    if path.suffix.lower() == ".parquet":
+    if _is_parquet(path):
         names = [str(name) for name in _parquet(path).schema_arrow.names]
         return [name for name in names if not name.startswith("__index_level_")]  # rows that pandas numbered
     return _header(path, layout)[0]
@@ -92,8 +105,7 @@ def _frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
     require_file(path, SUFFIXES)
     known = columns(path, layout)
     used = _used(known, layout, path)
-    is_parquet = path.suffix.lower() == ".parquet"
-    frame = _read_parquet(path, used) if is_parquet else _read_text(path, known, used, layout)
+    frame = _read_parquet(path, used) if _is_parquet(path) else _read_text(path, known, used, layout)
     if len(frame) < least:
         raise DataError(f"{path}: holds {len(frame)} rows of points; expected at least {least}")
     return frame
@@ -208,6 +220,8 @@ def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: La
     if count * len(used) > _MOST_CELLS:
         raise DataError(f"{path}: {count} rows of {len(used)} columns are too many; list fewer dataset.features")
     places = {known.index(name): name for name in used}
+    of_classes = len(layout.targets) == 1 and layout.task != "regression"
+    as_text = {*layout.categorical, *(layout.targets if of_classes else ())}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -220,6 +234,7 @@ def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: La
                 skiprows=lines,
                 names=[str(i) for i in range(len(known))],
                 usecols=[str(i) for i in places],
+                dtype={str(i): str for i, name in places.items() if name in as_text},
                 index_col=False,
                 skipinitialspace=True,
                 na_values=list(MISSING),
@@ -274,7 +289,7 @@ def _read_parquet(path: Path, used: Sequence[str]) -> pd.DataFrame:
         if pyarrow.types.is_nested(kind) or pyarrow.types.is_temporal(kind) or pyarrow.types.is_binary(kind):
             raise DataError(f"{path}: column {name} holds {kind}; expected numbers or words")
     try:
-        frame = file.read(columns=list(used)).to_pandas(ignore_metadata=True)
+        frame = file.read(columns=list(used)).to_pandas(ignore_metadata=True, integer_object_nulls=True)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     return frame[list(used)].reset_index(drop=True)
@@ -287,8 +302,15 @@ def _stacked(frame: pd.DataFrame, other: pd.DataFrame, layout: Layout, path: Pat
         shown = ", ".join(sorted(missing)[:MOST_SHOWN])
         raise DataError(f"{test_path}: its columns are not those of {path}, which differ in {shown}")
     for name in layout.targets:
-        kinds = [pd.api.types.is_numeric_dtype(each[name]) for each in (frame, other)]
+        kinds = [target_values(each, layout).dtype.kind in "iuf" for each in (frame, other)]
         if kinds[0] != kinds[1]:
             one, two = ("numbers" if kind else "words" for kind in kinds)
             raise DataError(f"{test_path}: column {name} holds {two}, and {one} in {path}; expected the same")
+    if _is_parquet(path) != _is_parquet(test_path):  # then one of them has words where the other may have numbers
+        for name in (*layout.categorical, *layout.targets[: len(layout.targets) == 1]):
+            is_class = name in layout.categorical or layout.task == "classification"
+            if is_class and "f" in {each[name].dtype.kind for each in (frame, other)}:
+                both = f"{path} and {test_path}: column {name} holds words and fractions"
+                raise DataError(f"{both}; save both files as CSV, or both as Parquet")
+            frame[name], other[name] = (each[name].map(str, na_action="ignore") for each in (frame, other))
     return pd.concat([frame, other[list(frame.columns)]], ignore_index=True)
