@@ -62,7 +62,7 @@ def test_classes_that_are_none_are_refused(classes):
         built("dataset=digits", f"dataset.classes={classes}")
 
 
-@pytest.mark.filterwarnings("ignore:.*is not the published file")
+@pytest.mark.filterwarnings("ignore:.*not the published file")
 def test_classes_of_images_from_files(in_folder):
     cache = in_folder / "cache"
     small_mnist(cache, 60)
@@ -105,7 +105,7 @@ def write_table(path, rows, columns, delimiter, header=""):
     return table
 
 
-@pytest.mark.filterwarnings("ignore:.*is not the published file")
+@pytest.mark.filterwarnings("ignore:.*not the published file")
 def test_tables_keep_the_order_of_their_file(tmp_path, monkeypatch):
     monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
     for name, file, shape, delimiter, header in (
@@ -120,7 +120,7 @@ def test_tables_keep_the_order_of_their_file(tmp_path, monkeypatch):
         assert len(built(f"dataset={name}", "dataset.n_test=30").x_test) == 30
 
 
-@pytest.mark.filterwarnings("ignore:.*is not the published file")
+@pytest.mark.filterwarnings("ignore:.*not the published file")
 @pytest.mark.parametrize("content", ["", "1 2 3\n", "a b\n", "nan " * 14 + "\n"])
 def test_a_broken_table_is_one_error(tmp_path, monkeypatch, content):
     monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
@@ -236,9 +236,25 @@ def test_idx_files_are_read(in_folder):
 def test_an_unknown_file_is_used_with_one_warning(in_folder, monkeypatch):
     small_mnist(in_folder / "cache")
     monkeypatch.setattr(files, "_warned", set())
-    with pytest.warns(UserWarning, match="not the published file"):
-        files.locate("mnist", "t10k-labels-idx1-ubyte.gz")
-    files.locate("mnist", "t10k-labels-idx1-ubyte.gz")  # a second warning would be an error here
+    words = "dataset=mnist", "dataset.n_train=20", "dataset.n_test=10"
+    with pytest.warns(UserWarning, match="ubyte.gz are not the published files") as said:
+        built(*words)
+    assert len(said) == 1
+    built(*words)  # a second warning would be an error here
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"])
+@pytest.mark.parametrize("kept", [0, 30, 0.5, 0.99])
+def test_a_damaged_file_is_one_line(kfx, in_folder, name, kept):
+    small_mnist(in_folder / "cache")
+    path = in_folder / f"cache/mnist/{name}-ubyte.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content)) if kept < 1 else kept])
+    words = "dataset=mnist", "dataset.n_train=20", "dataset.n_test=10", "sampler.batch_size=10"
+    code, out, err = kfx("run", *words, "evaluation.n_interpolation=[10]")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert str(path) in err
+    assert "delete it and run `kfx data fetch mnist`" in err
 
 
 @pytest.mark.parametrize(
@@ -268,7 +284,7 @@ def cifar_batch(n=4, key="labels", classes=10, **changes):
     return pickle.dumps({**content, **changes}, protocol=4)
 
 
-@pytest.mark.filterwarnings("ignore:.*is not the published file")
+@pytest.mark.filterwarnings("ignore:.*not the published file")
 def test_cifar_100_is_read_by_its_fine_labels(in_folder):
     folder = in_folder / "cache/cifar100/cifar-100-python"
     folder.mkdir(parents=True)
@@ -395,7 +411,7 @@ def test_the_kernel_itself_in_place_of_a_draw():
     np.testing.assert_allclose(data.y_test, np.exp(-(data.x_test**2) / 8), rtol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:.*is not the published file")
+@pytest.mark.filterwarnings("ignore:.*not the published file")
 def test_a_range_of_the_training_images_and_the_rest(in_folder):
     cache = in_folder / "cache"
     small_mnist(cache, 30)

@@ -129,9 +129,19 @@ def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
         if not fetch:
             raise DataError(f"{path} is missing: run `kfx data fetch {dataset}`, or put the original file there")
         _fetch(file, path)
-    elif file.md5 is not None and digest(path, "md5") != file.md5:
-        warn_once(str(path), " is not the published file (its checksum differs): used as it is, and recorded")
     return path
+
+
+def warn_of_unpublished(dataset: str, names: Sequence[str]) -> None:
+    """Warn, of files that could be read, of those whose checksums are not the published ones."""
+    files = [FILES[dataset][name] for name in names]
+    paths = {cache_folder() / file.path: file.md5 for file in files}
+    others = [path for path, md5 in paths.items() if md5 is not None and digest(path, "md5") != md5]
+    if len(others) == 1:
+        warn_once(str(others[0]), " is not the published file (its checksum differs): used as it is, and recorded")
+    elif others:
+        said = " are not the published files (their checksums differ): used as they are, and recorded"
+        warn_once(f"{others[0].parent}: {', '.join(path.name for path in others)}", said)
 
 
 def require_file(path: Path, suffixes: Sequence[str] = ()) -> None:

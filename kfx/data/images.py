@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kfx.data.dataset import Dataset, classification, of_classes, take
-from kfx.data.files import locate
+from kfx.data.files import locate, warn_of_unpublished
 from kfx.outcomes import DataError
 
 _MOST_IMAGES = 100_000
@@ -37,11 +37,13 @@ def idx_dataset(
     test_on_rest: the others are the test points, in place of the test images.
     """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
+    used: list[str] = []
     for wanted, key in ((n_train, "n_train"), (n_test, "n_test")):
         of_training_file = key == "n_train" or test_on_rest
         prefix = "train" if of_training_file else "t10k"
-        image_path = locate(dataset, f"{prefix}-images-idx3-ubyte.gz")
-        label_path = locate(dataset, f"{prefix}-labels-idx1-ubyte.gz")
+        names = [f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"]
+        image_path, label_path = (locate(dataset, name) for name in names)
+        used += names
         images, labels = _images(image_path, image_path.stat().st_mtime_ns), read_idx(label_path, ())
         if len(images) != len(labels) or labels.max(initial=0) > 9:
             raise DataError(f"{label_path}: expected {len(images)} labels from 0 to 9, as many as images")
@@ -51,6 +53,7 @@ def idx_dataset(
             pool = pool[inside if key == "n_train" else ~inside]
         chosen = pool[take(key, len(pool), wanted, rng)]
         parts.append((images[chosen, None] / 255.0, labels[chosen].astype(int)))
+    warn_of_unpublished(dataset, used)
     return classification(dataset, parts, classes)
 
 
@@ -65,20 +68,20 @@ def cifar10(
 
     batches: which of the five training files to read. classes: which of the ten; None for all.
     """
-    return _of_cifar("cifar10", [f"data_batch_{i}" for i in batches], "test_batch", 10, n_train, n_test, classes, rng)
+    return _of_cifar("cifar10", [f"data_batch_{i}" for i in batches], ["test_batch"], 10, n_train, n_test, classes, rng)
 
 
 def cifar100(
     n_train: int | None, n_test: int | None, classes: Sequence[int] | None, rng: np.random.Generator
 ) -> Dataset:
     """CIFAR-100 by its hundred fine labels: (n, 3, 32, 32), scaled as `cifar10`. classes: which; None for all."""
-    return _of_cifar("cifar100", ["train"], "test", 100, n_train, n_test, classes, rng)
+    return _of_cifar("cifar100", ["train"], ["test"], 100, n_train, n_test, classes, rng)
 
 
 def _of_cifar(
     name: str,
     train: Sequence[str],
-    test: str,
+    test: Sequence[str],
     count: int,
     n_train: int | None,
     n_test: int | None,
@@ -86,13 +89,14 @@ def _of_cifar(
     rng: np.random.Generator,
 ) -> Dataset:
     parts: list[tuple[np.ndarray, np.ndarray]] = []
-    for files, wanted, key in ((train, n_train, "n_train"), ([test], n_test, "n_test")):
+    for files, wanted, key in ((train, n_train, "n_train"), (test, n_test, "n_test")):
         paths = [locate(name, file) for file in files]
         read = [_cifar(path, path.stat().st_mtime_ns, count) for path in paths]
         images, labels = np.concatenate([r[0] for r in read]), np.concatenate([r[1] for r in read])
         pool = of_classes(labels, classes)
         chosen = pool[take(key, len(pool), wanted, rng)]
         parts.append(((images[chosen] / 255.0 - 0.5) / 0.5, labels[chosen]))
+    warn_of_unpublished(name, [*train, *test])
     return classification(name, parts, classes, count)
 
 
@@ -108,26 +112,24 @@ def _cifar(path: Path, modified: int, classes: int) -> tuple[np.ndarray, np.ndar
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """A gzipped IDX file of unsigned bytes, (n, *shape); the header is checked before its sizes are believed."""
-    header_size = 8 + 4 * len(shape)
+    header_size, again = 8 + 4 * len(shape), f"delete it and run `kfx data fetch {path.parent.name}`"
     try:
         with gzip.open(path) as stream:
             header = stream.read(header_size)
             numbers = np.frombuffer(header[: len(header) // 4 * 4], ">u4")
             if len(header) < header_size or numbers[0] != 0x0801 + len(shape) or tuple(numbers[2:]) != shape:
-                raise DataError(f"{path}: not an IDX file of unsigned bytes with items of {shape or 'one byte'}")
+                what = f"not an IDX file of unsigned bytes with items of {shape or 'one byte'}"
+                raise DataError(f"{path}: {what}; {again}")
             count = int(numbers[1])
             if not 0 < count <= _MOST_IMAGES:
-                raise DataError(f"{path}: its header promises {count} items; at most {_MOST_IMAGES} are read")
+                raise DataError(f"{path}: its header promises {count} items; at most {_MOST_IMAGES} are read; {again}")
             expected = count * int(np.prod(shape))
             content = stream.read(expected + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: broken gzip file ({error}); delete it and run `kfx data fetch`") from error
+        raise DataError(f"{path}: broken gzip file ({error}); {again}") from error
     if len(content) != expected:
         held = f"{len(content)} bytes" if len(content) < expected else "more"
-        raise DataError(
-            f"{path}: its header promises {expected} bytes of items, it holds {held}; "
-            "delete it and run `kfx data fetch`"
-        )
+        raise DataError(f"{path}: its header promises {expected} bytes of items, it holds {held}; {again}")
     return np.frombuffer(content, np.uint8).reshape(count, *shape)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kfx.data.dataset import Dataset, split
-from kfx.data.files import locate
+from kfx.data.files import locate, warn_of_unpublished
 from kfx.outcomes import DataError
 
 _MOST_BYTES = 4 << 20
@@ -20,20 +20,28 @@ def boston(n_train: int | None, n_test: int, rng: np.random.Generator) -> Datase
     Column B is computed from the share of Black residents by a formula that presumes its effect on prices: the reason
     why scikit-learn retired the set. It is here to repeat published numbers, not to predict anything.
     """
-    table = _numbers(locate("boston", "housing.data"), (506, 14), delimiter=None, skip=0)
-    return _regression("boston", table, n_train, n_test, rng)
+    return _regression("boston", "housing.data", (506, 14), None, 0, n_train, n_test, rng)
 
 
 def wine(colour: str, n_train: int | None, n_test: int, rng: np.random.Generator) -> Dataset:
     """Vinho verde, 1599 `red` or 4898 `white`, 11 measurements; a taster's grade, in fact from 3 to 9 (Cortez et al.
     2009)."""
-    name = f"wine_{colour}"
     rows = {"red": 1599, "white": 4898}[colour]
-    table = _numbers(locate(name, f"winequality-{colour}.csv"), (rows, 12), delimiter=";", skip=1)
-    return _regression(name, table, n_train, n_test, rng)
+    return _regression(f"wine_{colour}", f"winequality-{colour}.csv", (rows, 12), ";", 1, n_train, n_test, rng)
 
 
-def _regression(name: str, table: np.ndarray, n_train: int | None, n_test: int, rng: np.random.Generator) -> Dataset:
+def _regression(
+    name: str,
+    file: str,
+    shape: tuple[int, int],
+    delimiter: str | None,
+    skip: int,
+    n_train: int | None,
+    n_test: int,
+    rng: np.random.Generator,
+) -> Dataset:
+    table = _numbers(locate(name, file), shape, delimiter, skip)
+    warn_of_unpublished(name, [file])
     return Dataset(name, *split(table[:, :-1], table[:, -1:], n_train, n_test, rng))
 
 
