@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import shlex
 import struct
+import subprocess
 import sys
 import zipfile
 import zlib
@@ -13,12 +15,15 @@ import zlib
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from sklearn.datasets import load_diabetes, load_iris
 
 from kfx import load_run
-from kfx.config.compose import load
+from kfx.config.check import check
+from kfx.config.compose import composed, load, without_hydra
+from kfx.config.overrides import typed
 from kfx.numerics.streams import Streams
-from kfx.record.identity import data_checksums
+from kfx.record.identity import data_checksums, identity
 
 ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
 FEW = ("sampler.batch_size=20", "optimizer.iterations=3", "figures=false")
@@ -50,7 +55,7 @@ def iris(path="iris.csv"):
 
 
 def test_a_table_has_its_columns_in_order_and_disjoint_random_test_points(in_folder):
-    (in_folder / "t.csv").write_text("a,b,y\n" + "".join(f"{i},{i * i},{i / 2}\n" for i in range(50)))
+    (in_folder / "t.csv").write_text("time,b,y\n" + "".join(f"{i},{i * i},{i / 2}\n" for i in range(50)))
     data = built()
     assert data.x_train.shape == (40, 2)
     assert data.x_test.shape == (10, 2)
@@ -131,6 +136,100 @@ def test_whole_numbers_that_auto_takes_as_classes_are_named_as_they_are_written(
     with pytest.warns(UserWarning, match="4 different whole numbers are taken as classes"):
         assert built(*WHOLE).labels_train.tolist() == [0, 2, 1, 3] * 3
     assert load(table(*WHOLE)).dataset.read().targets.classes == ("1", "01", "1.0", "2")
+
+
+NAMES = [
+    "glucose (mmol/l)",
+    "a=b",
+    "it's",
+    'q"t',
+    "x, y",
+    "back\\",
+    "größe",
+    "1e1",
+    "true",
+    "[x]",
+    "#1",
+    "a b",
+    "$HOME",
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+def test_what_a_message_says_to_type_works_in_a_shell(in_folder, kfx):
+    (in_folder / "t.csv").write_text("a;y\n" + "".join(f"0,{i}25;{i},5\n" for i in range(10, 30)))
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, len(NAMES))), columns=NAMES)
+    frame.assign(y=0.5 + np.arange(20)).to_csv("names.csv", index=False)
+
+    def refused(*words):
+        code, _, err = kfx("run", "dataset=table", *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"kfx: cannot read {words[0]}; in a shell, type ")
+        return err.split("type ")[1].strip()
+
+    def shell(*words):
+        run = f"{sys.executable} -m kfx run --cfg job dataset=table sampler.batch_size=null {' '.join(words)}"
+        done = subprocess.run(run, shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return yaml.safe_load(done.stdout)["dataset"]
+
+    rest = "dataset.path=t.csv", "dataset.target=y"
+    assert shell(refused("dataset.decimal=,", *rest), *rest)["decimal"] == ","
+    target = refused(f"dataset.target={NAMES[0]}", "dataset.path=names.csv")
+    lists = {"exclude": NAMES[1:7], "categorical": NAMES[7:]}
+    words = [typed(f"dataset.{key}", names) for key, names in lists.items()]
+    node = shell("dataset.path=names.csv", target, *words)
+    assert node["target"] == NAMES[0]
+    assert {key: node[key] for key in lists} == lists
+
+
+def test_columns_that_are_left_out_are_no_features(in_folder, kfx):
+    frame = pd.DataFrame({"name": ["p", "q"] * 8, "a": np.arange(16) / 7, "y": np.arange(16) / 3, "id": range(16)})
+    frame.to_csv("t.csv", index=False)
+    assert built("dataset.exclude=[name,id]", *WHOLE).x_train.tolist() == frame[["a"]].to_numpy().tolist()
+    frame.drop(columns="name").to_csv("u.csv", index=False)
+    assert built("dataset.exclude=[name,id]", "dataset.test=u.csv").x_test.shape == (16, 1)
+
+
+def test_a_run_is_the_same_as_before_where_no_column_is_left_out(in_folder, kfx):
+    (in_folder / "t.csv").write_text(ROWS)
+    words = [*table(), "optimizer=none", "sampler.batch_size=2", "figures=false"]
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    raw = yaml.safe_load((in_folder / "r/config.yaml").read_text())
+    assert "exclude" not in raw["dataset"]
+    new = composed(words)
+    before = without_hydra(composed(words))
+    del before.dataset["exclude"]
+    assert identity(new, check(new)) == identity(before, check(before))
+    of_b = composed([*words, "dataset.exclude=[b]"])
+    assert identity(of_b, check(of_b)) != identity(new, check(new))
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"id": [7, 7, 9, 4] * 4}, ["id"]),
+        ({"PassengerId": np.random.default_rng(1).permutation(16)}, ["PassengerId"]),
+        ({"sample id": range(100, 116), "n": range(16)}, ["sample id", "n"]),
+        ({"index": np.random.default_rng(1).permutation(16)}, ["index"]),
+        ({"n": range(1, 17)}, ["n"]),
+        ({"acid": range(0, 32, 2), "year": range(1990, 2006), "row": [1, 2] * 8, "body mass index": [20, 21] * 8}, []),
+        ({"n": np.random.default_rng(1).permutation(16), "m": np.arange(16) + 0.5}, []),
+    ],
+)
+def test_columns_that_number_the_rows_are_warned_about(in_folder, columns, found):
+    a = np.random.default_rng(0).normal(size=16)
+    path = str(in_folder / "t.csv")  # of which nothing was said before
+    pd.DataFrame({"a": a, **columns, "y": a**2}).to_csv(path, index=False)
+    if found:
+        with pytest.warns(UserWarning, match=f"{', '.join(found)} looks? like row numbers") as said:
+            built(path=path)
+        remedy = str(said[0].message).split("type ")[1]
+        assert remedy == typed("dataset.exclude", found)
+        assert built(*shlex.split(remedy), path=path).x_train.shape[1] == 1 + len(columns) - len(found)
+    assert built(f"dataset.features={[*columns]}", path=path).x_train.shape[1] == len(columns), "as one asks"
+    if not found:
+        built(path=path)
 
 
 def test_large_whole_numbers_of_parquet_are_apart_beside_a_missing_value(in_folder):
@@ -326,7 +425,38 @@ HOSTILE = {
     "no features": ("t.csv", "y\n1\n2\n3\n", (), "no column is left for the features", "beside y"),
     "one name over two columns": ("t.csv", "a,a,y\n1,2,3\n4,5,6\n", (), "stand over several columns, as a", "rename"),
     "a column without a name": ("t.csv", ",a,y\n0,1,2.5\n1,2,3.5\n", (), "column 1 has no name", "dataset.features"),
-    "words": ("t.csv", ROWS + "red,2,3\n", (), "column a holds 'red' in row 5", "dataset.categorical"),
+    "words": ("t.csv", ROWS + "red,2,3\n", (), "column a holds 'red' in row 5", "'dataset.categorical=[a]'"),
+    "columns of words": (
+        "t.csv",
+        "a,b (mm),c d,e,w,y\n" + "red,1,x,1,u,0.5\nblue,,y,2,v,1.5\ngreen,z,,3,u,2.5\n",
+        ("dataset.categorical=[w]",),
+        "columns a, b (mm), c d hold words, as a 'red' in row 1",
+        """type 'dataset.categorical=[w,a,"b (mm)","c d"]'""",
+        """type 'dataset.exclude=[a,"b (mm)","c d"]'""",
+    ),
+    "another column to leave out": ("t.csv", ROWS, ("dataset.exclude=[q]",), "dataset.exclude=q: no column", "a, b, y"),
+    "the target to leave out": (
+        "t.csv",
+        ROWS,
+        ("dataset.exclude=[y]",),
+        "dataset.exclude=y: is the target",
+        "leave it",
+    ),
+    "a feature to leave out": (
+        "t.csv",
+        ROWS,
+        ("dataset.features=[a]", "dataset.exclude=[a]"),
+        "dataset.exclude=a: is one of dataset.features",
+        "leave it out there",
+    ),
+    "a category to leave out": (
+        "t.csv",
+        ROWS,
+        ("dataset.categorical=[a]", "dataset.exclude=[a]"),
+        "dataset.categorical=a: is none of the features",
+        "leave it out there",
+    ),
+    "all left out": ("t.csv", ROWS, ("dataset.exclude=[a,b]",), "no column is left for the features", "beside y"),
     "a date": (
         "t.csv",
         "a,y\n2020-01-01,1.5\n2020-01-02,2.5\n",
@@ -353,7 +483,7 @@ HOSTILE = {
         "a,b,y\n,1,2\n,3,4\n,5,7\n",
         ("dataset.missing=mean",),
         "column a is empty",
-        "dataset.features",
+        "dataset.exclude=[a]",
     ),
     "nothing left": (
         "t.csv",

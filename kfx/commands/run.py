@@ -73,6 +73,7 @@ def run(words: Sequence[str]) -> int:
     from hydra._internal.utils import get_args_parser
 
     from kfx.config import compose, registry
+    from kfx.config.overrides import quoted
     from kfx.running.sweep import BASIC_SWEEPER
 
     parser = get_args_parser()
@@ -100,7 +101,7 @@ def run(words: Sequence[str]) -> int:
     if parsed.cfg is not None or parsed.info:
         return _hand_over(typed, parsed.config_dir)
     folder = prepared.make_folder()
-    typed.words.append(f"{prepared.key}={compose.quoted(str(folder))}")  # the time in its name must not pass on
+    typed.words.append(f"{prepared.key}={quoted(str(folder))}")  # the time in its name must not pass on
     if not parsed.multirun:
         return _hand_over(typed, parsed.config_dir)
     if prepared.shared.sweeper._target_ != BASIC_SWEEPER:  # it draws its own jobs while it runs

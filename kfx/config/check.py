@@ -102,11 +102,10 @@ def placed(raw: DictConfig, config: Config) -> DictConfig:
     """The config with paths that hold wherever one stands, as a record needs them."""
     own = OmegaConf.to_container(raw.dataset, resolve=True)
     assert isinstance(own, dict)
-    changes: dict[str, Any] = {"dataset": config.dataset.placed({str(key): value for key, value in own.items()})}
+    moved = raw.copy()
+    moved.dataset = config.dataset.placed({str(key): value for key, value in own.items()})
     if config.evaluation.store is not None:
-        changes["evaluation"] = {"store": os.path.abspath(config.evaluation.store)}
-    moved = OmegaConf.merge(raw, changes)
-    assert isinstance(moved, DictConfig)
+        moved.evaluation.store = os.path.abspath(config.evaluation.store)
     return moved
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
+import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -26,6 +26,7 @@ from kfx.config import catalogue, hydra_node, registry
 from kfx.config.catalogue import config_folder
 from kfx.config.check import Config, check, first_line
 from kfx.config.nodes import near
+from kfx.config.overrides import quoted, typed
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
 from kfx.outcomes import ConfigError
 
@@ -91,7 +92,11 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
         key = override.get_key_element()
         if override.is_sweep_override():
             if not multirun:
-                raise ConfigError(f"{override.input_line}: several values need a multirun: kfx run -m …")
+                several = f"{override.input_line}: several values need a multirun: kfx run -m …"
+                swept = override.value()
+                of_words = isinstance(swept, ChoiceSweep) and any(isinstance(value, str) for value in swept.list)
+                quoting = _quoting(str(override.input_line)) if of_words else None
+                raise ConfigError(several + (f"; as one value, type {quoting}" if quoting else ""))
             if not override.is_discrete_sweep():
                 if any(str(other.key_or_group) == "hydra/sweeper" for other in parsed):
                     continue  # that sweeper draws it while it runs
@@ -121,10 +126,30 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise ConfigError(f"cannot read {first_line(error)}; write key=value") from error
+        wrong = next((word for word in overrides if not _is_read(word)), None)
+        advice = f"in a shell, type {quoting}" if wrong and (quoting := _quoting(wrong)) else "write key=value"
+        raise ConfigError(f"cannot read {wrong or first_line(error)}; {advice}") from error
     if any(str(override.key_or_group) == "hydra.searchpath" for override in parsed):  # it may import a package
         raise ConfigError("hydra.searchpath: use --config-dir DIR for options of your own")
     return parsed
+
+
+def _is_read(word: str) -> bool:
+    try:
+        return bool(OverridesParser.create().parse_overrides([word]))
+    except HydraException:
+        return False
+
+
+def _quoting(word: str) -> str | None:
+    """An override as it is typed in a shell, its value being one text or a list of texts; None where it is of a group,
+    or where quotation marks do not mend it."""
+    key, _, value = word.partition("=")
+    if "." not in key or not value or (value[0] in "[{" and value[-1] not in "]}"):
+        return None
+    items = [item.strip() for item in value[1:-1].split(",")] if value[0] + value[-1] == "[]" else value
+    found = typed(key, items)
+    return found if _is_read(shlex.split(found)[0]) else None
 
 
 def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Config:
@@ -255,12 +280,6 @@ _EXTRAS = {
     "optuna": "optuna",
 }
 """What brings Hydra's launchers and sweepers."""
-
-
-def quoted(text: str) -> str:
-    """A text as a value of an override, whatever is in it."""
-    escaped = re.sub(r"(\\+)('|$)", lambda found: found[1] * 2 + found[2], text).replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def check_subfolders(nodes: Sequence[DictConfig]) -> None:

@@ -140,6 +140,7 @@ class OwnTable(OwnFile):
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
     target: Any = _names(None, "", "what is predicted; must be given", one=True)
     features: Any = _names(None, "all that are nothing else", "what it is predicted from")
+    exclude: Any = _names([], "", "columns that are left out, as row numbers and names of the points")
     categorical: Any = _names([], "", "features that are words or codes: a column of 0 and 1 for each of their values")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
@@ -191,6 +192,7 @@ class OwnTable(OwnFile):
         return Layout(
             listed(self.target),
             None if self.features is None else listed(self.features),
+            listed(self.exclude),
             listed(self.categorical),
             None if _is_fraction(self.test) else str(self.test),
             self.task,
@@ -215,11 +217,16 @@ class OwnTable(OwnFile):
 
     def placed(self, node: dict[str, Any]) -> dict[str, Any]:
         second = self.second()
-        return {**super().placed(node), **({} if second is None else {"test": str(second.absolute())})}
+        return _used({**super().placed(node), **({} if second is None else {"test": str(second.absolute())})})
 
     def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
         second = self.second()
-        return {**super().without_places(node), **({} if second is None else {"test": second.name})}
+        return _used({**super().without_places(node), **({} if second is None else {"test": second.name})})
+
+
+def _used(node: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys that came later than the first records, where they are not used."""
+    return {key: value for key, value in node.items() if (key, value) != ("exclude", [])}
 
 
 @lru_cache(maxsize=4)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfx.config.overrides import typed
+from kfx.data.files import warn_once
 from kfx.data.own import require_numbers
 from kfx.outcomes import DataError
 
@@ -17,18 +20,21 @@ if TYPE_CHECKING:
 
 MOST_FEATURES = 20_000
 MOST_SHOWN = 3
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
 class Layout:
     """How a table is to be read.
 
-    targets, features: columns; no features means all that are nothing else. categorical: those whose values are words
-    or codes, one-hot. test: a column that tells test rows, or None. missing: what becomes of missing values.
+    targets, features: columns; no features means all that are nothing else. exclude: those that are left out.
+    categorical: features whose values are words or codes, one-hot. test: a column that tells test rows, or None.
+    missing: what becomes of missing values.
     """
 
     targets: tuple[str, ...]
     features: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     test: str | None = None
     task: str = "auto"
@@ -36,6 +42,13 @@ class Layout:
     separator: str | None = None
     decimal: str = "."
     encoding: str = "utf-8"
+
+    def left_out(self, names: Sequence[str]) -> str:
+        """What to do to leave out features."""
+        them = "it" if len(names) == 1 else "them"
+        if self.features is not None:
+            return f"leave {them} out of dataset.features"
+        return f"to leave {them} out, type {typed('dataset.exclude', [*self.exclude, *names])}"
 
 
 def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
@@ -46,7 +59,7 @@ def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
     absent = frame[checked].isna()
     if not absent.any(axis=None):
         if empty := [name for name in features if frame[name].isna().all()]:
-            raise DataError(f"{path}: column {empty[0]} is empty; leave it out of dataset.features")
+            raise DataError(f"{path}: column {empty[0]} is empty; {layout.left_out(empty)}")
         return
     rows = [str(i + 1) for i in np.flatnonzero(absent.any(axis=1))]
     names = [name for name in checked if absent[name].any()]
@@ -72,16 +85,66 @@ def numbers_of(column: pd.Series, decimal: str = ".") -> pd.Series:
         return pd.to_numeric(column.astype(str), errors="coerce")
 
 
-def as_numbers(column: pd.Series, where: str, remedy: str, decimal: str = ".") -> np.ndarray:
-    """(n,), float64, NaN where a value is missing; DataError for words and for what is too large."""
-    numbers = numbers_of(column, decimal)
-    wrong = (numbers.isna() & column.notna()).to_numpy()
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise DataError(f"{where} holds {str(column.iloc[row])[:40]!r} in row {row + 1}, which is no number; {remedy}")
-    found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-    require_numbers(found, where, missing=True)
-    return found
+def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: Layout) -> None:
+    """Make float64 of columns, NaN where a value is missing; DataError for what is too large and for words, of which it
+    names every column."""
+    words: dict[str, str] = {}
+    for name in names:
+        numbers = numbers_of(frame[name], layout.decimal)
+        wrong = np.flatnonzero((numbers.isna() & frame[name].notna()).to_numpy())
+        if len(wrong):
+            words[name] = f"{str(frame[name].iloc[wrong[0]])[:40]!r} in row {wrong[0] + 1}"
+            continue
+        found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+        require_numbers(found, f"{path}: column {name}", missing=True)
+        frame[name] = found
+    if not words:
+        return
+    first, shown = next(iter(words)), list(words)[:MOST_NAMED]
+    more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
+    if len(words) == 1:
+        what = f"column {first} holds {words[first]}, which is no number"
+    else:
+        what = f"columns {', '.join(shown)}{more} hold words, as {first} {words[first]}"
+    if any(name in layout.targets for name in words):
+        raise DataError(f"{path}: {what}; a target among several is a number")
+    codes = f"for a column of 0 and 1 for each word, type {typed('dataset.categorical', [*layout.categorical, *shown])}"
+    raise DataError(f"{path}: {what}; {codes}; {layout.left_out(shown)}")
+
+
+_NAMES_OF_ROWS = ("index", "idx", "row", "number", "no", "nr", "unnamed: 0")
+_WORDS_OF_TIME = {"year", "month", "week", "day", "hour", "minute", "second", "date", "time", "t", "step"}
+_FEWEST_ROWS = 10
+
+
+def identifiers(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
+    """Features, numbers, that tell rows apart and say nothing of them.
+
+    They are called id, or are whole numbers, all different, that are called as rows are or grow by one from row to row;
+    not so a time, nor the only feature.
+    """
+
+    def is_identifier(name: str) -> bool:
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+        parts = re.findall(r"[^\W_]+", words)
+        if parts[-1:] == ["id"]:
+            return True
+        values = frame[name].to_numpy()
+        if len(values) < _FEWEST_ROWS or not (values == np.floor(values)).all() or len(np.unique(values)) < len(values):
+            return False
+        counts = len(features) > 1 and (np.diff(values) == 1).all() and not _WORDS_OF_TIME.intersection(parts)
+        return bool(words.strip() in _NAMES_OF_ROWS or counts)
+
+    return [name for name in features if is_identifier(name)]
+
+
+def warn_of_identifiers(found: Sequence[str], path: Path, layout: Layout) -> None:
+    """Warn of features that are none, unless dataset.features names them."""
+    if layout.features is not None or not found:
+        return
+    some = found[:MOST_NAMED]
+    what = f"column {some[0]} looks like" if len(found) == 1 else f"columns {', '.join(some)} look like"
+    warn_once(f"{path}: {what} row numbers or identifiers, which are no features", f"; {layout.left_out(some)}")
 
 
 def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[Any]]:
@@ -123,22 +186,18 @@ def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) 
     return np.concatenate(parts, axis=1)
 
 
-def as_target(column: pd.Series, where: str, layout: Layout) -> pd.Series:
-    """A target as it stands in the file, of several as numbers; DataError for words among numbers, which are slips and
-    no classes."""
+def check_target(column: pd.Series, where: str, layout: Layout) -> None:
+    """DataError for words among the numbers of a target, which are slips and no classes."""
     import pandas as pd
 
-    if len(layout.targets) > 1:
-        return pd.Series(as_numbers(column, where, "a target among several is a number", layout.decimal))
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column) or layout.task == "classification":
-        return column
+        return
     numbers = numbers_of(column, layout.decimal)
     known = column.notna()
     wrong = np.flatnonzero((numbers.isna() & known).to_numpy())
     if len(wrong) and numbers.notna().sum() * 2 > known.sum():
         shown = f"holds {str(column.iloc[wrong[0]])[:40]!r} in row {wrong[0] + 1}, among numbers"
         raise DataError(f"{where} {shown}; mend it, drop it, or set dataset.task=classification")
-    return column
 
 
 def target_values(frame: pd.DataFrame, layout: Layout) -> np.ndarray:

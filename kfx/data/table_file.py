@@ -22,11 +22,13 @@ from kfx.data.table_columns import (
     Layout,
     as_features,
     as_marks,
-    as_numbers,
-    as_target,
+    check_target,
+    identifiers,
     levels,
+    make_numbers,
     require_present,
     target_values,
+    warn_of_identifiers,
 )
 from kfx.outcomes import ConfigError, DataError
 
@@ -41,10 +43,11 @@ _MOST_CELLS = 200_000_000
 
 def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     """The points of a table; of a second table, with the same columns, as test points."""
-    frame = _checked_frame(path, layout, least=2)
+    frame, like_rows = _checked_frame(path, layout, least=2)
     is_test = None
     if test_path is not None:
-        other = _checked_frame(test_path, replace(layout, test=None), least=1)
+        exclude = tuple(name for name in layout.exclude if name in columns(test_path, layout))
+        other, _ = _checked_frame(test_path, replace(layout, test=None, exclude=exclude), least=1)
         is_test = np.arange(len(frame) + len(other)) >= len(frame)
         frame = _stacked(frame, other, layout, path, test_path)
     if layout.test is not None:
@@ -54,7 +57,9 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     targets = as_targets(target_values(frame, layout), layout.task, where, partial(_classes, frame, layout, has_types))
     if is_test is not None and (is_test.all() or not is_test.any()):
         raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
-    return Points(as_features(frame, layout, path, by_size=not has_types), targets, is_test)
+    x = as_features(frame, layout, path, by_size=not has_types)
+    warn_of_identifiers(like_rows, path, layout)
+    return Points(x, targets, is_test)
 
 
 def _classes(frame: pd.DataFrame, layout: Layout, has_types: bool) -> tuple[np.ndarray, list[Any]]:
@@ -71,22 +76,23 @@ def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def _checked_frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
-    """The columns that are used, numbers as numbers, and what is missing refused, dropped or left for later."""
+def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame, list[str]]:
+    """The columns that are used, numbers as numbers, and what is missing refused, dropped or left for later; and those
+    columns that look like identifiers of rows."""
     frame = _frame(path, layout, least)
-    for name in frame.columns:
-        where = f"{path}: column {name}"
-        if name in layout.targets:
-            frame[name] = as_target(frame[name], where, layout)
-        elif name != layout.test and name not in layout.categorical:
-            remedy = "add it to dataset.categorical, or leave it out of dataset.features"
-            frame[name] = as_numbers(frame[name], where, remedy, layout.decimal)
+    of_numbers = [name for name in frame.columns if name not in {*layout.targets, layout.test, *layout.categorical}]
+    make_numbers(frame, of_numbers, path, layout)
+    if len(layout.targets) > 1:
+        make_numbers(frame, layout.targets, path, layout)
+    else:
+        check_target(frame[layout.targets[0]], f"{path}: column {layout.targets[0]}", layout)
+    like_rows = identifiers(frame, of_numbers)
     if layout.missing == "drop":
         frame = frame[frame.notna().all(axis=1)].reset_index(drop=True)
         if len(frame) < least:
             raise DataError(f"{path}: {len(frame)} rows have no missing value; set dataset.missing=mean or median")
     require_present(frame, path, layout)
-    return frame
+    return frame, like_rows
 
 
 def columns(path: Path, layout: Layout) -> list[str]:
@@ -122,13 +128,13 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
     special, there = {*layout.targets, *([layout.test] if layout.test else [])}, set(known)
     features = layout.features
     if features is None:
-        if "" in known:
+        features = tuple(name for name in known if name not in {*special, *layout.exclude})
+        if "" in features:
             place = list(known).index("") + 1
-            raise DataError(
-                f"{path}: column {place} has no name, as the row numbers that pandas writes; list dataset.features"
-            )
-        features = tuple(name for name in known if name not in special)
-    asked = {"target": layout.targets, "features": features, "categorical": layout.categorical}
+            no_name = f"column {place} has no name, as the row numbers that pandas writes"
+            raise DataError(f"{path}: {no_name}; {layout.left_out([''])}, or list dataset.features")
+    named = {"features": layout.features or (), "exclude": layout.exclude}
+    asked = {"target": layout.targets, **named, "categorical": layout.categorical}
     for key, names in asked.items():
         for name in names:
             if name not in there:
@@ -139,6 +145,10 @@ def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
     for name in features:
         if name in special:
             raise ConfigError(f"dataset.features={name}: is the target or the test column; leave it out there")
+    for name in layout.exclude:
+        if name in {*special, *(layout.features or ())}:
+            what = "the target or the test column" if name in special else "one of dataset.features"
+            raise ConfigError(f"dataset.exclude={name}: is {what}; leave it out there")
     if not features:
         raise DataError(f"{path}: no column is left for the features beside {', '.join(sorted(special))}")
     if len(features) > MOST_FEATURES:

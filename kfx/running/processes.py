@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfx.config.compose import quoted
+from kfx.config.overrides import quoted
 from kfx.running.signals import interruptible
 
 
