@@ -56,7 +56,7 @@ class FlowSection(Option):
     remove_merged: float = not_negative(
         0.0, "distance below which one of two points with the same target leaves the batches"
     )
-    record_layers: bool = flag(False, "keep what moves points that did not flow along (kernel.transform)")
+    record_layers: bool = flag(False, "keep what moves points that did not flow along, as load_run(…).kernel does")
     snapshots: int = count(50, 0, "positions kept for pictures and films, evenly over the layers", most=100_000)
     snapshot_points: int = count(300, 1, "of the training points, and of the test points")
 
