@@ -10,15 +10,18 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold
 
-from kfx import load_run
+from kfx import KernelFlowRegressor, load_run
+from kfx.config.check import check
 from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
 from kfx.data.dataset import folds
+from kfx.evaluation.cross_validation import choose_regularization
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.kernels import RBF
 from kfx.numerics.incidents import collect
 from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
 
 
 def table(n=40, m=15):
@@ -236,13 +239,41 @@ def test_the_column_of_lambda_holds_what_was_used(kfx):
     assert code == 0
     run = load_run("r")
     assert set(run.evaluation["configured_regularization"]) == {1e-4}
-    used = run.evaluation.query("kernel == 'initial' and metric == 'mse'").set_index("repeat")["regularization"]
-    chosen = [fold["regularization"] for fold in run.metrics["parameters"]["folds"]]
-    assert used.tolist() == chosen
-    assert all(value != 1e-4 for value in chosen)
+    used = {
+        kernel: run.evaluation.query(f"kernel == '{kernel}' and metric == 'mse'")["regularization"].tolist()
+        for kernel in ("initial", "trained")
+    }
+    assert used["initial"] == [fold["regularization"] for fold in run.metrics["parameters"]["folds"]]
+    assert all(value != 1e-4 for value in used["initial"])
     for row in run.metrics["evaluation"]:
+        chosen = used[row["kernel"]]
         assert row["configured_regularization"] == 1e-4
         assert row["regularization"] == (chosen[0] if len(set(chosen)) == 1 else None)
+
+
+def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
+    words = ["dataset=gp_sample", "dataset.noise=0.1", "dataset.n_train=100", "kernel.sigma=9", "objective=loo"]
+    words += ["regularization.selection=validation", "sampler.batch_size=50", "optimizer.iterations=20"]
+    assert kfx("run", *words, "optimizer.learning_rate=0.3", "figures=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    used = run.evaluation.query("metric == 'mse'").set_index("kernel")["regularization"]
+    trained = run.metrics["parameters"]["final"]
+    assert used["initial"] == trained["regularization"], "what it was trained with"
+    config = check(run.config)
+    data = config.dataset.build(Streams(0)["data"])
+    arguments = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train), config.regularization.choices(), 5, 1000
+    chosen = choose_regularization(RBF(trained["sigma"]), *arguments, Streams(0)["validation"])
+    assert used["initial"] != used["trained"] == chosen.value
+    regressor = KernelFlowRegressor(
+        {"sigma": 9.0},
+        objective="loo",
+        regularization="validation",
+        sampler={"batch_size": 50},
+        optimizer={"iterations": 20, "learning_rate": 0.3},
+    ).fit(data.x_train, data.y_train)
+    assert regressor.regularization_ == chosen
+    mse = np.mean((regressor.predict(data.x_test) - data.y_test) ** 2)
+    assert mse == run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
 
 
 def test_what_a_person_should_know_is_said(kfx, in_folder):

@@ -65,7 +65,9 @@ class KernelFlow(BaseEstimator, abc.ABC):
     Attributes
     ----------
     kernel_ : Kernel
-        The fitted kernel.
+        The fitted kernel, with the λ of its training where that was chosen or trained.
+    regularization_ : Regularization
+        The λ of the interpolation: with "validation" the best for the fitted kernel.
     trace_ : DataFrame
         As `trace.csv`: a row an iteration.
     remarks_ : list of str
@@ -183,8 +185,10 @@ class KernelFlow(BaseEstimator, abc.ABC):
         config = as_config(settings, len(x), image, labels is not None, self._seed_)
         nothing = x[:0]
         data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0])
-        self.kernel_, self.trace_, self.remarks_, self._threads = fit(config, data, bool(self.verbose))
-        self._regularization, self._dtype = config.regularization.build(), getattr(torch, config.device.dtype)
+        fitted = fit(config, data, bool(self.verbose))
+        self.kernel_, self.trace_, self.remarks_ = fitted.kernel, fitted.trace, fitted.remarks
+        self.regularization_, self._threads = fitted.regularization, fitted.threads
+        self._dtype = getattr(torch, config.device.dtype)
         self._device, self._allow_tf32 = config.device.pick(), config.device.allow_tf32
         return data
 
@@ -204,8 +208,7 @@ class KernelFlow(BaseEstimator, abc.ABC):
             self._points = mapped(self._tensor(data.x_train[order]))
             targets = torch.as_tensor(data.y_train[order], device=self._device)
             gram = compare.gram(self._points)
-            own = self.kernel_.own_regularization or self._regularization
-            self._effective = own.of(gram)
+            self._effective = self.regularization_.of(gram)
             factor = cholesky(gram, self._effective)
             w = solve_lower(factor, targets)
             self._coefficients = solve_upper(factor, w)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +17,7 @@ from kfx.files import read_rows
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.numerics import process, threads
+from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
@@ -29,9 +31,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def fit(config: Config, data: Dataset, verbose: bool) -> tuple[Kernel, pd.DataFrame, list[str], tuple[int, int]]:
-    """The kernel that a run of this config ends with on the same training points, to the last bit; its trace; what a
-    person should know of it; and the threads, of torch and of the engine, that a run evaluates with."""
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit comes to.
+
+    kernel: the one that a run of the same config ends with on the same training points, to the last bit.
+    regularization: the λ that a run evaluates it with. trace: as `trace.csv`. remarks: what a person should know.
+    threads: of torch and of the engine, that a run evaluates with.
+    """
+
+    kernel: Kernel
+    regularization: Regularization
+    trace: pd.DataFrame
+    remarks: list[str]
+    threads: tuple[int, int]
+
+
+def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
+    """Fit the kernel that the config describes, and choose λ for it."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
@@ -62,7 +79,14 @@ def fit(config: Config, data: Dataset, verbose: bool) -> tuple[Kernel, pd.DataFr
             fitted = fitted.with_layers(partial(recorded_layers, config, layers, start))
         notes.trace.close()
         rows = read_rows(notes.folder / "trace.csv")
-        return stages.settled(task, [fitted])[0], rows, notes.remarks, (of_evaluation, count)
+        kernel = stages.settled(task, [fitted])[0]
+        regularization = kernel.own_regularization or config.regularization.build()
+        if config.evaluation.chooses_again(config) and fitted is not start:
+            threads.use(of_evaluation, count)
+            chosen = stages.with_chosen_regularization(task, [kernel], config.regularization.scale)
+            stages.remark_on_edges(task, "trained", chosen)
+            regularization = chosen[0].own_regularization
+        return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
 
 
 class _Notes:

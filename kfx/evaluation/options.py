@@ -64,7 +64,8 @@ class EvaluationRegularization(Option):
             v in (None, "validation")
             or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
         ),
-        "of a list each is evaluated; validation: the best for each kernel, as in regularization",
+        "of a list each is evaluated; validation: the best for each kernel, as in regularization; null with "
+        "regularization.selection=validation: the same, but for flows, which keep that of the start",
     )
     scale: str | None = ranged(
         None,
@@ -157,6 +158,17 @@ class EvaluationOption(Option, abc.ABC):
         values = usual.value if own.value in (None, "validation") else own.value
         listed = values if isinstance(values, list) else [values]
         return [Regularization(float(value), own.scale or usual.scale) for value in listed]
+
+    def is_validated(self, config: Config) -> bool:
+        """Whether λ is chosen by validation for each kernel that is evaluated."""
+        own = self.regularization.value
+        return own == "validation" or (own is None and config.regularization.selection == "validation")
+
+    def chooses_again(self, config: Config) -> bool:
+        """Whether that is done for the fitted kernel, in place of keeping the start's λ. Folds say little after a flow,
+        which has moved the points by their own targets: there only where evaluation asks for it."""
+        asked = self.regularization.value == "validation"
+        return self.is_validated(config) and (asked or not config.optimizer.moves_points)
 
     def scoring(self, config: Config) -> Scoring:
         """How predictions are made and judged."""

@@ -43,11 +43,8 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
         name: started if all(map(operator.is_, own, starts)) else settled(task, own)
         for name, own in _kernels(task, starts, fitted).items()
     }
-    if config.evaluation.regularization.value == "validation":
-        scale = _scale(task)
-        kernels = {name: with_chosen_regularization(task, own, scale) for name, own in kernels.items()}
-        for name in ("initial", "trained"):
-            remark_on_edges(task, name, kernels[name])
+    if config.evaluation.is_validated(config):
+        kernels = _validated(task, kernels, starts)
         scoring = replace(scoring, own=True)
     rows, failures = _evaluated(task, kernels, jobs, scoring)
     if isinstance(config.evaluation, TestPoints) and config.evaluation.draws:
@@ -81,8 +78,23 @@ def _draw_subsets(task: Task, node: TestPoints, kernel: Kernel, scoring: Scoring
         np.savez(stream, **extremes(rows, parts, data))  # type: ignore[arg-type]
 
 
-def _scale(task: Task) -> str:
-    return task.config.evaluation.regularization.scale or task.config.regularization.scale
+def _validated(task: Task, kernels: Mapping[str, list[Kernel]], starts: Sequence[Kernel]) -> dict[str, list[Kernel]]:
+    """Each kernel with the λ that validation on the training points chooses for it; starts may have theirs already."""
+    usual, scale = task.config.regularization, task.config.evaluation.regularization.scale
+    chooses_again = task.config.evaluation.chooses_again(task.config)
+    is_known = usual.selection == "validation" and scale in (None, usual.scale)
+    known = {id(kernel) for own in [starts, *task.drawn] for kernel in own} if is_known else set()
+    validated: dict[str, list[Kernel]] = {}
+    for name, own in kernels.items():
+        if own is kernels["initial"] and name != "initial":  # nothing moved
+            validated[name] = validated["initial"]
+        elif all(id(kernel) in known for kernel in own) or (name == "trained" and not chooses_again):
+            validated[name] = own
+        else:
+            validated[name] = with_chosen_regularization(task, own, scale or usual.scale)
+            if name in ("initial", "trained"):
+                remark_on_edges(task, name, validated[name])
+    return validated
 
 
 def _kernels(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, list[Kernel]]:
@@ -93,10 +105,8 @@ def _kernels(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> 
     for i in range(shown):  # those that the start was chosen from
         kernels[f"random-{i}"] = [own[i] for own in task.drawn]
     for i in range(shown, shown + config.evaluation.random_kernels):
-        drawn = [random_kernel(bare(starts[0]), task.streams["random_kernels"], config.kernel)] * len(task.parts)
-        if config.regularization.selection == "validation":
-            drawn = with_chosen_regularization(task, drawn, _scale(task))
-        kernels[f"random-{i}"] = drawn
+        drawn = random_kernel(bare(starts[0]), task.streams["random_kernels"], config.kernel)
+        kernels[f"random-{i}"] = [drawn] * len(task.parts)
     return kernels
 
 
