@@ -113,7 +113,7 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
     assert len(run.evaluation) == 2 * 2 * 2 * 5
     assert run.config.sampler.batch_size == 30
     assert run.metrics["status"] == "completed"
-    assert run.metrics["rho"]["initial"] == run.trace["rho"].iloc[0]
+    assert run.metrics["rho_batch"]["first"] == run.trace["rho"].iloc[0]
     assert run.metrics["parameters"]["initial"] == {"sigma": 1.0}
     assert isinstance(run.kernel, RBF)
     assert run.kernel.parameters == run.metrics["parameters"]["final"]

@@ -39,9 +39,11 @@ def test_mlflow_has_settings_series_results_and_files(in_folder, runs):
         assert found.info.status == "FINISHED"
         assert found.data.tags["kfx.identity"] == run.metrics["identity"]
         assert found.data.params["kernel.name"] == "rbf"
-        for column in ("rho", "parameter.sigma"):
-            history = sorted(client.get_metric_history(found.info.run_id, column), key=lambda metric: metric.step)
+        for column, name in (("rho", "batch.rho"), ("parameter.sigma", "parameter.sigma")):
+            history = sorted(client.get_metric_history(found.info.run_id, name), key=lambda metric: metric.step)
             assert np.array_equal([metric.value for metric in history], run.trace[column])
+        assert "rho" not in found.data.metrics, "a series is shown by its last value"
+        assert found.data.metrics["held_out.rho.trained"] == run.metrics["rho"]["final"]
         rows = [r for r in run.metrics["evaluation"] if r["kernel"] == "trained" and r["metric"] == "mse"]
         assert found.data.metrics["trained.mse"] == next(r["mean"] for r in rows if r["n_interpolation"] == 100)
         names = {file.path for file in client.list_artifacts(found.info.run_id)}
@@ -67,7 +69,7 @@ def test_tensorboard_reads_what_was_recorded(in_folder, runs):
     done = subprocess.run(reader, capture_output=True, text=True, check=True)
     scalars, images, tensors = json.loads(done.stdout.splitlines()[-1])
     run = kfx.load_run("s/0")
-    steps, values = zip(*scalars["rho"], strict=True)
+    steps, values = zip(*scalars["batch.rho"], strict=True)
     assert list(steps) == run.trace["iteration"].tolist()
     assert np.allclose(values, run.trace["rho"], rtol=1e-6), "in float32, as it keeps them"
     assert [step for step, _ in scalars["evaluation/trained/mse"]] == [50, 100]

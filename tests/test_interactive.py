@@ -144,6 +144,16 @@ def test_a_sweep_has_a_row_and_a_run_for_each_job(in_folder, capfd, jobs):
     assert len(sweep.runs) == 4
     assert "4 of 4 jobs completed" in repr(sweep)
     assert "<table" in sweep._repr_html_()
+    unmoved = sweep.table[sweep.table["overrides"].str.contains("optimizer=none")]
+    assert unmoved["rho_initial"].tolist() == unmoved["rho_final"].tolist(), "the same batches, the same kernel"
+    for run, row in zip(sweep.runs, sweep.table.to_dict("records"), strict=True):
+        rho, held_out = run.metrics["rho"], run.metrics["held_out"]["rho"]
+        assert (rho["initial"], rho["final"]) == (held_out["initial"]["mean"], held_out["trained"]["mean"])
+        assert (row["rho_initial"], row["rho_final"]) == (rho["initial"], rho["final"])
+        batches = run.trace["rho"]
+        shown = {"first": batches.iloc[0], "last": batches.iloc[-1], "best": batches.min()}
+        assert run.metrics["rho_batch"] == shown
+        assert row["rho_last_batch"] == shown["last"] != row["rho_final"]
     table = kfx.compare(sweep, by="optimizer", metric="mse")
     assert table["optimizer"].tolist() == ["adam", "none"]
     assert table["n"].tolist() == [2, 2]

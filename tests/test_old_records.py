@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from kfx import load_run
 from kfx.plots import draw
+from kfx.record.search import runs_below
+from kfx.running.sweep import rows
 
 RECORD = Path(__file__).parent / "record_0_1"
 
@@ -26,6 +29,24 @@ def test_it_loads_with_its_kernel(old):
     assert len(run.trace) == 4
     assert run.kernel.parameters["sigma"] == run.metrics["parameters"]["final"]["sigma"]
     assert {path.stem for path in draw(old)} >= {"rho", "parameters", "evaluation"}
+
+
+@pytest.mark.parametrize("has_held_out", [True, False])
+def test_its_rho_of_single_batches_is_named_so(old, has_held_out):
+    path = old / "metrics.json"
+    written = json.loads(path.read_text())
+    held_out = written["held_out"]["rho"]
+    if not has_held_out:
+        del written["held_out"]
+        path.write_text(json.dumps(written))
+    run, (found,) = load_run(old), runs_below([old])
+    for metrics in (run.metrics, found.metrics):
+        assert metrics["rho_batch"]["last"] == written["rho"]["final"] == run.trace["rho"].iloc[-1]
+        known = {"initial": held_out["initial"]["mean"], "final": held_out["trained"]["mean"]}
+        assert metrics.get("rho") == ({**known, "best": min(known.values())} if has_held_out else None)
+    (row,) = rows([(["a"], str(found.identity))], [old])
+    assert row["rho_last_batch"] == written["rho"]["final"]
+    assert row["rho_final"] == (held_out["trained"]["mean"] if has_held_out else "")
 
 
 def test_it_repeats_to_the_same_numbers(old, kfx):

@@ -80,12 +80,12 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         notes.trace.close()
         rows = read_rows(notes.folder / "trace.csv")
         kernel = stages.settled(task, [fitted])[0]
-        regularization = kernel.own_regularization or config.regularization.build()
+        chosen = [kernel]
         if config.evaluation.chooses_again(config) and fitted is not start:
             threads.use(of_evaluation, count)
             chosen = stages.with_chosen_regularization(task, [kernel], config.regularization.scale)
             stages.remark_on_edges(task, "trained", chosen)
-            regularization = chosen[0].own_regularization
+        regularization = chosen[0].own_regularization or config.regularization.build()
         return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
 
 

@@ -16,7 +16,8 @@ from kfx.outcomes import ConfigError, Status
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 
-_SERIES = ("rho", "objective", "regularization")
+_SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
+"""Columns of the trace and what they are called elsewhere, where a series is shown by its last value."""
 _NOT_FILES = ("checkpoint", "checkpoint.previous", "lock")
 _MOST_BYTES = 50_000_000
 """Of a file that goes along; layers of flows are larger."""
@@ -53,7 +54,7 @@ class Finished:
                 values = trace[column].to_numpy(dtype=float)
                 kept = np.isfinite(values)
                 if kept.any() and not (column == "objective" and np.array_equal(values, trace["rho"])):
-                    yield column, steps[kept], when[kept], values[kept]
+                    yield _SERIES.get(column, column), steps[kept], when[kept], values[kept]
 
     def results(self) -> dict[str, float]:
         """Numbers at the end: of each kernel and metric at the largest N_I, ρ on held-out batches, and the time."""

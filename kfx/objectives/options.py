@@ -179,8 +179,8 @@ class RegularizationSection(Option):
         "fixed",
         "validation",
         "trained",
-        meaning="validation: the best of candidates, for the start to train it with and for each kernel to evaluate it; "
-        "trained: with objective nll or loo",
+        meaning="validation: the best of candidates, for the start to train it with, and for each kernel to evaluate "
+        "it with; trained: with objective nll or loo",
     )
     candidates: list[float] = ranged(
         [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0],

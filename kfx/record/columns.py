@@ -1,8 +1,10 @@
-"""Columns of the tables of a record."""
+"""Columns of the tables of a record, and how `metrics.json` names ρ."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +29,25 @@ EVALUATION_COLUMNS = (
     "value",
     "configured_regularization",
 )
+
+
+def rho_of(held_out: Mapping[str, Any]) -> dict[str, Any]:
+    """`rho` of `metrics.json`: means over the held-out batches, the same for the initial and the final kernel. None
+    where no batch could be evaluated."""
+    initial, final = (held_out["rho"][kernel]["mean"] for kernel in ("initial", "trained"))
+    return {"initial": initial, "final": final, "best": None if final is None else min(initial, final)}
+
+
+def with_rho_of_today(metrics: dict[str, Any]) -> dict[str, Any]:
+    """`metrics.json` as it is written now. Records of versions 0.1 and 0.2 hold under `rho` what single batches gave
+    in the fit, which is `rho_batch` now."""
+    old = metrics.get("rho")
+    if not isinstance(old, dict) or "rho_batch" in metrics:
+        return metrics
+    today = {name: value for name, value in metrics.items() if name != "rho"}
+    with contextlib.suppress(KeyError, TypeError):  # there were none, or they are damaged
+        today["rho"] = rho_of(metrics["held_out"])
+    return {**today, "rho_batch": {"first": old.get("initial"), "last": old.get("final"), "best": old.get("best")}}
 
 
 def untimed(trace: pd.DataFrame) -> pd.DataFrame:

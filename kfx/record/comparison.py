@@ -72,13 +72,7 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
         settings["dataset.path"] = Path(str(settings["dataset.path"])).name
         settings["data"] = ", ".join(map(str, told.values()))
     settings["n_interpolation"] = largest
-    rho = run.metrics.get("rho", {})  # none where a flow stopped in its first layer
-    objective: dict[str, Any] = {}
-    if (held_out := run.metrics.get("held_out")) is not None:  # the same batches for both, not the first and the last
-        rho, objective = (
-            {"initial": held_out[name]["initial"]["mean"], "final": held_out[name]["trained"]["mean"]}
-            for name in ("rho", "objective")
-        )
+    rho, objective = run.metrics.get("rho", {}), run.metrics.get("held_out", {}).get("objective", {})
     return Compared(
         directory,
         settings,
@@ -87,8 +81,8 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
             "value": _number(chosen[0]["mean"]),
             "rho_initial": _number(rho.get("initial")),
             "rho_final": _number(rho.get("final")),
-            "objective_initial": _number(objective.get("initial")),
-            "objective_final": _number(objective.get("final")),
+            "objective_initial": _number(objective.get("initial", {}).get("mean")),
+            "objective_final": _number(objective.get("trained", {}).get("mean")),
             "seconds": run.metrics["timing"]["fit_seconds"],
             "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]),
         },

@@ -15,7 +15,7 @@ from kfx.config import registry
 from kfx.config.check import typed
 from kfx.files import read_rows
 from kfx.outcomes import RecordError, Status
-from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
+from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ def read_metrics(directory: Path) -> dict[str, Any]:
     try:
         metrics = json.loads(path.read_text())
         if isinstance(metrics, dict) and metrics.get("status") in set(Status):
-            return metrics
+            return with_rho_of_today(metrics)
         problem = "it has no status"
     except (OSError, ValueError) as error:
         problem = str(error)

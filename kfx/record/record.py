@@ -366,5 +366,5 @@ class Record:
 
     def write_metrics(self) -> None:
         if self.trace is not None and (rho := self.trace.rho):
-            self.metrics["rho"] = {"initial": rho[0], "final": rho[-1], "best": min(rho)}
+            self.metrics["rho_batch"] = {"first": rho[0], "last": rho[-1], "best": min(rho)}
         write_json(self.directory / "metrics.json", self.metrics)

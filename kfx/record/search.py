@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kfx.outcomes import Status
+from kfx.record.columns import with_rho_of_today
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def metrics_in(directory: Path) -> dict[str, Any]:
         found = json.loads((directory / "metrics.json").read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return with_rho_of_today(found) if isinstance(found, dict) else {}
 
 
 def earlier(identity: str, roots: Iterable[Path]) -> Found | None:

@@ -32,6 +32,7 @@ from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, Event
 from kfx.record import environment
+from kfx.record.columns import rho_of
 from kfx.record.identity import data_checksums
 from kfx.record.parts import Parts
 from kfx.record.record import Record
@@ -333,4 +334,5 @@ def measure_on_held_out_batches(task: Task, starts: Sequence[Kernel], fitted: Se
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
     task.record.table("held_out.csv", held_out.COLUMNS, rows)
-    task.record.metrics["held_out"] = held_out.summary(rows)
+    found = held_out.summary(rows)
+    task.record.metrics |= {"rho": rho_of(found), "held_out": found}

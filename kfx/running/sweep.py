@@ -17,7 +17,11 @@ from kfx.outcomes import Status
 from kfx.record.search import Found, metrics_in, runs_below
 
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-COLUMNS = ("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory")
+COLUMNS = (
+    *("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory"),
+    "rho_last_batch",
+)
+"""Of `sweep.csv`; `rho_initial` and `rho_final` are means over the same held-out batches."""
 
 
 def search_roots(folder: Path) -> list[Path]:
@@ -54,6 +58,7 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> dict[str
         "metric": best.get("metric", ""),
         "value": best.get("mean", ""),
         "directory": os.path.relpath(run.directory) if run else "",
+        "rho_last_batch": metrics.get("rho_batch", {}).get("last", ""),
     }
 
 
