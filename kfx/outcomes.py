@@ -32,6 +32,11 @@ class Event(StrEnum):
     OVERSHOT = "overshot"
     FLOW_STOPPED = "flow_stopped"
     AT_BOUND = "at_bound"
+    REGULARIZATION_AT_BOUND = "regularization_at_bound"
+    OBJECTIVE_ROSE = "objective_rose"
+    ERROR_ROSE = "error_rose"
+    NEARLY_IDENTITY = "nearly_identity"
+    MEAN_DOMINATES = "mean_dominates"
     REGULARIZATION_AT_EDGE = "regularization_at_edge"
     NO_BETTER_THAN_CONSTANT = "no_better_than_constant"
     EVALUATION_FAILED = "evaluation_failed"
@@ -41,6 +46,11 @@ class Event(StrEnum):
     def help(self) -> str:
         """What it means, its usual causes and what to try."""
         return _HELP[self]
+
+    @property
+    def advice(self) -> str:
+        """What to try: the part of the help that follows what happened."""
+        return _HELP[self].partition(": ")[2]
 
 
 _HELP = {
@@ -62,7 +72,30 @@ _HELP = {
     Event.COLLAPSED: "points of one target merged until too few were left for a batch",
     Event.OVERSHOT: "a step left the range of numbers or of the solver: lower flow.step_size or raise regularization",
     Event.FLOW_STOPPED: "the flow ended before its last layer, at the last good positions",
-    Event.AT_BOUND: "a parameter has stayed at its bound: widen kernel.bounds, or fix the parameter",
+    Event.AT_BOUND: (
+        "a parameter stayed at its bound, or ended there: widen kernel.bounds, or optimizer.bounds where a search has "
+        "some, or fix the parameter"
+    ),
+    Event.REGULARIZATION_AT_BOUND: (
+        "the trained lambda ended at its bound: the objective takes all for signal, or all for noise; start from "
+        "another length, or use regularization.selection=validation"
+    ),
+    Event.OBJECTIVE_ROSE: (
+        "the objective is worse on held-out batches than before training: raise optimizer.iterations or "
+        "sampler.batch_size, or keep the start with optimizer=none"
+    ),
+    Event.ERROR_ROSE: (
+        "predictions are worse than before training though the objective fell: use another objective, as loo or nll, "
+        "set regularization.selection=validation, or keep the start with optimizer=none"
+    ),
+    Event.NEARLY_IDENTITY: (
+        "no point of a batch says anything of another, and rho is 1 - p as with a large lambda: use objective=loo or "
+        "nll, or raise the lower end of kernel.bounds"
+    ),
+    Event.MEAN_DOMINATES: (
+        "the mean of the targets decides an objective that compares norms: center the targets, or use "
+        "objective=interpolation_error, nll or loo"
+    ),
     Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",
     Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the mean of the training targets, or the largest class",
     Event.EVALUATION_FAILED: "an evaluation gave no number",

@@ -24,8 +24,8 @@ from kfx.outcomes import Event
 from kfx.record.fitted import recorded_layers
 from kfx.record.record import Record
 from kfx.record.trace import Trace
-from kfx.running import preflight, stages
-from kfx.running.progress import Rows
+from kfx.running import preflight, remarks, stages
+from kfx.running.progress import Audience, Rows, told_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,13 +79,17 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             fitted = fitted.with_layers(partial(recorded_layers, config, layers, start))
         notes.trace.close()
         rows = read_rows(notes.folder / "trace.csv")
-        kernel = stages.settled(task, [fitted])[0]
-        chosen = [kernel]
-        if config.evaluation.chooses_again(config) and fitted is not start:
+        kernel = chosen = stages.settled(task, [fitted])[0]
+        if fitted is not start:
+            with told_to(Audience.COMMAND if verbose else Audience.NOBODY):
+                stages.measure_on_held_out_batches(task, [start], [fitted])
+            remarks.of_fit(task, [start], [fitted])
             threads.use(of_evaluation, count)
-            chosen = stages.with_chosen_regularization(task, [kernel], config.regularization.scale)
-            stages.remark_on_edges(task, "trained", chosen)
-        regularization = chosen[0].own_regularization or config.regularization.build()
+            if config.evaluation.chooses_again(config):
+                chosen = stages.with_chosen_regularization(task, [kernel], config.regularization.scale)[0]
+                remarks.of_edges(task, "trained", [chosen])
+            remarks.of_points_left_out(task, stages.settled(task, [start])[0], chosen)
+        regularization = chosen.own_regularization or config.regularization.build()
         return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
 
 
@@ -95,6 +99,7 @@ class _Notes:
     def __init__(self, folder: Path) -> None:
         self.folder, self.layer_path = folder, folder / "layers.bin"
         self.remarks: list[str] = []
+        self.metrics: dict[str, Any] = {}
         self.watch: Rows | None = None
         self.trace: Trace
 

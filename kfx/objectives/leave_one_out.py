@@ -8,7 +8,7 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, under_own_settings
+from kfx.objectives.problem import Gram, Problem, pose, under_own_settings
 
 
 @under_own_settings
@@ -25,9 +25,7 @@ def loo(
     `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)
-    inverse = torch.cholesky_inverse(problem.factor)
-    own = inverse.diagonal()[:, None]
-    error = problem.y_hat / own
+    inverse, own, error = _left_out(problem)
     value = float(error.square().mean())
     if not cotangent:
         return value, None
@@ -36,3 +34,15 @@ def loo(
     to_own = -(to_y_hat * error).sum(dim=1)
     to_a = -(inverse @ to_y_hat) @ problem.y_hat.mT - (inverse * to_own) @ inverse
     return value, problem.cotangent(to_a)
+
+
+def errors(gram: Gram, y: Array, regularization: float | Regularization = 1e-4) -> torch.Tensor:
+    """e of each point and output, (N, outputs): its target less what the regression on all others predicts."""
+    return _left_out(pose(gram, y, 1, regularization))[2]
+
+
+def _left_out(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A⁻¹, its diagonal as a column, and e."""
+    inverse = torch.cholesky_inverse(problem.factor)
+    own = inverse.diagonal()[:, None]
+    return inverse, own, problem.y_hat / own

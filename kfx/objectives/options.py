@@ -44,6 +44,9 @@ class ObjectiveOption(Option, abc.ABC):
     has_head: ClassVar[bool] = False
     """Whether it trains a head, on a network's features say, which then predicts beside the kernel."""
 
+    compares_norms: ClassVar[bool] = False
+    """Whether it compares norms of interpolants: a constant in the targets decides it, and a large λ is rewarded."""
+
     is_of_deep_kernels: ClassVar[bool] = False
     """Whether it trains deep kernel machines, which take no other."""
 
@@ -112,6 +115,8 @@ class _Named(ObjectiveOption):
 
 @option("objective", "rho", "rho: relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019)")
 class Rho(ObjectiveOption):
+    compares_norms = True
+
     solver: str = one_of(
         "cholesky",
         "cholesky",
@@ -132,7 +137,7 @@ class Rho(ObjectiveOption):
     "rho between regularized interpolants, without assuming that they interpolate (later public code)",
 )
 class RhoPolarized(_Named):
-    pass
+    compares_norms = True
 
 
 @option("objective", "rho_prediction", "rho by the sample's predictions at the batch (Khalid 2022, Algorithm 4)")

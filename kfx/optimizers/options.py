@@ -27,6 +27,8 @@ from kfx.config.registry import (
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from kfx.kernels.base import Kernel
     from kfx.optimizers.gradient import Rule
     from kfx.optimizers.loop import Optimizer
@@ -46,12 +48,18 @@ class OptimizerOption(Option, abc.ABC):
     """Whether the images of its batches may be augmented."""
     can_train_heads: ClassVar[bool] = False
     """Whether it takes an objective with a head of its own, a `Loss` that no Gram matrix leads to."""
+    minimizes_objective: ClassVar[bool] = True
+    """Whether it minimises the objective, and not one of its own."""
     keeps_within_bounds: ClassVar[bool] = True
     """Whether it starts at the kernel's parameters and moves them within their bounds."""
 
     @abc.abstractmethod
     def build(self, config: Config) -> Optimizer:
         """The optimizer, bound to its objective, sampler and λ."""
+
+    def searched(self, kernel: Kernel) -> np.ndarray:
+        """(n, 2): where it looks for each parameter of the kernel."""
+        return kernel.bounds
 
     def loss(self, config: Config) -> Callable[..., Loss]:
         """From a kernel, x and y to the objective that it sees."""

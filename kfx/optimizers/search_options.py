@@ -19,6 +19,8 @@ from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from kfx.kernels.base import Kernel
     from kfx.optimizers.loop import Optimizer
 
@@ -73,6 +75,11 @@ class Bayesian(OptimizerOption):
             recheck=self.recheck,
         )
 
+    def searched(self, kernel: Kernel) -> np.ndarray:
+        from kfx.optimizers.bayesian import search_box
+
+        return search_box(kernel.bounds, _pair(self.bounds))
+
     def refuses_trained_regularization(self) -> str | None:
         if self.space != "log":
             return LOG_ALONE
@@ -84,9 +91,7 @@ class Bayesian(OptimizerOption):
         return None
 
     def check_start(self, config: Config, kernel: Kernel) -> None:
-        from kfx.optimizers.bayesian import search_box
-
-        box = search_box(kernel.bounds, _pair(self.bounds))
+        box = self.searched(kernel)
         if len(box) > _MOST_SEARCHED:
             raise ConfigError(
                 f"optimizer=bayesian: takes at most {_MOST_SEARCHED} parameters, and kernel={config.kernel.name} has "
@@ -144,6 +149,12 @@ class Grid(OptimizerOption):
             gradient=self.gradient,
         )
 
+    def searched(self, kernel: Kernel) -> np.ndarray:
+        bounds = kernel.bounds.copy()
+        if self.bounds is not None:
+            bounds[kernel.names.index(self.parameter) if self.parameter else 0] = self.bounds
+        return bounds
+
     def refuses_trained_regularization(self) -> str:
         return self.moves_no_regularization()
 
@@ -168,6 +179,7 @@ class Grid(OptimizerOption):
 )
 class SklearnGPR(OptimizerOption):
     views_batches = False
+    minimizes_objective = False
 
     iterations: int = count(100, 1, "evaluations of the marginal likelihood, at most")
 

@@ -46,6 +46,8 @@ class Trace:
         bounds = kernel.bounds.tolist() if watched else []
         self._bounds = dict(zip(watched, map(tuple, bounds), strict=True))
         self._rows_at_bound = dict.fromkeys(self._bounds, 0)
+        self.stayed: set[str] = set()
+        """Parameters that were at a bound for long."""
         self.rho: list[float] = []
         """Every finite ρ so far."""
         parameters = [f"parameter.{name}" for name in self._values]
@@ -111,6 +113,7 @@ class Trace:
             if self._rows_at_bound[name] == _ROWS_AT_BOUND:
                 text = f"{name} stayed at its bound {value:g} for {_ROWS_AT_BOUND} iterations: widen kernel.bounds"
                 self._remark(Event.AT_BOUND, text)
+                self.stayed.add(name)
                 found = [Event.AT_BOUND]
         return found
 

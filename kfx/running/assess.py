@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,6 @@ from kfx.evaluation.options import Job, TestPoints
 from kfx.evaluation.scoring import (
     Scoring,
     changes,
-    constant_prediction,
     evaluate,
     interpolation_order,
     metric_names,
@@ -27,10 +25,10 @@ from kfx.files import whole_file
 from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
-from kfx.numerics.formatting import number
 from kfx.outcomes import Event, NumericalError
+from kfx.running import remarks
 from kfx.running.progress import Steps, say
-from kfx.running.stages import Task, bare, remark_on_edges, settled, with_chosen_regularization
+from kfx.running.stages import Task, bare, settled, with_chosen_regularization
 
 
 def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, Any]:
@@ -55,7 +53,7 @@ def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> di
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"
         raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {why}")
-    _remark_on_predictions(task, rows, jobs, failures)
+    remarks.of_predictions(task, rows, jobs, failures)
     # What to call the number of interpolation points when every fold takes all of its own.
     whole = None if config.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
     entries: dict[str, Any] = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
@@ -93,7 +91,7 @@ def _validated(task: Task, kernels: Mapping[str, list[Kernel]], starts: Sequence
         else:
             validated[name] = with_chosen_regularization(task, own, scale or usual.scale)
             if name in ("initial", "trained"):
-                remark_on_edges(task, name, validated[name])
+                remarks.of_edges(task, name, validated[name])
     return validated
 
 
@@ -165,30 +163,3 @@ def _check_products(task: Task, kernel: Kernel, order: np.ndarray) -> None:
     regularization = task.config.regularization.build()
     found = device_products.compare(kernel, task.parts[-1], x_train, x_test, order, sizes, regularization)
     task.record.table("kernel_check.csv", device_products.COLUMNS, found)
-
-
-def _remark_on_predictions(
-    task: Task, rows: Sequence[Mapping[str, Any]], jobs: Sequence[Job], failures: Sequence[str]
-) -> None:
-    """Say what failed, and where a kernel knows less than a constant."""
-    parts, record = task.parts, task.record
-    for failure in failures:
-        record.remark(Event.EVALUATION_FAILED, failure)
-    metric = constant_prediction(parts[0])[0]
-    constants = [constant_prediction(part)[1] for part in parts]
-    of_part = {repeat: number for repeat, number, _ in jobs}
-    trained = [
-        row for row in rows if row["kernel"] == "trained" and row["metric"] == metric and math.isfinite(row["value"])
-    ]
-    largest = max(row["n_interpolation"] for row in trained)
-    by_regularization: dict[float, list[tuple[float, float]]] = {}
-    for row in trained:
-        if len(parts) > 1 or row["n_interpolation"] == largest:
-            pair = row["value"], constants[of_part[row["repeat"]]]
-            by_regularization.setdefault(row["configured_regularization"], []).append(pair)
-    means = [tuple(np.mean(pairs, axis=0)) for pairs in by_regularization.values()]
-    value, constant = max(means) if metric == "accuracy" else min(means)  # of several λ the best
-    if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
-        what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
-        text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
-        record.remark(Event.NO_BETTER_THAN_CONSTANT, text)

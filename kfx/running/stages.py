@@ -30,12 +30,13 @@ from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
 from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
-from kfx.outcomes import ConfigError, Event
+from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
 from kfx.record.identity import data_checksums
 from kfx.record.parts import Parts
 from kfx.record.record import Record
+from kfx.running import remarks
 from kfx.running.preflight import check_layers, check_sizes
 from kfx.running.progress import Rows, Steps, Waiting, say
 
@@ -195,7 +196,7 @@ def choose_starts(task: Task) -> list[Kernel]:
     starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, task.tensors, strict=True)]
     if selection == "validation":
         chosen = starts if worst else with_chosen_regularization(task, starts, config.regularization.scale)
-        remark_on_edges(task, "initial", chosen)
+        remarks.of_edges(task, "initial", chosen)
         return chosen
     if selection == "trained":
         regularization = config.regularization.build()
@@ -261,17 +262,6 @@ def with_chosen_regularization(task: Task, kernels: Sequence[Kernel], scale: str
         of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng, task.beyond)
         chosen.append(Regularized(inner, of))
     return chosen
-
-
-def remark_on_edges(task: Task, name: str, kernels: Sequence[Kernel]) -> None:
-    """Say where the λ that validation chose is the smallest or largest that it could choose."""
-    offered = task.config.regularization.candidates
-    found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
-    for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
-        if count := found.count(edge):
-            folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
-            text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
-            task.record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 
 
 def bare(kernel: Kernel) -> Kernel:

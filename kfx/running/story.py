@@ -17,7 +17,7 @@ from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, Numerica
 from kfx.record.identity import identity
 from kfx.record.reading import read_config, read_metrics
 from kfx.record.record import Record
-from kfx.running import stages
+from kfx.running import remarks, stages
 from kfx.running.assess import assess
 from kfx.running.closing import closing_lines, relative
 from kfx.running.on_store import beyond_memory
@@ -37,6 +37,7 @@ def story(config: Config, record: Record) -> None:
 
         fitted = stages.fit(task, starts)
         stages.measure_on_held_out_batches(task, starts, fitted)
+        remarks.of_fit(task, starts, fitted)
         clock.lap("fit", machine.device)
 
         entries = assess(task, starts, fitted)

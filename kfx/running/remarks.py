@@ -1,0 +1,226 @@
+"""What a person should know of a fit. It is decided here, from numbers; `record.remark` tells it: a run prints and
+records it, an estimator keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from kfx.data.dataset import predicted_labels
+from kfx.evaluation.follower import some_of
+from kfx.evaluation.scoring import constant_prediction
+from kfx.kernels.base import Kernel
+from kfx.kernels.names import readable
+from kfx.numerics.arrays import in_numpy
+from kfx.numerics.formatting import number
+from kfx.objectives.leave_one_out import errors
+from kfx.outcomes import Event, NumericalError
+
+if TYPE_CHECKING:
+    from kfx.evaluation.options import Job
+    from kfx.running.stages import Task
+
+_ERRORS = 2.0
+"""Standard errors of a paired difference that count as more than chance."""
+_LEAST_CHANGE = {"objective": 0.01, "mse": 0.1, "accuracy": 0.01}
+"""Changes that are worth a word: of an objective and an mse relative, of an accuracy absolute."""
+_MEAN_SQUARES = 5 / 6
+"""Part of the targets' squares that their mean may have."""
+_NEAR_ONE_MINUS_P, _COUPLED = 0.05, 0.3
+_MOST_PARAMETERS, _MOST_LEFT_OUT = 16, 500
+_LAMBDA = "regularization"
+
+
+def of_fit(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+    """Tell what the targets, the parameters and the held-out batches show, where anything was fitted."""
+    pairs = [pair for pair in zip(starts, fitted, strict=True) if pair[0] is not pair[1]]
+    if not pairs:
+        return
+    _of_targets(task)
+    _of_bounds(task, pairs)
+    if (held_out := task.record.metrics.get("held_out")) is not None and task.config.optimizer.minimizes_objective:
+        _of_objective(task, held_out)
+        if task.config.objective.compares_norms:
+            _of_coupling(task, fitted, held_out["rho"])
+
+
+def _tell(task: Task, event: Event, what: str) -> None:
+    task.record.remark(event, f"{what}: {event.advice}")
+
+
+def _of_targets(task: Task) -> None:
+    """Targets whose mean has most of their squares, under an objective that sees it."""
+    if not task.config.objective.compares_norms:
+        return
+    y = torch.cat([y for _, y, _ in task.tensors]).to(torch.float64)
+    means, deviations = y.mean(dim=0), y.std(dim=0)
+    if float(means.square().sum()) > _MEAN_SQUARES * float(y.square().mean(dim=0).sum()):
+        i = int(means.abs().argmax())
+        shown = f"the targets' mean, {number(float(means[i]))}, is much larger than their deviation"
+        _tell(task, Event.MEAN_DOMINATES, f"{shown}, {number(float(deviations[i]))}, and {_objective(task)} sees it")
+
+
+def _of_bounds(task: Task, pairs: Sequence[tuple[Kernel, Kernel]]) -> None:
+    """Parameters that ended where their range ends, but for those that stayed there and were told of on the way, and
+    those that a flow does not move."""
+    names, optimizer = pairs[0][1].names, task.config.optimizer
+    stayed = task.record.trace.stayed if task.record.trace is not None else ()
+    if len(names) > _MOST_PARAMETERS:
+        return
+    for i, name in enumerate(names):
+        found = [
+            end
+            for start, kernel in pairs
+            if not (optimizer.moves_points and kernel.flat[i] == start.flat[i])
+            and (end := _end(float(kernel.flat[i]), *optimizer.searched(kernel)[i])) is not None
+        ]
+        if not found or name in stayed:
+            continue
+        folds = f" in {len(found)} of {len(pairs)} folds" if len(pairs) > 1 else ""
+        shown = "λ" if name == _LAMBDA else readable(name, task.config.kernel)
+        event = Event.REGULARIZATION_AT_BOUND if name == _LAMBDA else Event.AT_BOUND
+        _tell(task, event, f"{shown} ended at {found[0]:g}, an end of its range{folds}")
+
+
+def _end(value: float, low: float, high: float) -> float | None:
+    """The end of a range that a value lies at."""
+    return next((end for end in (low, high) if math.isclose(value, end, rel_tol=1e-6)), None)
+
+
+def _objective(task: Task) -> str:
+    return "ρ" if task.config.objective.name == "rho" else task.config.objective.name
+
+
+def _is_more_than_chance(change: float, error: float) -> bool:
+    return math.isfinite(change) and (change > _ERRORS * error or not math.isfinite(error))
+
+
+def _of_objective(task: Task, held_out: Mapping[str, Any]) -> None:
+    """The objective is worse than before training."""
+    found, count = held_out["objective"], held_out["batches"] - held_out["failed"]
+    before, after, change = (found[name]["mean"] for name in ("initial", "trained", "change"))
+    error = found["change"]["sd"] / math.sqrt(max(count, 1))
+    if _is_more_than_chance(change, error) and change > _LEAST_CHANGE["objective"] * abs(before):
+        shown = f"{number(before)} → {number(after)} (+{number(change, before)} ± {number(error, before)})"
+        _tell(
+            task, Event.OBJECTIVE_ROSE, f"{_objective(task)} on held-out batches is worse than before training, {shown}"
+        )
+
+
+def _of_coupling(task: Task, fitted: Sequence[Kernel], rho: Mapping[str, Any]) -> None:
+    """ρ is 1 − p because A = Θ + λI is nearly diagonal: there each kernel has that ρ."""
+    config = task.config
+    before, after = (rho[name]["mean"] for name in ("initial", "trained"))
+    of_identity = 1 - config.sampler.usual_proportion()
+    if not abs(after - of_identity) < _NEAR_ONE_MINUS_P:
+        return
+    coupled = []
+    for kernel, (x, _, _) in zip(fitted, task.tensors, strict=True):
+        gram = kernel.gram(some_of(x, config.sampler.batch_size or len(x))).to(torch.float64)
+        regularization = kernel.own_regularization or config.regularization.build()
+        own = gram.diagonal() + regularization.of(gram)
+        others = (gram.square().sum(dim=1) - gram.diagonal().square()).clamp(min=0).sqrt()
+        coupled.append(float((others / own).median()))
+    if np.median(coupled) < _COUPLED:
+        shown = f"{number(before)} → {number(after)}, near 1 − p = {of_identity:g}"
+        _tell(task, Event.NEARLY_IDENTITY, f"the trained kernel is nearly the identity, ρ {shown}")
+
+
+def of_errors(task: Task, metric: str, before: float, after: float, error: float, on: str) -> None:
+    """Tell that predictions got worse while the objective got better. error: of the difference, its standard error,
+    NaN where it is unknown. on: the points that the errors are of."""
+    held_out = task.record.metrics.get("held_out")
+    if held_out is None or not held_out["objective"]["change"]["mean"] < 0:
+        return
+    worse = before - after if metric == "accuracy" else after - before
+    least = _LEAST_CHANGE["accuracy"] if metric == "accuracy" else _LEAST_CHANGE["mse"] * before
+    if _is_more_than_chance(worse, error) and worse > least:
+        means = [number(held_out["objective"][name]["mean"]) for name in ("initial", "trained")]
+        shown = f"{metric} {on} got worse, {number(before)} → {number(after)}"
+        _tell(task, Event.ERROR_ROSE, f"{shown}, while {_objective(task)} fell, {means[0]} → {means[1]}")
+
+
+def of_edges(task: Task, name: str, kernels: Sequence[Kernel]) -> None:
+    """Tell where the λ that validation chose is the smallest or largest that it could choose."""
+    offered = task.config.regularization.candidates
+    found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
+    for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
+        if count := found.count(edge):
+            folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
+            text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
+            task.record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
+
+
+def of_predictions(task: Task, rows: Sequence[Mapping[str, Any]], jobs: Sequence[Job], failures: Sequence[str]) -> None:
+    """Tell what failed, where the trained kernel knows less than a constant, and where it knows less than before."""
+    parts, record = task.parts, task.record
+    for failure in failures:
+        record.remark(Event.EVALUATION_FAILED, failure)
+    metric = constant_prediction(parts[0])[0]
+    constants = [constant_prediction(part)[1] for part in parts]
+    of_part = {repeat: part for repeat, part, _ in jobs}
+    pick = max if metric == "accuracy" else min
+    best = {}
+    for kernel in ("initial", "trained"):
+        own = [row for row in rows if row["kernel"] == kernel and row["metric"] == metric]
+        own = [row for row in own if math.isfinite(row["value"])]
+        largest = max((row["n_interpolation"] for row in own), default=0)
+        by_regularization: dict[float, dict[tuple[int, int], float]] = {}
+        for row in own:
+            if len(parts) > 1 or row["n_interpolation"] == largest:
+                place = row["repeat"], row["n_interpolation"]
+                by_regularization.setdefault(row["configured_regularization"], {})[place] = row["value"]
+        if by_regularization:  # of several λ the best
+            best[kernel] = pick(by_regularization.values(), key=lambda values: float(np.mean(list(values.values()))))
+    value = float(np.mean(list(best["trained"].values())))
+    constant = float(np.mean([constants[of_part[repeat]] for repeat, _ in best["trained"]]))
+    if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
+        what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
+        text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
+        record.remark(Event.NO_BETTER_THAN_CONSTANT, text)
+    initial, trained = best.get("initial", {}), best["trained"]
+    both = [(initial[place], trained[place]) for place in initial if place in trained]
+    if both:
+        before, after = (float(mean) for mean in np.mean(both, axis=0))
+        error = _error_of_difference(metric, both, sum(len(part.x_test) for part in parts))
+        of_errors(task, metric, before, after, error, "on test points")
+
+
+def of_points_left_out(task: Task, before: Kernel, after: Kernel) -> None:
+    """As `of_predictions` where there are no test points: by leave-one-out errors of some training points. There are
+    none after a flow, which has moved them by their own targets."""
+    if task.config.optimizer.moves_points or before is after:
+        return
+    (x, y, _), labels = task.tensors[0], task.parts[0].labels_train
+    try:
+        pair = [
+            _errors_left_out(task, kernel, some_of(x, _MOST_LEFT_OUT), some_of(y, _MOST_LEFT_OUT))
+            for kernel in (before, after)
+        ]
+    except NumericalError:  # the interpolation says so, where it fails too
+        return
+    metric = "mse" if labels is None else "accuracy"
+    means = [float(errors.mean()) for errors in pair]
+    error = float((pair[1] - pair[0]).std()) / math.sqrt(len(pair[0]))
+    shown = means if labels is None else [1 - mean for mean in means]
+    of_errors(task, metric, shown[0], shown[1], error, "on training points left out")
+
+
+def _errors_left_out(task: Task, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of each point the squared error, or whether its class is missed."""
+    left = errors(kernel.gram(x), y, kernel.own_regularization or task.config.regularization.build())
+    if task.parts[0].labels_train is None:
+        return left.square().mean(dim=1)
+    return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
+
+
+def _error_of_difference(metric: str, pairs: Sequence[tuple[float, float]], points: int) -> float:
+    """The standard error of the mean difference over repeats or folds. Of one evaluation that of two accuracies, as if
+    of different points; of an mse it is unknown, NaN."""
+    if len(pairs) > 1:
+        return float(np.std([a - b for a, b in pairs], ddof=1)) / math.sqrt(len(pairs))
+    return math.sqrt(sum(a * (1 - a) for a in pairs[0]) / points) if metric == "accuracy" else math.nan

@@ -1,0 +1,119 @@
+"""What a person is told of a fit: in the closing lines and the record of a run, and by an estimator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_diabetes
+
+from kfx import KernelFlowRegressor, load_run
+from kfx.outcomes import Event
+
+
+def mackey_glass(n, tau=17):
+    """n values of the Mackey-Glass series, by Euler steps of 1."""
+    values = [1.2] * (tau + 1)
+    for _ in range(n + 500):
+        values.append(0.9 * values[-1] + 0.2 * values[-1 - tau] / (1 + values[-1 - tau] ** 10))
+    return np.array(values[-n:])
+
+
+def embedded(n=360, lags=8):
+    """A series to be predicted from its last values."""
+    values = mackey_glass(n + lags)
+    values = (values - values.mean()) / values.std()
+    return np.stack([values[i : i + n] for i in range(lags)], axis=1), values[lags:]
+
+
+def sines(n=360):
+    x = np.random.default_rng(0).uniform(-3, 3, size=(n, 1))
+    return x, np.sin(x[:, 0])
+
+
+def standardized(shift=0.0):
+    x, y = load_diabetes(return_X_y=True)
+    return (x - x.mean(axis=0)) / x.std(axis=0), (y - y.mean()) / y.std() + shift
+
+
+SEARCH = {"name": "bayesian", "iterations": 4, "initial_points": 4, "bounds": [0.05, 0.5]}
+CASES = {
+    Event.OBJECTIVE_ROSE: (
+        standardized(),
+        {"kernel": {"sigma": 8.0}, "objective": {"name": "loo"}, "regularization": {"value": 0.1}, "optimizer": SEARCH},
+    ),
+    Event.NEARLY_IDENTITY: (standardized(), {"kernel": {"sigma": 3.0}}),
+    Event.ERROR_ROSE: (embedded(), {"kernel": {"sigma": 1.0}}),
+    Event.AT_BOUND: (
+        standardized(),
+        {"kernel": {"sigma": 9.0}, "optimizer": {"name": "grid", "bounds": [5.0, 9.0], "points": 5, "iterations": 20}},
+    ),
+    Event.REGULARIZATION_AT_BOUND: (
+        sines(),
+        {
+            "kernel": {"sigma": 0.1},
+            "objective": {"name": "nll"},
+            "regularization": {"selection": "trained", "value": 1e-8},
+            "optimizer": {"name": "adam", "learning_rate": 0.5, "iterations": 40},
+        },
+    ),
+    Event.MEAN_DOMINATES: (standardized(5.0), {"kernel": {"sigma": 5.0}}),
+}
+SPEC = [(event, *case) for event, case in CASES.items()]
+
+
+def written(x, y, path):
+    pd.DataFrame(x, columns=[f"f{i}" for i in range(x.shape[1])]).assign(y=y).to_csv(path, index=False)
+
+
+def words(settings):
+    """The same settings as words of a run."""
+    found = []
+    for group, values in settings.items():
+        for key, value in values.items():
+            if isinstance(value, dict):
+                found += [f"{group}.{key}.{name}={ends}" for name, ends in value.items()]
+            else:
+                found.append(f"{group}={value}" if key == "name" else f"{group}.{key}={value}")
+    return found
+
+
+@pytest.mark.parametrize(("event", "data", "settings"), SPEC, ids=list(CASES))
+def test_each_remark_comes_where_it_should(kfx, in_folder, event, data, settings):
+    (x, y), train = data, slice(0, 300)
+    written(x[train], y[train], "one.csv")
+    written(x[300:], y[300:], "two.csv")
+    files = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=y"]
+    code, out, err = kfx("run", *files, *words(settings), "figures=false", "hydra.run.dir=r")
+    assert code == 0, err
+    notes = [line.partition(" ")[2].strip() for line in out.splitlines() if line.startswith("note ")]
+    told = [note for note in notes if note.endswith(f": {event.advice}")]
+    assert len(told) == 1, out
+    assert told[0] in load_run("r").metrics["remarks"]
+    assert f",{event}," in (in_folder / "r/history.csv").read_text()
+    regressor = KernelFlowRegressor(**settings).fit(x[train], y[train])
+    of_estimator = [text for text in regressor.remarks_ if text.endswith(f": {event.advice}")]
+    assert len(of_estimator) == 1, regressor.remarks_
+    assert of_estimator == told or event is Event.ERROR_ROSE, "its errors are of other points"
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_no_remark_comes_where_nothing_is_wrong(kfx, in_folder, optimizer):
+    x, y = standardized()
+    settings = {"kernel": {"sigma": 8.0}, "objective": {"name": "loo"}, "regularization": {"value": 0.1}}
+    written(x[:300], y[:300], "one.csv")
+    written(x[300:], y[300:], "two.csv")
+    files = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=y"]
+    code, out, _ = kfx("run", *files, *words(settings), f"optimizer={optimizer}", "figures=false", "hydra.run.dir=r")
+    assert code == 0
+    assert "note" not in out
+    assert KernelFlowRegressor(**settings, optimizer=optimizer).fit(x[:300], y[:300]).remarks_ == []
+
+
+def test_a_grid_within_its_bounds_has_no_remark():
+    grid = {"name": "grid", "bounds": [0.1, 10.0], "space": "log", "points": 9, "iterations": 45}
+    x, y = sines()
+    y = y + 0.2 * np.random.default_rng(1).normal(size=len(y))
+    regressor = KernelFlowRegressor({"sigma": 0.2}, optimizer=grid, objective="loo", regularization=0.1).fit(x, y)
+    assert 0.1 < regressor.kernel_.parameters["sigma"] < 10.0
+    assert regressor.remarks_ == []
