@@ -19,7 +19,8 @@ from kfx.running import terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 for a failed run, 2 for input that cannot be run."""
+    """Entry point; returns the exit code: 0, 1 for a failed run, 2 for input that cannot be run, 3 for a record whose
+    data have changed."""
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 

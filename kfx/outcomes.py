@@ -152,6 +152,12 @@ class RecordError(KfxError):
     """A file of a record is damaged."""
 
 
+class ChangedError(KfxError):
+    """What a record was made from has changed since, so that it cannot be repeated."""
+
+    exit_code = 3
+
+
 class CompletedError(ConfigError):
     """There is nothing to resume: the run is completed."""
 

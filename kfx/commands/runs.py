@@ -49,8 +49,9 @@ def _resume(parsed: argparse.Namespace) -> int:
 
 def _rerun(parsed: argparse.Namespace) -> int:
     from kfx.config.check import check
-    from kfx.record.comparison import same_results
+    from kfx.record.comparison import require_same_origin, same_results
     from kfx.record.reading import load_run
+    from kfx.running.progress import say
     from kfx.running.story import run
 
     directory: Path = parsed.directory
@@ -60,6 +61,8 @@ def _rerun(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--tolerance {parsed.tolerance:g}: expected a number from 0 to below 1")
     recorded = load_run(directory, parsed.plugin)
     registry.require(recorded.plugins, str(directory), no_others=True)
+    if (difference := require_same_origin(recorded)) is not None:
+        say(f"kfx: warning: {difference}")
     check(recorded.config)
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     code = run(recorded.config, repeated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -13,10 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kfx.outcomes import ConfigError, RecordError, Status
+from kfx import __version__
+from kfx.config.check import sources, typed
+from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
 from kfx.record.columns import untimed
-from kfx.record.identity import content
-from kfx.record.reading import Run, load_run
+from kfx.record.identity import content, data_checksums, identity
+from kfx.record.reading import Run, load_run, read_environment
 from kfx.record.search import runs_below
 
 
@@ -68,7 +69,7 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
     settings = _dotted(content(run.config))
     if settings.get("dataset.path"):  # the file is known by its content, wherever it lies
-        told = json.loads((directory / "environment.json").read_text()).get("data_sha256", {})
+        told = read_environment(directory).get("data_sha256", {})
         settings["dataset.path"] = Path(str(settings["dataset.path"])).name
         settings["data"] = ", ".join(map(str, told.values()))
     settings["n_interpolation"] = largest
@@ -192,6 +193,34 @@ def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence
         twice = next(seed for seed in seeds if seeds.count(seed) > 1)
         shown = ", ".join(f"{k}={v}" for k, v in row.items())
         raise ConfigError(f"{shown}: two runs have seed {twice}; leave one out, or --mix to count both")
+
+
+def require_same_origin(run: Run) -> str | None:
+    """Check that a repetition of the run would compute the same: ChangedError where a data file, or the config, is no
+    longer the one that it was made from. A line where only versions differ, else None."""
+    config, recorded = typed(run.config), read_environment(run.directory)
+    before, now = recorded.get("data_sha256", {}), data_checksums(config)
+    changed = [
+        f"{name} (SHA-256 {_short(before.get(name))} then, {_short(now.get(name))} now)"
+        for name in {**before, **now}
+        if recorded and before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise ChangedError(
+            f"{run.directory}: its data have changed: {', '.join(changed)}; put the recorded files back, or use the "
+            "new ones with kfx run"
+        )
+    if run.metrics.get("identity") == identity(run.config, config):
+        return None
+    then = recorded.get("kfx", "of an unknown version"), *sorted(set(recorded.get("options_from", {}).values()))
+    here = __version__, *sorted(set(sources(config).values()))
+    if then == here:
+        raise ChangedError(f"{run.directory}: its config.yaml has changed since it ran; use the new one with kfx run")
+    return f"{run.directory}: was computed by kfx {', '.join(then)}, and is repeated by kfx {', '.join(here)}"
+
+
+def _short(sha256: object) -> str:
+    return "none" if sha256 is None else f"{str(sha256)[:12]}…"
 
 
 def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:

@@ -106,6 +106,21 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     )
 
 
+def read_environment(directory: Path) -> dict[str, Any]:
+    """`environment.json`; empty where the run ended before it was written. RecordError where it is damaged."""
+    path = directory / "environment.json"
+    if not path.is_file():
+        return {}
+    try:
+        environment = json.loads(path.read_text())
+        if isinstance(environment, dict) and isinstance(environment.get("data_sha256", {}), dict):
+            return environment
+        problem = "expected names and values"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    raise RecordError(f"{path}: damaged: {problem}")
+
+
 def read_config(directory: Path) -> DictConfig:
     """`config.yaml`; RecordError where it is damaged."""
     path = directory / "config.yaml"

@@ -314,6 +314,46 @@ def test_rerun_repeats_bit_for_bit(kfx, in_folder):
     assert kfx("rerun", "nothing")[0] == 2
 
 
+def test_rerun_on_changed_data_names_the_file_and_computes_nothing(kfx, in_folder):
+    from kfx.files import digest
+
+    table = in_folder / "d.csv"
+    table.write_text("a,y\n" + "".join(f"{i % 11},{i % 7}.5\n" for i in range(60)))
+    words = ["dataset=table", "dataset.path=d.csv", "dataset.target=y", "sampler.batch_size=20"]
+    assert kfx("run", *words, "optimizer.iterations=3", "figures=false", "hydra.run.dir=r")[0] == 0
+    before = digest(table, "sha256")
+    for content in (table.read_text() + "60,4\n", table.read_text().replace("a,y", "a,z")):
+        table.write_text(content)
+        code, out, err = kfx("rerun", "r", "--output", "again")
+        now = digest(table, "sha256")
+        assert (code, out) == (3, "")
+        assert err.startswith(
+            f"kfx: r: its data have changed: d.csv (SHA-256 {before[:12]}… then, {now[:12]}… now); put the"
+        )
+        assert len(err.splitlines()) == 1
+        assert not (in_folder / "again").exists()
+
+
+def test_rerun_of_a_changed_config_is_no_repetition(kfx, record):
+    config = record / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
+    code, out, err = kfx("rerun", "r", "--output", "again")
+    assert (code, out) == (3, "")
+    assert err == "kfx: r: its config.yaml has changed since it ran; use the new one with kfx run\n"
+
+
+def test_rerun_says_which_version_computed_the_record(kfx, record):
+    from kfx import __version__
+
+    environment = json.loads((record / "environment.json").read_text())
+    (record / "environment.json").write_text(json.dumps({**environment, "kfx": "0.0.9"}))
+    metrics = json.loads((record / "metrics.json").read_text())
+    (record / "metrics.json").write_text(json.dumps({**metrics, "identity": "of another version"}))
+    code, out, err = kfx("rerun", "r", "--output", "again")
+    assert (code, "bit for bit" in out) == (0, True)
+    assert f"kfx: warning: r: was computed by kfx 0.0.9, and is repeated by kfx {__version__}\n" in err
+
+
 def test_compare(kfx, in_folder):
     kfx("run", "-m", *SMALL, "optimizer=none,adam", "seed=0,1,2", "hydra.sweep.dir=s")
     code, _, _ = kfx("compare", "s", "--by", "optimizer", "--csv", "t.csv", "--latex", "t.tex", "--figure", "t.png")
