@@ -15,6 +15,8 @@ from filelock import FileLock, Timeout
 from kfx.files import write_json
 from kfx.outcomes import HeldError
 
+_NOTE = ".writer.json"
+
 
 class Lock:
     """The right to write to a run directory, held until `release`. HeldError names the holder.
@@ -24,7 +26,7 @@ class Lock:
     """
 
     def __init__(self, directory: Path, identity: str | None = None) -> None:
-        self._note = directory / ".writer.json"
+        self._note = directory / _NOTE
         self._lock = FileLock(directory / ".lock", timeout=0)
         try:
             self._lock.acquire()
@@ -48,12 +50,17 @@ def holder(directory: Path) -> tuple[str, str | None]:
     """The process that holds a directory and the identity of its run, by its own account."""
     for _ in range(20):  # its note comes a moment after its lock
         try:
-            note: dict[str, Any] = json.loads((directory / ".writer.json").read_text())
+            note: dict[str, Any] = json.loads((directory / _NOTE).read_text())
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note["since"]))
             return f"process {note['pid']} on {note['host']} (since {since})", note.get("identity")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             time.sleep(0.05)
     return "another process", None
+
+
+def has_note(directory: Path) -> bool:
+    """Whether somebody took the lock and has not released it: a living process, or one that was killed."""
+    return (directory / _NOTE).exists()
 
 
 def is_held(directory: Path) -> bool:

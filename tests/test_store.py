@@ -232,6 +232,159 @@ def test_a_torn_manifest_is_one_line(tmp_path, content):
         GramStore(tmp_path / "s")
 
 
+def changed(path, **entries):
+    content = json.loads(path.read_text())
+    for name, value in entries.items():
+        content[name] = value
+        if value is None:
+            del content[name]
+    path.write_text(json.dumps(content))
+
+
+MANIFEST, OF_GRAM, OF_TEST, OF_POINTS = "manifest.json", "gram/zarr.json", "test/zarr.json", "points/zarr.json"
+DAMAGED = {  # the file, what is written to it (None: deleted), and what is said of it
+    "n of another size": (
+        "manifest.json",
+        {"n": 10**9},
+        r"manifest.json: n is 1000000000, expected a number of the 60 p",
+    ),
+    "fewer n": (
+        "manifest.json",
+        {"n": 50},
+        r"gram/zarr.json: shape is \(60, 60\), expected \(50, 50\), by the manifest",
+    ),
+    "n infinite": (MANIFEST, {"n": float("inf")}, "n is Infinity, expected a whole number >= 1"),
+    "n NaN": (MANIFEST, {"n": float("nan")}, "n is NaN, expected a whole number >= 1"),
+    "n a text": (MANIFEST, {"n": "60"}, 'n is "60", expected a whole number >= 1'),
+    "n true": (MANIFEST, {"n": True}, "n is true, expected a whole number"),
+    "n zero": (MANIFEST, {"n": 0}, "n is 0, expected a whole number >= 1"),
+    "no n": (MANIFEST, {"n": None}, "n is missing, expected a whole number >= 1"),
+    "probe empty": (MANIFEST, {"probe": []}, r"probe is \[\], expected a square matrix of at most 8 rows of"),
+    "probe ragged": (MANIFEST, {"probe": [[1.0], [1.0, 2.0]]}, "expected a square matrix of at most 8 rows"),
+    "probe infinite": (MANIFEST, {"probe": [[float("inf")]]}, r"probe is \[\[Infinity\]\], expected a square"),
+    "no checksum": (
+        "manifest.json",
+        {"points_sha256": None},
+        "points_sha256 is missing, expected 64 hexadecimal digits",
+    ),
+    "a short checksum": (
+        "manifest.json",
+        {"points_sha256": "ab"},
+        'points_sha256 is "ab", expected 64 hexadecimal dig',
+    ),
+    "no checksum of the test points": (MANIFEST, {"test_points_sha256": None}, "test_points_sha256 is missing"),
+    "growth that is to come": (
+        "manifest.json",
+        {"grown_at": [70]},
+        r"grown_at is \[70\], expected numbers below n, 60",
+    ),
+    "growth backwards": (MANIFEST, {"grown_at": [40, 30]}, r"grown_at is \[40, 30\], expected rising whole num"),
+    "another dtype": (MANIFEST, {"dtype": "int8"}, 'dtype is "int8", expected float32 or float64'),
+    "the other dtype": (MANIFEST, {"dtype": "float32"}, "data_type is float64, expected float32"),
+    "a parameter of no type": (MANIFEST, {"parameters": {"sigma": {}}}, "expected names and numbers"),
+    "settings of no type": (MANIFEST, {"settings": 3}, "settings is 3, expected 16 hexadecimal digits"),
+    "kernel of no type": (MANIFEST, {"kernel": []}, "expected the name of a kernel"),
+    "a larger array": (
+        "gram/zarr.json",
+        {"shape": [10**9, 10**9]},
+        r"gram/zarr.json: shape is \(1000000000, 1000000000",
+    ),
+    "an array of one dimension": (OF_GRAM, {"shape": [60]}, "gram/zarr.json: is damaged"),
+    "an array of another width": (
+        "test/zarr.json",
+        {"shape": [5, 61]},
+        r"test/zarr.json: shape is \(5, 61\), expected",
+    ),
+    "fewer points": (OF_POINTS, {"shape": [59, 3]}, "n is 60, expected a number of the 59 points that are"),
+    "wider points": (OF_POINTS, {"shape": [60, 10**9]}, "points/zarr.json: chunk_shape is"),
+    "no codecs": (
+        "gram/zarr.json",
+        {"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]},
+        "codecs is",
+    ),
+    "another dtype of an array": (OF_GRAM, {"data_type": "float32"}, "data_type is float32, expected float64"),
+    "nothing triangular": (OF_GRAM, {"attributes": {}}, r"attributes is \{\}, expected triangular: true or"),
+    "another format": (OF_GRAM, {"zarr_format": 7}, "gram/zarr.json: is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_manifest_or_array_is_one_line_before_anything_is_changed(tmp_path, kfx, case):
+    folder, (name, entries, complaint) = tmp_path / "s", DAMAGED[case]
+    x, others = points_of(60), points_of(5, seed=2)
+    filled(folder, RBF(1.0), x, others)
+    changed(folder / name, **entries)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(StoreError, match=complaint):
+        GramStore.prepare(folder, RBF(1.0), x, others)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    code, out, err = kfx("gram", "verify", str(folder))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.endswith("; bring that file back from a copy, or make the store anew in another folder\n")
+
+
+def test_verify_compares_the_manifests_values_with_the_first_tile(tmp_path, kfx):
+    filled(tmp_path / "s", RBF(1.0), points_of(60))
+    content = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    content["probe"][3][4] *= 1.01
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps(content))
+    code, out, _ = kfx("gram", "verify", str(tmp_path / "s"))
+    assert code == 1
+    assert "manifest.json: probe differs from the first tile by" in out
+
+
+def test_points_that_are_gone_are_noticed_before_tiles_are_computed_of_zeros(tmp_path):
+    store = GramStore.prepare(tmp_path / "s", RBF(1.0), points_of(60), tile=32)
+    (store.folder / "points" / "c" / "1" / "0").unlink()
+    with pytest.raises(StoreError, match="points: are not those of the manifest; bring that file back"):
+        GramStore.prepare(tmp_path / "s", RBF(1.0), points_of(60))
+
+
+@pytest.mark.parametrize("stage", ["points", "manifest", "gram"])
+def test_a_store_that_was_killed_while_it_grew_is_sound_and_grows(tmp_path, kfx, stage):
+    """After each of the files that a growth writes, in their order."""
+    x, others = points_of(100), points_of(5, seed=2)
+    filled(tmp_path / "s", RBF(1.0), x[:60], others)
+    filled(tmp_path / "t", RBF(1.0), x[:60], others)
+    GramStore.prepare(tmp_path / "t", RBF(1.0), x, others)
+    names = ["points", "manifest.json", "gram"][: ["points", "manifest", "gram"].index(stage) + 1]
+    for name in names:
+        source = tmp_path / "t" / name
+        if source.is_dir():
+            shutil.rmtree(tmp_path / "s" / name)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / "s" / name)
+    code, out, _ = kfx("gram", "verify", str(tmp_path / "s"))
+    assert code == 0, out
+    grown = filled(tmp_path / "s", RBF(1.0), x, others)
+    np.testing.assert_allclose(whole(grown), RBF(1.0).gram(x).numpy(), rtol=1e-13)
+    np.testing.assert_allclose(whole(grown, grown.test), RBF(1.0).gram(others, x).numpy(), rtol=1e-13)
+
+
+def test_a_tile_that_was_cut_short_is_computed_again(tmp_path, kfx):
+    words = ["gram", "dataset=digits", "dataset.n_train=100", "--tile", "32", "--store", str(tmp_path / "s")]
+    assert kfx(*words)[0] == 0
+    path = tmp_path / "s" / "gram" / "c" / "2" / "1"
+    content = path.read_bytes()
+    path.write_bytes(content[:4000])
+    with pytest.raises(StoreError, match=r"is damaged \(it has 4000 bytes, not 8196\); go on with the"):
+        GramStore(tmp_path / "s").gram.read(2, 1)
+    code, out, _ = kfx("gram", "verify", str(tmp_path / "s"))
+    assert (code, "9 of 10 tiles, 1 damaged" in out) == (1, True)
+    code, _, err = kfx(*words)
+    assert (code, "Gram, tiles  9/10  were there" in err) == (0, True), err
+    assert path.read_bytes() == content
+
+
+def test_a_factor_of_a_damaged_manifest_is_made_anew(tmp_path, store):
+    selection = Selection.head(store, 150)
+    for entries in ({"jitter": float("inf")}, {"ranges": [[0, float("inf")]]}, {"tile": 10**9}, {"token": "../.."}):
+        factor = FactorStore.prepare(tmp_path / "f", store, selection, 1.0)
+        changed(factor.folder / "manifest.json", **entries)
+        with pytest.raises(StoreError, match="is no factor"):
+            FactorStore(factor.folder)
+        assert FactorStore.prepare(tmp_path / "f", store, selection, 1.0).token != factor.token
+
+
 def test_entries_that_are_no_numbers_are_refused(tmp_path):
     x = points_of(40)
     x[17] = np.nan

@@ -20,7 +20,8 @@ from kfx.outcomes import StoreError
 from kfx.running.on_store import workers
 from kfx.running.progress import Steps, Waiting
 from kfx.store.gram_store import GRAM, TEST, GramStore
-from kfx.store.gram_work import GramWork, finite
+from kfx.store.gram_work import GramWork
+from kfx.store.identity import finite
 
 
 @exclusively()
@@ -69,7 +70,7 @@ def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
     """Read every tile of a store: what there is, in lines, and whether nothing is damaged. drop: remove what is."""
     store = GramStore(folder)
     parts = {name: tiles for name, tiles in ((GRAM, store.gram), (TEST, store.test)) if tiles is not None}
-    places = [(name, *place) for name, tiles in parts.items() for place in tiles.places() if tiles.has(*place)]
+    places = [(name, *place) for name, tiles in parts.items() for place in tiles.places() if tiles.is_begun(*place)]
     broken: dict[str, list[str]] = {name: [] for name in parts}
     lock = Lock(folder) if drop else None
     try:
@@ -93,8 +94,8 @@ def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
         lines.append(f"{name:<5} {down} x {across}  {there} of {total} tiles, {len(broken[name])} damaged")
     removed = ", removed" if drop else ""
     lines += [f"{line}{removed}" for listed in broken.values() for line in listed]
-    of_points = list(store.damaged_points())
-    return [*lines, *of_points], not any(broken.values()) and not of_points
+    others = [*store.damaged_points(), *store.damaged_probe()]
+    return [*lines, *others], not any(broken.values()) and not others
 
 
 def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfx.lock import Lock, has_note, is_held
 from kfx.outcomes import ConfigError, KfxError
 from kfx.store.work import Task, Watch, Work
 
@@ -22,6 +26,7 @@ _MOST_DEATHS = 10
 """Workers that may die over one tile before it is taken to be the tile's fault."""
 
 
+_SCRATCH = "kfx-workers-"
 PATIENCE = "30s"
 """With a scheduler that does not answer."""
 
@@ -44,8 +49,7 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
     from distributed import Client, LocalCluster
 
     settings = {"distributed.scheduler.allowed-failures": _MOST_DEATHS, "distributed.admin.tick.limit": "30s"}
-    scratch_folder = tempfile.TemporaryDirectory(prefix="kfx-workers-", ignore_cleanup_errors=True)
-    with scratch_folder as scratch, dask.config.set(settings):
+    with _scratch_folder() as scratch, dask.config.set(settings):
         try:
             cluster = LocalCluster(
                 n_workers=workers,
@@ -61,6 +65,23 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
             raise KfxError(f"cluster.workers={workers}, cluster.dashboard={dashboard}: {error}") from error
         with cluster, Client(cluster) as client:
             yield client
+
+
+@contextmanager
+def _scratch_folder() -> Iterator[str]:
+    """A folder for the files of workers, held by this process; those that killed commands left behind are removed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            # Another person could have put a link there. The note comes after the lock: whoever has one held it once.
+            is_own = left.stat(follow_symlinks=False).st_uid == os.getuid()
+            if is_own and has_note(left) and not is_held(left):
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder:
+        lock = Lock(Path(folder))
+        try:
+            yield folder
+        finally:
+            lock.release()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import threading
 import uuid
@@ -20,12 +19,28 @@ from kfx.files import write_json
 from kfx.numerics.linear_algebra import solve_lower, solve_upper
 from kfx.outcomes import Event, NumericalError, StoreError
 from kfx.store.gram_store import GramStore
+from kfx.store.manifest import MANIFEST, Entry, hexadecimal, is_number, read, require, whole
 from kfx.store.selection import Selection
-from kfx.store.tiles import Tiles
+from kfx.store.tiles import MOST_ROWS, Tiles
 from kfx.store.work import Task, fields_of
 
-_MANIFEST = "manifest.json"
 FACTOR = "factor"
+
+
+def _is_ranges(value: Any) -> bool:
+    pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    edges = [edge for pair in value for edge in pair] if pairs else []
+    return bool(edges) and all(type(edge) is int and edge >= 0 for edge in edges) and edges == sorted(edges)
+
+
+_ENTRIES = {
+    "token": hexadecimal(16),
+    "gram_points_sha256": hexadecimal(64),
+    "ranges": Entry("pairs of rising whole numbers >= 0", _is_ranges),
+    "tile": whole(1, MOST_ROWS),
+    "regularization": Entry("a number", is_number),
+    "jitter": Entry("a number", is_number),
+}
 
 
 class FactorStore:
@@ -38,15 +53,14 @@ class FactorStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        try:
-            content: dict[str, Any] = json.loads((self.folder / _MANIFEST).read_text())
-            self.regularization, self.jitter = float(content["regularization"]), float(content["jitter"])
-            self.gram, self.token = str(content["gram_points_sha256"]), str(content["token"])
-            ranges = tuple((int(start), int(stop)) for start, stop in content["ranges"])
-            self.selection = Selection(ranges, int(content["tile"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{folder}: is no factor (its {_MANIFEST}: {error})") from error
-        self.factor = Tiles(self.folder / self.token)
+        content = read(self.folder, "factor", _ENTRIES)
+        self.regularization, self.jitter = float(content["regularization"]), float(content["jitter"])
+        self.gram, self.token = content["gram_points_sha256"], content["token"]
+        self.selection = Selection(tuple((start, stop) for start, stop in content["ranges"]), content["tile"])
+        self.factor, n = Tiles(self.folder / self.token), len(self.selection)
+        path = self.factor.folder / "zarr.json"
+        require(self.factor.shape == (n, n), path, "shape", self.factor.shape, f"{(n, n)}, as its ranges")
+        require(self.factor.tile == content["tile"], path, "chunk_shape", self.factor.tile, f"{content['tile']}")
 
     @classmethod
     def prepare(
@@ -57,8 +71,7 @@ class FactorStore:
         digest, n = store.manifest["points_sha256"], len(selection)
         with contextlib.suppress(StoreError):  # of one that is torn too
             held = cls(folder)
-            same = (held.gram, held.selection, held.shift) == (digest, selection, regularization + jitter)
-            if same and held.factor.shape == (n, n):
+            if (held.gram, held.selection, held.shift) == (digest, selection, regularization + jitter):
                 for partial in folder.glob("*/c/**/*.partial"):
                     partial.unlink(missing_ok=True)
                 return held
@@ -74,7 +87,7 @@ class FactorStore:
             "regularization": regularization,
             "jitter": jitter,
         }
-        write_json(folder / _MANIFEST, content)
+        write_json(folder / MANIFEST, content)
         return cls(folder)
 
     def __len__(self) -> int:

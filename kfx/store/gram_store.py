@@ -10,21 +10,34 @@ from typing import Any, Self
 import numpy as np
 import torch
 import zarr
-from zarr.codecs import BytesCodec, Crc32cCodec
 
 from kfx import __version__
 from kfx.files import write_json
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.outcomes import StoreError
-from kfx.store.identity import Identity, digest
-from kfx.store.tiles import ZARR_ERRORS, Tiles, line_of
+from kfx.store.identity import ENTRIES, Identity, digest
+from kfx.store.manifest import MANIFEST, REMEDY, Entry, hexadecimal, line_of, read, require, whole
+from kfx.store.tiles import ZARR_ERRORS, Tiles, chunk_bytes, create_array, open_array
 
-MANIFEST = "manifest.json"
 GRAM, TEST = "gram", "test"
 _BEGUN = "begun"
 _OF_LOCK = (".lock", ".writer.json")
 _LEAST_TILE, _MOST_TILE = 64, 2048
+
+
+def _is_rising(value: Any) -> bool:
+    whole_numbers = isinstance(value, list) and all(type(each) is int and each >= 1 for each in value)
+    return whole_numbers and value == sorted(set(value))
+
+
+_ENTRIES = {
+    **ENTRIES,
+    "n": whole(1),
+    "points_sha256": hexadecimal(64),
+    "test_points_sha256": hexadecimal(64)._replace(optional=True),
+    "grown_at": Entry("rising whole numbers >= 1", _is_rising),
+}
 
 
 def tile_for(n: int, memory: int | None = None) -> int:
@@ -44,20 +57,46 @@ class GramStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        try:
-            self.manifest: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
-            self.identity = Identity.from_manifest(self.manifest)
-            self.grown_at = [int(edge) for edge in self.manifest["grown_at"]]
-            self._n = int(self.manifest["n"])
-            if self._n < 1:
-                raise ValueError(f"n is {self._n}")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{folder}: is no Gram store (its {MANIFEST}: {line_of(error)})") from error
+        self.manifest = read(self.folder, "Gram store", _ENTRIES)
+        self.identity = Identity.from_manifest(self.manifest)
+        self.grown_at: list[int] = self.manifest["grown_at"]
+        self._n: int = self.manifest["n"]
         self.gram = Tiles(self.folder / GRAM)
         self.test = Tiles(self.folder / TEST) if (self.folder / TEST / "zarr.json").exists() else None
+        self._require_arrays()
 
     def __len__(self) -> int:
         return self._n
+
+    def _require_arrays(self) -> None:
+        """StoreError where an array is not the one that the manifest tells of. A store whose process was killed while
+        it grew has points beyond n, or matrices of its last size."""
+        n, manifest = len(self), self.folder / MANIFEST
+        points = self._open("points")
+        require(points.shape[0] >= n, manifest, "n", n, f"a number of the {points.shape[0]} points that are there")
+        require(all(edge < n for edge in self.grown_at), manifest, "grown_at", self.grown_at, f"numbers below n, {n}")
+        sizes = [n, *self.grown_at[-1:]]
+        matrices, arrays = [(self.gram, [(size, size) for size in sizes])], [points]
+        if self.test is not None:
+            digits = self.manifest.get("test_points_sha256", "missing")
+            require(digits != "missing", manifest, "test_points_sha256", digits, "the checksum of test_points")
+            arrays.append(test_points := self._open("test_points"))
+            matrices.append((self.test, [(test_points.shape[0], size) for size in sizes]))
+        for tiles, shapes in matrices:
+            path = tiles.folder / "zarr.json"
+            require(tiles.shape in shapes, path, "shape", tiles.shape, f"{shapes[0]}, by the manifest and the points")
+            require(tiles.tile == self.gram.tile, path, "chunk_shape", tiles.tile, f"{self.gram.tile}, as gram's")
+            triangular = tiles is self.gram
+            require(tiles.triangular == triangular, path, "triangular", tiles.triangular, str(triangular).lower())
+            require(tiles.dtype == self.identity.dtype, path, "data_type", tiles.dtype, self.identity.dtype)
+        for array, name in zip(arrays, ("points", "test_points"), strict=False):
+            path, chunk = self.folder / name / "zarr.json", (self.gram.tile, *array.shape[1:])
+            require(array.dtype == self.identity.dtype, path, "data_type", array.dtype, self.identity.dtype)
+            require(array.chunks == chunk, path, "chunk_shape", array.chunks, str(chunk))
+            first = self.folder.joinpath(name, "c", *["0"] * array.ndim)
+            if first.exists():  # before memory is taken for what a file does not hold
+                size, expected = first.stat().st_size, chunk_bytes(array)
+                require(size == expected, first, "its size", size, f"{expected} bytes")
 
     @classmethod
     def prepare(
@@ -82,6 +121,8 @@ class GramStore:
             difference = store.difference(identity, points, test_points)
             if difference is not None:
                 raise StoreError(f"{folder}: is the store of something else: {difference}; choose another folder")
+            for damage in store.damaged_points():
+                raise StoreError(f"{damage}; {REMEDY}")
             store._mend()
             if len(points) > len(store):
                 store._grow(points)
@@ -135,7 +176,7 @@ class GramStore:
     def _grow(self, points: torch.Tensor) -> None:
         """Take further points; what is computed of the old ones stays."""
         n, old = len(points), len(self)
-        stored = self._open("points", "r+")
+        stored = open_array(self.folder / "points", "r+")
         stored.resize((n, *stored.shape[1:]))
         stored[old:] = in_numpy(points[old:])
         self.grown_at = [*self.grown_at, old]
@@ -154,17 +195,21 @@ class GramStore:
     def points(self, rows: slice, *, test: bool = False) -> np.ndarray:
         """Some of the points, or of the test points; StoreError where their file is damaged."""
         name = "test_points" if test else "points"
-        stored = self._open(name, "r")
+        stored = self._open(name)
         try:
             return np.asarray(stored[rows])
         except ZARR_ERRORS as error:
-            raise StoreError(f"{self.folder / name}: is damaged ({line_of(error)}); make the store anew") from error
+            raise StoreError(f"{self.folder / name}: is damaged ({line_of(error)}); {REMEDY}") from error
 
-    def _open(self, name: str, mode: str) -> Any:
-        try:
-            return zarr.open_array(self.folder / name, mode=mode)
-        except ZARR_ERRORS as error:
-            raise StoreError(f"{self.folder / name}: is damaged ({line_of(error)}); make the store anew") from error
+    def _open(self, name: str) -> Any:
+        return open_array(self.folder / name, "r")
+
+    def damaged_probe(self) -> Iterator[str]:
+        """In words, where the manifest's values on the first points are not those of the first tile."""
+        if self.gram.has(0, 0) and self.gram.damaged(0, 0, is_edge=self.is_at_earlier_edge(GRAM, 0, 0)) is None:
+            error = self.identity.error_of(self.gram.read(0, 0))
+            if error is not None:
+                yield f"{self.folder / MANIFEST}: probe differs from the first tile by {error:.1e}"
 
     def damaged_points(self) -> Iterator[str]:
         """What is wrong with the points, and with the test points, in words."""
@@ -172,7 +217,7 @@ class GramStore:
             if f"{name}_sha256" not in self.manifest:
                 continue
             try:
-                found = digest(self.points(slice(None), test=test))
+                found = digest(self.points(slice(None if test else len(self)), test=test))
                 if found != self.manifest[f"{name}_sha256"]:
                     yield f"{self.folder / name}: are not those of the manifest"
             except StoreError as error:
@@ -207,13 +252,6 @@ def size_now(folder: Path) -> int:
 
 
 def _write_points(folder: Path, points: torch.Tensor, rows: int) -> None:
-    array = zarr.create_array(
-        folder,
-        shape=tuple(points.shape),
-        chunks=(rows, *points.shape[1:]),
-        dtype=str(points.dtype).removeprefix("torch."),
-        serializer=BytesCodec(endian="little"),
-        compressors=[Crc32cCodec()],
-        overwrite=True,  # what a process that was killed left there
-    )
+    shape, dtype = tuple(points.shape), str(points.dtype).removeprefix("torch.")
+    array = create_array(folder, shape=shape, chunks=(rows, *shape[1:]), dtype=dtype)
     array[:] = in_numpy(points)

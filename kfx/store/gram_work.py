@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import in_numpy
-from kfx.outcomes import Event, NumericalError
 from kfx.store.gram_store import GRAM, TEST, GramStore, size_now
+from kfx.store.identity import finite
 from kfx.store.work import Task, fields_of
 
 
@@ -102,10 +101,3 @@ class GramWork:
 
     def _points(self, rows: slice, *, test: bool) -> torch.Tensor:
         return torch.from_numpy(self._store.points(rows, test=test)).to(self.device)
-
-
-def finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
-    """The kernel's entries, if they are finite; NumericalError (diverged) if not."""
-    if not bool(block.isfinite().all()):
-        raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
-    return in_numpy(block)

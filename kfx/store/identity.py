@@ -13,6 +13,8 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Array, in_numpy
+from kfx.outcomes import Event, NumericalError
+from kfx.store.manifest import Entry, hexadecimal, is_number, shortened
 
 _PROBES = 8
 _NOT_OF_VALUES = ("trainable", "_bounds")
@@ -33,7 +35,7 @@ class Identity:
     @classmethod
     def of(cls, kernel: Kernel, points: torch.Tensor) -> Self:
         """points: those that the kernel will see."""
-        probe = in_numpy(kernel.gram(points[:_PROBES])).astype(np.float64)
+        probe = finite(kernel, kernel.gram(points[:_PROBES])).astype(np.float64)
         values = {name: _shown(value) for name, value in kernel.parameters.items()}
         held = {name: value for name, value in vars(kernel).items() if name not in _NOT_OF_VALUES}
         settings = hashlib.sha256(repr(_described(held, ())).encode()).hexdigest()[:16]
@@ -41,9 +43,9 @@ class Identity:
 
     @classmethod
     def from_manifest(cls, content: Mapping[str, Any]) -> Self:
-        """Of a store."""
-        kernel, settings, dtype = (str(content[name]) for name in ("kernel", "settings", "dtype"))
-        return cls(kernel, dict(content["parameters"]), settings, np.array(content["probe"], dtype=float), dtype)
+        """Of a store; its entries are those of `ENTRIES`."""
+        probe = np.array(content["probe"], dtype=float)
+        return cls(content["kernel"], content["parameters"], content["settings"], probe, content["dtype"])
 
     def to_manifest(self) -> dict[str, Any]:
         """For a store."""
@@ -58,14 +60,49 @@ class Identity:
         for name in dict.fromkeys([*self.parameters, *other.parameters]):
             mine, theirs = self.parameters.get(name), other.parameters.get(name)
             if mine != theirs:
-                return f"its kernel has {name} {_short(theirs)}, not {_short(mine)}"
+                return f"its kernel has {name} {shortened(str(theirs))}, not {shortened(str(mine))}"
         if self.settings != other.settings:
             return f"its kernel, {other.kernel}, has other settings"
-        n = min(len(self.probe), len(other.probe))
-        error = np.abs(self.probe[:n, :n] - other.probe[:n, :n]).max() / np.abs(self.probe[:n, :n]).max()
-        if not error < 100 * np.finfo(self.dtype).eps:
+        error = self.error_of(other.probe)
+        if error is not None:
             return f"its kernel, {other.kernel}, has other values: by {error:.1e} on the first points"
         return None
+
+    def error_of(self, gram: np.ndarray) -> float | None:
+        """The relative error of the Gram matrix of the first points, or of more or fewer, where it is more than
+        round-off; else None."""
+        n = min(len(self.probe), len(gram))
+        scale = np.abs(self.probe[:n, :n]).max() or 1.0
+        error = float(np.abs(self.probe[:n, :n] - gram[:n, :n]).max() / scale)
+        return None if error < 100 * np.finfo(self.dtype).eps else error
+
+
+def _is_probe(value: Any) -> bool:
+    rows = value if isinstance(value, list) else []
+    square = all(isinstance(row, list) and len(row) == len(rows) for row in rows)
+    return 1 <= len(rows) <= _PROBES and square and all(is_number(each) for row in rows for each in row)
+
+
+def _is_shown(value: Any) -> bool:
+    """Whether it is what `_shown` makes of a parameter."""
+    return all(map(_is_shown, value)) if isinstance(value, list) else isinstance(value, str) or is_number(value)
+
+
+ENTRIES = {
+    "kernel": Entry("the name of a kernel", lambda v: isinstance(v, str) and v != ""),
+    "parameters": Entry("names and numbers", lambda v: isinstance(v, dict) and all(map(_is_shown, v.values()))),
+    "settings": hexadecimal(16),
+    "dtype": Entry("float32 or float64", lambda v: v in ("float32", "float64")),
+    "probe": Entry(f"a square matrix of at most {_PROBES} rows of finite numbers", _is_probe),
+}
+"""What an identity is in a manifest."""
+
+
+def finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
+    """The kernel's entries, if they are finite; NumericalError (diverged) if not."""
+    if not bool(block.isfinite().all()):
+        raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
+    return in_numpy(block)
 
 
 def digest(points: Array) -> str:
@@ -98,8 +135,3 @@ def _shown(value: Any) -> Any:
     """A number, a short list, or the checksum of a block."""
     array = np.asarray(in_numpy(value))
     return f"sha256:{digest(array)}" if array.size > 1000 else array.tolist()
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

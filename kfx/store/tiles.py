@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.core.chunk_key_encodings import DefaultChunkKeyEncoding
 
 from kfx.outcomes import StoreError
+from kfx.store.manifest import REMEDY, line_of, require
 
-ZARR_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError)
-"""What reading a damaged array may raise."""
+ZARR_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError)
+"""What opening or reading a damaged array may raise."""
+_CODECS = BytesCodec(endian="little"), Crc32cCodec()
+_OF_CHECKSUM = 4
+MOST_ROWS = 16384
+"""Of a tile."""
+
+
+def create_array(folder: Path, **settings: Any) -> Any:
+    """A new zarr array (format 3) in place of what is there: little-endian, with a CRC-32C at the end of each file."""
+    return zarr.create_array(folder, serializer=_CODECS[0], compressors=[_CODECS[1]], overwrite=True, **settings)
+
+
+def open_array(folder: Path, mode: str) -> Any:
+    """An array that `create_array` made; StoreError where its `zarr.json` is damaged, or says that it is another."""
+    path = folder / "zarr.json"
+    try:
+        array: Any = zarr.open_array(folder, mode=mode)
+        codecs, names = tuple(array.metadata.codecs), array.metadata.chunk_key_encoding
+        require(codecs == _CODECS, path, "codecs", codecs, "little-endian bytes with a CRC-32C")
+        require(names == DefaultChunkKeyEncoding(separator="/"), path, "chunk_key_encoding", names, "default, with /")
+        require(str(array.dtype) in ("float32", "float64"), path, "data_type", array.dtype, "float32 or float64")
+        require(array.ndim >= 2, path, "shape", array.shape, "two dimensions at least")
+    except ZARR_ERRORS as error:
+        raise StoreError(f"{path}: is damaged ({line_of(error)}); {REMEDY}") from error
+    return array
+
+
+def chunk_bytes(array: Any) -> int:
+    """The size of each file of an array, those at its edges too."""
+    return array.dtype.itemsize * math.prod(array.chunks) + _OF_CHECKSUM
 
 
 class Tiles:
@@ -27,28 +60,23 @@ class Tiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        try:
-            self._array = zarr.open_array(self.folder, mode="r+")
-            if self._array.ndim != 2 or self._array.chunks[0] != self._array.chunks[1]:
-                raise ValueError(f"its shape is {self._array.shape}, its chunks {self._array.chunks}")
-        except ZARR_ERRORS as error:
-            raise StoreError(f"{folder}: is no matrix in tiles ({line_of(error)})") from error
-        self.triangular = bool(self._array.attrs.get("triangular", False))
+        self._array = open_array(self.folder, "r+")
+        path, tile = self.folder / "zarr.json", self._array.chunks
+        require(self._array.ndim == 2, path, "shape", self._array.shape, "two numbers")
+        square = tile[0] == tile[1] <= MOST_ROWS
+        require(square, path, "chunk_shape", tile, f"two equal whole numbers >= 1 and <= {MOST_ROWS}")
+        attributes, empty = self._array.metadata.attributes, self._array.fill_value
+        triangular = attributes.get("triangular") if isinstance(attributes, dict) else None
+        require(isinstance(triangular, bool), path, "attributes", attributes, "triangular: true or false")
+        require(isinstance(empty, np.floating) and bool(np.isnan(empty)), path, "fill_value", empty, "NaN")
+        self.triangular = triangular is True
+        self._tile_bytes = chunk_bytes(self._array)
 
     @classmethod
     def create(cls, folder: Path, shape: tuple[int, int], tile: int, dtype: str, *, triangular: bool = False) -> Tiles:
         """An empty one, in place of what is there."""
-        zarr.create_array(
-            folder,
-            shape=shape,
-            chunks=(tile, tile),
-            dtype=dtype,
-            fill_value=np.nan,
-            serializer=BytesCodec(endian="little"),
-            compressors=[Crc32cCodec()],
-            attributes={"triangular": triangular},
-            overwrite=True,
-        )
+        chunks, attributes = (tile, tile), {"triangular": triangular}
+        create_array(folder, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan, attributes=attributes)
         return cls(folder)
 
     @property
@@ -86,13 +114,26 @@ class Tiles:
         return self.folder / "c" / str(i) / str(j)
 
     def has(self, i: int, j: int) -> bool:
-        """Whether the tile is there."""
-        return self.path(i, j).exists()
+        """Whether the tile is there, all of it: one that was cut short is computed again."""
+        return self._size(i, j) == self._tile_bytes
+
+    def _size(self, i: int, j: int) -> int | None:
+        """Bytes of a tile's file; None where there is none."""
+        try:
+            return self.path(i, j).stat().st_size
+        except FileNotFoundError:
+            return None
 
     def read(self, i: int, j: int) -> np.ndarray:
         """A tile, smaller at the edges; StoreError where it is missing or damaged."""
-        if not self.has(i, j):
+        size = self._size(i, j)
+        if size is None:
             raise StoreError(f"{self.path(i, j)}: this tile is not there yet; go on with the command that computes it")
+        if size != self._tile_bytes:
+            raise StoreError(
+                f"{self.path(i, j)}: this tile is damaged (it has {size} bytes, not {self._tile_bytes}); go on with "
+                "the command that computes it; kfx gram verify finds all such tiles"
+            )
         try:
             return np.asarray(self._array.get_block_selection((i, j)))
         except ZARR_ERRORS as error:
@@ -123,6 +164,10 @@ class Tiles:
         """How many tiles are there."""
         return sum(self.has(i, j) for i, j in self.places())
 
+    def is_begun(self, i: int, j: int) -> bool:
+        """Whether there is a file for the tile, whole or not."""
+        return self._size(i, j) is not None
+
     def damaged(self, i: int, j: int, *, is_edge: bool = False) -> str | None:
         """What is wrong with a tile that is there, in words; None if nothing is. is_edge: some of it may be to come."""
         try:
@@ -131,11 +176,6 @@ class Tiles:
             return str(error).partition(";")[0]
         finite = np.isfinite(block) | (np.isnan(block) & is_edge)
         return None if finite.all() else f"{self.path(i, j)}: holds what is no finite number"
-
-
-def line_of(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def block_of(tiles: Tiles, rows: slice, columns: slice) -> np.ndarray:

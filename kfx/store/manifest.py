@@ -1,0 +1,72 @@
+"""Manifests of stores: JSON of which every entry is checked before anything is done with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kfx.outcomes import StoreError
+
+MANIFEST = "manifest.json"
+REMEDY = "bring that file back from a copy, or make the store anew in another folder"
+_MISSING = object()
+
+
+class Entry(NamedTuple):
+    """One entry of a manifest: what it takes in words, and in code. optional: it may be missing."""
+
+    takes: str
+    test: Callable[[Any], bool]
+    optional: bool = False
+
+
+def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The manifest of a store in a folder; StoreError, which says that it is no `what`, where an entry is not what it
+    takes. Entries that are not listed are not looked at."""
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("expected names and values")
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"{folder}: is no {what} (its {MANIFEST}: {line_of(error)}); {REMEDY}") from error
+    for name, entry in entries.items():
+        value = content.get(name, _MISSING)
+        if not (entry.optional if value is _MISSING else entry.test(value)):
+            came = "missing" if value is _MISSING else shortened(json.dumps(value))
+            raise StoreError(
+                f"{folder}: is no {what} (its {MANIFEST}: {name} is {came}, expected {entry.takes}); {REMEDY}"
+            )
+    return content
+
+
+def require(condition: bool, path: Path, key: str, came: object, takes: str) -> None:
+    """StoreError that names the file, the key, what came and what it takes, unless the condition holds."""
+    if not condition:
+        raise StoreError(f"{path}: {key} is {shortened(str(came))}, expected {takes}; {REMEDY}")
+
+
+def whole(least: int, most: int | None = None) -> Entry:
+    takes = f"a whole number >= {least}" + ("" if most is None else f" and <= {most}")
+    return Entry(takes, lambda v: type(v) is int and least <= v and (most is None or v <= most))
+
+
+def hexadecimal(digits: int) -> Entry:
+    pattern = re.compile(f"[0-9a-f]{{{digits}}}")
+    return Entry(f"{digits} hexadecimal digits", lambda v: isinstance(v, str) and pattern.fullmatch(v) is not None)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number that a float can hold."""
+    return type(value) in (int, float) and abs(value) < 1e308
+
+
+def line_of(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
