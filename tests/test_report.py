@@ -4,11 +4,15 @@ import base64
 import json
 import shutil
 import subprocess
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.image
 import pytest
+
+import kfx as package
+from kfx import plots
 
 RUN = ("dataset.n_train=40", "dataset.n_test=20", "sampler.batch_size=20", "optimizer.iterations=4", "figures=false")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -92,6 +96,60 @@ def test_a_run_that_ended_early_has_a_page(kfx, in_folder):
     code, _, err = kfx("report", "r")
     assert code == 0, err
     assert "the lights went out" in Page(in_folder / "r" / "report.html").texts
+
+
+EVERY_PICTURE = {
+    "search of two parameters": ["kernel=rational_quadratic", "optimizer=bayesian", "optimizer.initial_points=3"],
+    "grid": ["optimizer=grid", "optimizer.points=3", "kernel_check=true"],
+    "sample that changes": ["dataset=three_bumps", "sampler=dynamic", "sampler.window=2", "optimizer=sgd"],
+    "flow on a line": ["dataset=line", "dataset.n_train=30", "optimizer=flow_euler", "flow.snapshots=3"],
+    "flow in the plane": [
+        *("+experiment=owhadi_yoo/swiss_roll_nugget", "dataset.n_train=30", "follow.last=2", "follow.every=2"),
+        *("flow.snapshots=5", "flow.record_layers=true"),
+    ],
+    "flow of images": [
+        *("dataset=digits", "dataset.n_train=40", "dataset.n_test=10", "optimizer=flow_euler"),
+        *("evaluation.n_interpolation=[10]", "evaluation.draws=3"),
+    ],
+    "green's function": ["+experiment=owhadi_yoo/greens_recovery", "evaluation.repeats=1", "follow.every=3"],
+    "deep kernel machine": [
+        *("+experiment=milsom/mnist", "dataset=digits", "dataset.n_train=60", "dataset.n_test=20"),
+        *("dataset.preprocess=[normalize]", "kernel.architecture=small", "kernel.inducing=[4,5,6]"),
+        *("sampler.batch_size=20", "sampler.padding=1", "objective.samples=4", "evaluation.n_interpolation=[20]"),
+        *("follow.every=3", "follow.n_interpolation=[20]", "evaluation.batches=1"),
+    ],
+}
+"""Runs that between them have data for every picture."""
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory):
+    """Each of these runs, once for all tests: its folder, and the names of its pictures."""
+    made = {}
+    for name, words in EVERY_PICTURE.items():
+        folder = tmp_path_factory.mktemp("drawn") / "r"
+        small = [] if "sampler.batch_size=20" in words else ["sampler.batch_size=20"]
+        small += [] if name == "grid" else ["device.precision_check=off"]
+        small += ["optimizer.iterations=6", "figures=false", f"hydra.run.dir='{folder}'"]
+        package.run([*words, *small], progress=False)
+        made[name] = folder
+    return made
+
+
+def test_these_runs_have_every_picture(drawn):
+    named = {name for folder in drawn.values() for name in plots.figures(folder)}
+    assert named == {*plots.FIGURES}
+
+
+@pytest.mark.parametrize("name", EVERY_PICTURE)
+def test_every_report_is_quick_and_small(drawn, tmp_path, kfx, name):
+    began = time.perf_counter()
+    code, _, err = kfx("report", str(drawn[name]), "--output", "page.html")
+    assert (code, time.perf_counter() - began < 10) == (0, True), err
+    page = Page("page.html")
+    assert Path("page.html").stat().st_size < 3_000_000
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from kfx import plots
 from kfx.config.check import typed as typed_config
 from kfx.numerics.formatting import in_bytes, number
 from kfx.outcomes import ConfigError, Status
+from kfx.plots.style import rasterize
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 from kfx.report.html import render
@@ -31,8 +32,8 @@ _TABLES = (
     *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),
     *("kernel_check.csv", "sweep.csv"),
 )
-_MOST_BYTES = 20_000_000
-"""Of a table in a page; a larger one stays where it is, and its path is said."""
+_MOST_BYTES = 1_000_000
+"""Of the tables of a run in its page; what does not fit stays where it is, and its path is said."""
 _MOST_PARAMETERS = 24
 
 
@@ -114,7 +115,7 @@ def view(directory: Path) -> View:
         held_out=_held_out(metrics.get("held_out")),
         machine=_machine(here),
         pictures=_pictures(directory),
-        downloads=[_download(directory / name) for name in _TABLES if (directory / name).is_file()],
+        downloads=_downloads([directory / name for name in _TABLES if (directory / name).is_file()]),
         config=OmegaConf.to_yaml(run.config),
     )
 
@@ -217,22 +218,31 @@ def _pictures(directory: Path) -> list[Picture]:
 def svg(figure: Figure, name: str) -> str:
     """A figure as an element of a page: identifiers that are its own, the same at every call."""
     stream = io.StringIO()
+    rasterize(figure)
     with rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
-    for found in sorted(set(re.findall(r'\bid="([^"]+)"', text)), key=len, reverse=True):
-        own = f"{name}-{found}"
-        text = text.replace(f'id="{found}"', f'id="{own}"').replace(f'#{found}"', f'#{own}"')
-        text = text.replace(f"url(#{found})", f"url(#{own})")
+    text = _NAMED.sub(lambda found: f"{found[1]}{name}-", text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{name.replace("_", " ")}" ', 1)
 
 
-def _download(path: Path) -> Download:
-    size = path.stat().st_size
-    if size > _MOST_BYTES:
-        return Download(path.name, in_bytes(size), "", f"too large for a page: {path}")
-    return Download(path.name, in_bytes(size), "data:text/csv;base64," + base64.b64encode(path.read_bytes()).decode())
+_NAMED = re.compile(r'(\bid="|\bhref="#|url\(#)')
+"""What an identifier, or a reference to one, follows."""
+
+
+def _downloads(paths: Sequence[Path]) -> list[Download]:
+    """The tables in the page, small ones before large ones for as long as there is room."""
+    found, room = [], _MOST_BYTES
+    for path in sorted(paths, key=lambda path: path.stat().st_size):
+        size = path.stat().st_size
+        room -= size
+        if room < 0:
+            found.append(Download(path.name, in_bytes(size), "", f"too large for a page: {path}"))
+        else:
+            data = base64.b64encode(path.read_bytes()).decode()
+            found.append(Download(path.name, in_bytes(size), f"data:text/csv;base64,{data}"))
+    return found
 
 
 def _json(path: Path) -> dict[str, Any]:
