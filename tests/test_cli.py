@@ -83,7 +83,6 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
         "rho.png",
         "parameters.png",
         "evaluation.png",
-        "precision.png",
     }
     run = load_run("r")
     assert list(run.trace.columns[:9]) == [

@@ -192,6 +192,20 @@ def test_a_table_of_keys_for_every_option(kfx):
     assert "record_layers" in out
 
 
+def test_an_objective_is_known_by_its_printed_symbol(kfx):
+    assert load(["objective=e2"]) == load(["objective=interpolation_error"])
+    assert composed(["objective=e2"]).objective.name == "interpolation_error"
+    shown = {line.split()[0]: line for line in kfx("list", "objective")[1].splitlines()[1:]}
+    symbols = {
+        "rho": " ρ: ",
+        "interpolation_error": " e₂: ",
+        "nll": " −log p(Y): ",
+        "rho_prediction": " prediction ρ: ",
+    }
+    assert all(symbol in shown[name] for name, symbol in symbols.items())
+    assert "interpolation_error" in shown["e2"]
+
+
 def test_help_shows_the_keys_of_what_was_chosen(kfx):
     code, out, _ = kfx("run", "kernel=cnngp", "dataset=digits", "kernel.weight_variance=2.5", "--help")
     assert code == 0

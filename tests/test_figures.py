@@ -153,8 +153,8 @@ def test_a_search_shows_what_was_told_and_its_best(kfx):
     picture = surrogate.convergence(run)
     assert_readable(picture)
     (axes,) = picture.axes
-    np.testing.assert_array_equal(line(axes, "told").get_ydata(), run.trace["told"])
-    np.testing.assert_array_equal(line(axes, "best so far").get_ydata(), run.trace["told"].cummin())
+    np.testing.assert_array_equal(line(axes, "what the surrogate is fitted to").get_ydata(), run.trace["told"])
+    np.testing.assert_array_equal(line(axes, "lowest so far").get_ydata(), run.trace["told"].cummin())
     picture = surrogate.surface(run)
     axes = picture.axes[0]
     parameters = ["parameter.alpha", "parameter.beta"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
 from kfx import load_run
-from kfx.plots import evaluation, landscape, trace
+from kfx.plots import evaluation, flow, landscape, trace
 from kfx.plots.style import COLOURS, MARKERS, running
 
 FOLDS = ["dataset=diabetes", "dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3", "optimizer.iterations=12"]
@@ -28,12 +30,42 @@ def test_folds_are_not_joined(kfx):
     assert len(axes.lines) == 3
     (axes,) = evaluation.before_and_after(run).axes
     values = run.evaluation.query("metric == 'mse'").pivot(index="repeat", columns="kernel", values="value")
-    of_folds = [line.get_ydata() for line in axes.lines if line.get_alpha() == 0.35]
-    np.testing.assert_allclose(sorted(y[1] for y in of_folds), sorted(values["trained"]))
-    means = [line.get_ydata(orig=False) for line in axes.lines if line.get_marker() == "o"]
-    assert len(means) == 1
-    np.testing.assert_allclose(means[0], [values["initial"].mean(), values["trained"].mean()])
+    of_folds, means = (line for line in axes.lines if line.get_marker() == "o")
+    assert of_folds.get_label() == "a fold or repeat"
+    np.testing.assert_allclose(of_folds.get_ydata(), values[["initial", "trained"]].to_numpy().ravel())
+    np.testing.assert_allclose(means.get_ydata(orig=False), [values["initial"].mean(), values["trained"].mean()])
+    (bars,) = axes.collections
+    np.testing.assert_allclose(
+        [np.ptp(bar[:, 1]) / 2 for bar in bars.get_segments()], values.std()[["initial", "trained"]]
+    )
+    assert {line.get_linestyle() for line in axes.lines} == {"None"}, "two kernels are two points"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["initial kernel", "trained kernel"]
+
+
+def test_the_axis_of_an_accuracy_ends_at_one(kfx):
+    words = ["dataset=swiss_roll", "optimizer.iterations=2", "figures=false", "device.precision_check=off"]
+    for more in ([], ["evaluation.n_interpolation=[20,100]"]):
+        assert kfx("run", *words, *more, f"hydra.run.dir=r{len(more)}")[0] == 0
+        run = load_run(f"r{len(more)}")
+        assert run.evaluation.query("metric == 'accuracy'")["value"].max() == 1
+        (axes,) = evaluation.before_and_after(run).axes
+        assert axes.get_ylim()[1] == 1
+        marked = [line for line in axes.lines if line.get_marker() in ("o", "s")]
+        assert marked
+        assert not any(line.get_clip_on() for line in marked), "a mark at 1 is drawn whole"
+
+
+def test_folds_are_counted_in_whole_iterations_and_share_a_curve_of_errors(kfx):
+    words = ["dataset=diabetes", "dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3", "follow.every=1"]
+    assert kfx("run", *words, *QUICK, "optimizer.iterations=3", "figures=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    pictures = [trace.objective_over_iterations(run), trace.parameters_over_iterations(run), flow.errors(run)]
+    for picture in pictures:
+        assert all(tick == round(tick) for tick in picture.axes[0].get_xticks())
+    (curve,) = pictures[-1].axes[0].lines
+    assert curve.get_label() == "294 to 295 points"
+    measured = pd.read_csv("r/follow.csv").query("metric == 'mse'").groupby("iteration")["value"].mean()
+    np.testing.assert_allclose(curve.get_ydata(), measured)
 
 
 def test_random_kernels_are_a_band(kfx):
@@ -55,8 +87,45 @@ def test_a_landscape_marks_its_minimum_and_a_grid_has_no_saw_tooth(kfx):
     (star,) = [line for line in axes.lines if str(line.get_label()).startswith("smallest at")]
     means = run.trace.groupby("parameter.sigma")["objective"].mean()
     assert star.get_xdata()[0] == means.idxmin()
+    assert axes.get_ylabel() == r"$\rho$"
+    assert "mean of 3 batches" in [line.get_label() for line in axes.lines]
+    (band,) = axes.collections
+    assert band.get_label() == "± 1 sd over batches"
     assert trace.objective_over_iterations(run) is None
     assert trace.parameters_over_iterations(run) is None
+
+
+def test_a_landscape_of_one_batch_says_so_and_one_by_default_has_a_band(kfx):
+    assert (
+        kfx("run", "optimizer=grid", "optimizer.iterations=100", *QUICK, "figures=false", "hydra.run.dir=one")[0] == 0
+    )
+    axes = landscape.objective_over_parameter(load_run("one")).axes[0]
+    assert axes.lines[0].get_label() == "one batch"
+    words = ["objective=e2", "figures=false", "hydra.run.dir=usual"]
+    assert kfx("run", "optimizer=grid", *QUICK, *words)[0] == 0
+    axes = landscape.objective_over_parameter(load_run("usual")).axes[0]
+    assert axes.lines[0].get_label() == "mean of 5 batches"
+    assert len(axes.collections) == 1
+    assert axes.get_ylabel() == "$e_2$"
+
+
+def test_the_precision_check_is_drawn_where_it_warned_or_when_asked(kfx, in_folder):
+    assert kfx("run", "optimizer.iterations=2", "sampler.batch_size=30", "hydra.run.dir=r")[0] == 0
+    path, picture = in_folder / "r/precision.json", in_folder / "r/figures/precision.png"
+    assert path.is_file()
+    assert not picture.is_file()
+    assert kfx("plot", "r", "--only", "precision")[0] == 0
+    assert picture.is_file()
+    picture.unlink()
+    content = json.loads(path.read_text())
+    for verdict in content["verdicts"]:
+        verdict["keeps_promise"] = verdict["dtype"] != "float64"
+    path.write_text(json.dumps(content))
+    assert kfx("plot", "r")[0] == 0
+    assert picture.is_file()
+    for bad, said in (("roh", "expected one of rho, parameters"), ("surrogate", "r has no data for it")):
+        code, _, err = kfx("plot", "r", "--only", bad)
+        assert (code, err.count("\n"), said in err) == (2, 1, True)
 
 
 def test_long_traces_are_a_median_with_its_band(kfx):

@@ -189,6 +189,8 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
     axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
     axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
     axes.set(xlabel=f"{metric} (mean ± {_spread(frame)} over seeds)", ylim=(-0.6, len(frame) - 0.4))
+    if metric.endswith("accuracy"):
+        axes.set_xlim(max(axes.get_xlim()[0], 0.0), min(axes.get_xlim()[1], 1.0))
     headline(axes, frame.attrs["title"].replace("N_I", "$N_I$"))
     return drawn
 

@@ -28,6 +28,7 @@ def add(commands: Any) -> None:
     plot = commands.add_parser("plot", help="draw the pictures of runs anew, from their records")
     plot.add_argument("directories", nargs="+", type=Path, metavar="RUN")
     plot.add_argument("--format", default="png", help="png, pdf, svg, or several with commas (default: png)")
+    plot.add_argument("--only", default="", metavar="NAMES", help="rho, or several with commas (default: what it has)")
     plot.add_argument("--style", default="screen", help="screen, or paper: a column's width, small text, no titles")
     plot.set_defaults(call=_plot)
 
@@ -86,7 +87,7 @@ def _plot(parsed: argparse.Namespace) -> int:
         try:
             if not (directory / "metrics.json").is_file():
                 raise ConfigError(f"kfx plot {directory}: holds no run")
-            for path in plots.draw(directory, formats, parsed.style):
+            for path in plots.draw(directory, formats, parsed.style, list(filter(None, parsed.only.split(",")))):
                 print(path)
         except KfxError as error:  # the others are drawn all the same
             print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)

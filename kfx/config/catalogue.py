@@ -30,7 +30,8 @@ def options(group: str, own: str | None = None) -> list[str]:
 def description(group: str, option: str, own: str | None = None) -> str:
     """The description of an option, or the first comment of a file that is not a directive."""
     if option in registry.OPTIONS.get(group, ()):
-        return registry.OPTIONS[group][option].description
+        schema = registry.OPTIONS[group][option]
+        return f"{schema.symbol}: {schema.description}" if schema.symbol else schema.description
     for line in file_of(group, option, own).read_text(errors="replace").splitlines():
         if line.startswith("#") and not line.startswith("# @"):
             return line.lstrip("# ")

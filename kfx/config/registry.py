@@ -184,6 +184,8 @@ class Option:
     group: ClassVar[str] = ""
     name: ClassVar[str] = ""
     description: ClassVar[str] = ""
+    symbol: ClassVar[str] = ""
+    """As papers and pictures print it, where it has a symbol."""
     origin: ClassVar[str] = "kfx"
     """`kfx`, the distribution that brings it and its version, a plugin's file name, or where in Python it was made."""
     quick: ClassVar[tuple[str, ...]] = ()

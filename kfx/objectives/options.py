@@ -113,8 +113,9 @@ class _Named(ObjectiveOption):
         return partial(function, **settings) if settings else function
 
 
-@option("objective", "rho", "rho: relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019)")
+@option("objective", "rho", "Relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019, eq. 3.4)")
 class Rho(ObjectiveOption):
+    symbol = "ρ"
     compares_norms = True
 
     solver: str = one_of(
@@ -137,11 +138,14 @@ class Rho(ObjectiveOption):
     "rho between regularized interpolants, without assuming that they interpolate (later public code)",
 )
 class RhoPolarized(_Named):
+    symbol = "polarized ρ"
     compares_norms = True
 
 
 @option("objective", "rho_prediction", "rho by the sample's predictions at the batch (Khalid 2022, Algorithm 4)")
 class RhoPrediction(_Named):
+    symbol = "prediction ρ"
+
     form: str = one_of(
         "relative_error",
         "relative_error",
@@ -151,13 +155,18 @@ class RhoPrediction(_Named):
     )
 
 
-@option("objective", "interpolation_error", "Sum of squared errors of the sample's predictions at the batch")
+@option(
+    "objective",
+    "interpolation_error",
+    "Sum of squared errors of the sample's predictions at the batch (Owhadi & Yoo 2019, section 8.5)",
+)
 class InterpolationError(_Named):
-    pass
+    symbol = "e₂"
 
 
 @option("objective", "nll", "Negative log marginal likelihood of the batch; the sample is ignored")
 class NLL(_Named):
+    symbol = "−log p(Y)"
     trains_regularization = True
 
     scale: str = one_of("one", "one", "profiled", meaning="profiled: the kernel's scale that fits best, in closed form")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @option("objective", "elbo", "Evidence lower bound a training point, negative: of kernel=conv_dkm (Milsom et al. 2023)")
 class Elbo(HeadOption):
+    symbol = "−ELBO"
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
 

@@ -120,7 +120,7 @@ class Grid(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.points=3", "optimizer.space=log")
 
-    iterations: int = count(100, 1, "evaluations: the whole grid on one batch, then on the next")
+    iterations: int = count(500, 1, "evaluations: the whole grid on one batch, then on the next")
     parameter: str | None = ranged(
         None, "the name of a trainable parameter, or null for the first", lambda v: v != "", "what the grid is over"
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kfx.files import read_rows
+from kfx.outcomes import ConfigError
 from kfx.plots import (
     conductivity,
     curve,
@@ -27,12 +29,27 @@ from kfx.plots import (
 from kfx.record.reading import Run, load_run
 
 
-def draw(directory: Path, formats: Sequence[str] = ("png",), look: str = "screen") -> list[Path]:
+@dataclass(frozen=True)
+class Kind:
+    """A picture of runs.
+
+    draw: from a run's record, None where that has no data for it. says: a sentence on what one sees. unasked: whether
+    a run has it drawn, and in its report, without anybody naming it.
+    """
+
+    draw: Callable[[Run], Figure | None]
+    says: str
+    unasked: Callable[[Run], bool] = lambda run: True
+
+
+def draw(
+    directory: Path, formats: Sequence[str] = ("png",), look: str = "screen", only: Sequence[str] = ()
+) -> list[Path]:
     """Draw what the record has data for into `figures/`, in each of the formats; the paths of the pictures. look: one
-    of `kfx.plots.style.LOOKS`."""
+    of `kfx.plots.style.LOOKS`. only: the names of those that are wanted; ConfigError for one without data."""
     paths = []
     with style.looking(look):
-        drawn = figures(directory)
+        drawn = figures(directory, only)
     for name, figure in drawn.items():
         for suffix in formats:
             path = directory / "figures" / f"{name}.{suffix}"
@@ -55,6 +72,17 @@ def _precision(run: Run) -> Figure | None:
     return precision.error_against_size({"": json.loads(path.read_text())}) if path.is_file() else None
 
 
+def _falls_short(run: Run) -> bool:
+    """Whether the precision check warned: the run's device delivers less than its dtype promises."""
+    path, here = run.directory / "precision.json", run.directory / "environment.json"
+    if not (path.is_file() and here.is_file()):
+        return False
+    device = "cpu" if json.loads(here.read_text()).get("device") == "cpu" else "cuda"
+    used = device, run.config.device.dtype
+    verdicts = json.loads(path.read_text())["verdicts"]
+    return any((v["device"].split(":")[0], v["dtype"]) == used and not v["keeps_promise"] for v in verdicts)
+
+
 def _kernel_check(run: Run) -> Figure | None:
     path = run.directory / "kernel_check.csv"
     return precision.product_check(read_rows(path)) if path.is_file() else None
@@ -64,40 +92,126 @@ def _once_fitted(draw: Callable[[Run], Figure | None]) -> Callable[[Run], Figure
     return lambda run: draw(run) if run.metrics.get("parameters") else None
 
 
-FIGURES: dict[str, Callable[[Run], Figure | None]] = {
-    "rho": trace.objective_over_iterations,
-    "parameters": trace.parameters_over_iterations,
-    "sample_size": trace.sample_size_over_iterations,
-    "evaluation": evaluation.before_and_after,
-    "landscape": landscape.objective_over_parameter,
-    "displacement": trace.displacement_over_layers,
-    "flow_positions": plane.positions,
-    "flow_displacement": flow.displacement,
-    "flow_images": _once_fitted(flow.images),
-    "flow_classes": _once_fitted(flow.classes),
-    "flow_errors": _errors_of_flow,
-    "errors": _errors,
-    "flow_field": plane.velocities,
-    "conductivity": conductivity.conductivities,
-    "layers": layers.layers,
-    "draws": draws.best_and_worst,
-    "curve": curve.fitted_curve,
-    "convergence": surrogate.convergence,
-    "surrogate": surrogate.surface,
-    "precision": _precision,
-    "kernel_check": _kernel_check,
+FIGURES: dict[str, Kind] = {
+    "rho": Kind(
+        trace.objective_over_iterations,
+        "What was minimised, and ρ, at each iteration: they scatter from batch to batch, and the line is their running "
+        "median.",
+    ),
+    "parameters": Kind(
+        trace.parameters_over_iterations,
+        "The kernel's parameters at each iteration: they have settled where the lines are level.",
+    ),
+    "sample_size": Kind(
+        trace.sample_size_over_iterations,
+        "How many points of the batch the sample kept at each iteration, and ρ with that many.",
+    ),
+    "evaluation": Kind(
+        evaluation.before_and_after,
+        "Predictions of test points by the kernel before training and after it: bars are one standard deviation over "
+        "repeats or folds, where there are several.",
+    ),
+    "landscape": Kind(
+        landscape.objective_over_parameter,
+        "The objective as a function of one parameter: the line is its mean over batches, the band one standard "
+        "deviation over them, the star the least mean.",
+    ),
+    "displacement": Kind(
+        trace.displacement_over_layers,
+        "How far the fastest point went in each layer, and the steps that were taken.",
+    ),
+    "flow_positions": Kind(
+        plane.positions,
+        "Where the training points are at a few layers, coloured by class or target: the shades are the sides on which "
+        "the kernel puts the plane.",
+    ),
+    "flow_displacement": Kind(
+        flow.displacement,
+        "Where each point of the line went, and the targets over the old and the new positions.",
+    ),
+    "flow_images": Kind(
+        _once_fitted(flow.images),
+        "Some images, what the flow made of them, and the difference of the two.",
+    ),
+    "flow_classes": Kind(
+        _once_fitted(flow.classes),
+        "Class by class, images above what the flow made of them; at the right end the mean of all of the class.",
+    ),
+    "flow_errors": Kind(
+        _errors_of_flow,
+        "Test errors after each layer by so many interpolation points, and how far apart points of one class and of "
+        "different classes are.",
+    ),
+    "errors": Kind(
+        _errors,
+        "Test errors in the course of the fit by so many interpolation points, and how far apart points of one class "
+        "and of different classes are.",
+    ),
+    "flow_field": Kind(
+        plane.velocities,
+        "Where a few layers move the plane around the training points, and below the mean of many successive layers, "
+        "ten times as long.",
+    ),
+    "conductivity": Kind(
+        conductivity.conductivities,
+        "The conductivity that the kernel began with and the one that it learned, beside that of the data; on the "
+        "right the solution that the points are taken from.",
+    ),
+    "layers": Kind(
+        layers.layers,
+        "How well the batches are explained, and what each layer pays for its distance from the prior; with ρ of each "
+        "layer's kernel where the run followed it.",
+    ),
+    "draws": Kind(
+        draws.best_and_worst,
+        "How much the choice of a few interpolation points matters: the errors of many draws, or the worst and the "
+        "best draw.",
+    ),
+    "curve": Kind(
+        curve.fitted_curve,
+        "What the kernel predicts before training and after it, over the true targets.",
+    ),
+    "convergence": Kind(
+        surrogate.convergence,
+        "The search point by point: each dot is an evaluation on a batch, and the line the lowest value so far.",
+    ),
+    "surrogate": Kind(
+        surrogate.surface,
+        "What the search makes of its evaluations: colours are the surrogate's mean over two parameters, dots where it "
+        "evaluated, the star the best of them.",
+    ),
+    "precision": Kind(
+        _precision,
+        "Errors of matrix products in each arithmetic of this machine: below the dashed line of its name it keeps what "
+        "its type promises.",
+        _falls_short,
+    ),
+    "kernel_check": Kind(
+        _kernel_check,
+        "How far predictions in each device and dtype are from those in float64 on the CPU, by number of interpolation "
+        "points.",
+    ),
 }
-"""Every picture by its name: drawn from a run's record, None where that has no data for it."""
+"""Every picture by its name."""
 
 
-def figures(directory: Path) -> dict[str, Figure]:
-    """Every figure that the record has data for, by its name."""
+def figures(directory: Path, only: Sequence[str] = ()) -> dict[str, Figure]:
+    """Every figure that the record has data for, by its name; or those that are named, ConfigError for one without
+    data."""
     run = load_run(directory)
-    drawn = {name: draw_it(run) for name, draw_it in FIGURES.items()}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    if not only:
+        drawn = {name: kind.draw(run) for name, kind in FIGURES.items() if kind.unasked(run)}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
+    return {name: one(run, name) for name in only}
 
 
-def one(run: Run, name: str, ax: Axes | None = None) -> Figure | None:
-    """One of `FIGURES`, on axes of one's own where they are given; ConfigError for a picture of several axes there."""
+def one(run: Run, name: str, ax: Axes | None = None) -> Figure:
+    """One of `FIGURES`, on axes of one's own where they are given; ConfigError for a name that is none, for a picture
+    that the record has no data for, and for one of several axes where they are given."""
+    if name not in FIGURES:
+        raise ConfigError(f"picture {name!r}: expected one of {', '.join(FIGURES)}")
     with style.on(ax):
-        return FIGURES[name](run)
+        drawn = FIGURES[name].draw(run)
+    if drawn is None:
+        raise ConfigError(f"picture {name!r}: {run.directory} has no data for it")
+    return drawn

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from kfx.numerics.formatting import number
-from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, above_noise, figure, legend, set_title
+from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, above_noise, end_at_one, figure, legend, set_title
 from kfx.record.reading import Run
 
 _NAMES = {
@@ -18,6 +18,8 @@ _NAMES = {
     "energy_error": "error in the energy norm, squared",
     "rho": r"$\rho$ against the largest $N_I$",
 }
+_BESIDE = 0.06
+"""How far left of the mean its folds stand."""
 _FURTHER = ("energy_error", "rho")
 _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
@@ -25,8 +27,8 @@ _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 def before_and_after(run: Run) -> Figure | None:
     """Against the number of interpolation points where it was varied; else from the initial kernel to the trained one.
 
-    Each fold or repeat is a faint line; markers are means, bars ± one standard deviation over them. Random kernels are
-    a band from the worst to the best.
+    Each fold or repeat is faint, a line against N_I and a point beside one N_I; markers are means, bars ± one standard
+    deviation over them. Random kernels are a band from the worst to the best.
     """
     table = run.evaluation
     if table.empty:
@@ -49,6 +51,8 @@ def before_and_after(run: Run) -> Figure | None:
         if spans_decades:
             axes.set_yscale("log")
         axes.margins(y=0.12)
+        if name == "accuracy":
+            end_at_one(axes)
     axes = panels[0]
     several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"
     count = table["repeat"].nunique()
@@ -103,16 +107,16 @@ def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
         pairs = pairs.reindex(columns=["initial", "trained"])
         colour = COLOURS[i % len(COLOURS)]
         if len(pairs) > 1:
-            axes.plot([0, 1], pairs.to_numpy().T, color=colour, linewidth=0.8, alpha=0.35)
-            axes.plot([], [], color=colour, linewidth=0.8, alpha=0.5, label="a fold or repeat" if i == 0 else None)
+            x, label = np.tile([-_BESIDE, 1 - _BESIDE], (len(pairs), 1)), "a fold or repeat" if i == 0 else None
+            axes.plot(x.ravel(), pairs.to_numpy().ravel(), "o", color=colour, markersize=4, alpha=0.4, label=label)
         mean, spread = pairs.mean(), pairs.std().fillna(0.0)
         of = f"λ = {regularization:g}" if several else "mean"
         shown = of + (" ± sd" if len(pairs) > 1 else "") if several or len(pairs) > 1 else None
         axes.errorbar(
-            [0, 1], mean, yerr=spread, color=colour, marker="o", markersize=6, capsize=4, linewidth=2, label=shown
+            [0, 1], mean, yerr=spread, fmt="o", color=colour, markersize=7, capsize=4, linewidth=2, label=shown
         )
         for x, value in enumerate(mean):
             if not several and np.isfinite(value):
-                axes.annotate(number(value), (x, value), xytext=(8, 6), textcoords="offset points", fontsize=9)
+                axes.annotate(number(value), (x, value), xytext=(9, 0), textcoords="offset points", va="center")
     axes.set_xticks([0, 1], ["initial kernel", "trained kernel"])
     axes.set_xlim(-0.35, 1.45)

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
 from kfx.outcomes import KfxError
-from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, headline, set_title, title
+from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, count_along, figure, headline, set_title, title
 from kfx.record.reading import Run
 
 _IMAGES, _OF_A_CLASS = 12, 24
@@ -188,7 +188,7 @@ def errors(run: Run) -> Figure | None:
                 if len(curve):
                     panel.plot(curve.index, curve, **_look(i, len(curve)), label=label)
             panel.set(ylabel="mean squared distance" if what == "distances" else "ratio of mean squared distances")
-        panel.set(xlabel=counted)
+        count_along(panel, counted)
         panel.margins(y=0.08)
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
     set_title(axes[0], run)
@@ -196,13 +196,15 @@ def errors(run: Run) -> Figure | None:
 
 
 def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted: str) -> None:
-    """A curve for each number of interpolation points, the mean over subsets, and one for a network's own head;
-    logarithmic where they differ much."""
+    """A curve for each number of interpolation points, the mean over subsets and folds, and one for a network's own
+    head; logarithmic where they differ much."""
     several = rows["regularization"].nunique() > 1
-    groups: Any = rows.groupby(["n_interpolation", "regularization"])
-    for i, ((size, value), own) in enumerate(groups):
-        curve = own.groupby(counted)["value"].mean()
-        label = f"{int(size)} points" + (f", λ {value:g}" if several else "")
+    rows = rows.assign(size=rows.groupby("part")["n_interpolation"].rank("dense"))  # folds differ in a point or two
+    groups: Any = rows.groupby(["size", "regularization"])
+    for i, ((_, value), own) in enumerate(groups):
+        curve, sizes = own.groupby(counted)["value"].mean(), own["n_interpolation"].astype(int)
+        of = f"{sizes.min()} to {sizes.max()}" if sizes.nunique() > 1 else f"{sizes.min()}"
+        label = f"{of} points" + (f", λ {value:g}" if several else "")
         panel.plot(curve.index, curve, "-", **_look(i, len(curve)), label=label)
     if len(of_head):
         curve = of_head.groupby(counted)["value"].mean()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, FAINT, figure, legend, set_title, symbol
+from kfx.plots.style import COLOURS, FAINT, figure, legend, objective, set_title, symbol
 from kfx.record.reading import Run
 
 
@@ -20,7 +21,7 @@ def objective_over_parameter(run: Run) -> Figure | None:
     if name is None:
         return None
     column = name if name.startswith("parameter.") else f"parameter.{name}"
-    wanted = [("objective", run.config.objective.name.replace("_", " "))]
+    wanted = [("objective", objective(run))]
     if "diagnostic.gradient" in trace and trace["diagnostic.gradient"].notna().any():
         wanted.append(("diagnostic.gradient", "absolute derivative"))
     picture, axes = figure(rows=len(wanted), height=3.8 if len(wanted) == 1 else 3.0)
@@ -32,7 +33,7 @@ def objective_over_parameter(run: Run) -> Figure | None:
         if deviation.notna().any():
             low, high = (mean - deviation).to_numpy(), (mean + deviation).to_numpy()
             panel.fill_between(x, low, high, color=FAINT, alpha=0.5, linewidth=0, label="± 1 sd over batches")
-        panel.plot(x, mean, color=COLOURS[0], label=f"mean of {int(sweeps.size().max())} batches")
+        panel.plot(x, mean, color=COLOURS[0], label=_of_batches(sweeps.count()))
         if key == "objective" and mean.notna().any():
             least = x[int(np.nanargmin(mean.to_numpy()))]
             shown = symbol(column[len("parameter.") :], run)
@@ -49,3 +50,11 @@ def objective_over_parameter(run: Run) -> Figure | None:
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
+
+
+def _of_batches(counts: pd.Series) -> str:
+    """What a line shows whose points are means over so many batches."""
+    least, most = int(counts.min()), int(counts.max())
+    if most == 1:
+        return "one batch"
+    return f"mean of {most} batches" if least == most else f"mean of {least} to {most} batches"

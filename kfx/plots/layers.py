@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from kfx.evaluation.follower import OF_LAYERS, OF_OTHERS, columns
 from kfx.files import read_rows
-from kfx.plots.style import COLOURS, DATA, FAINT, figure, running, set_title
+from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, running, set_title
 from kfx.record.reading import Run
 
 _PENALTY, _EXPECTED, _EXPLAINED = "diagnostic.penalty.", "diagnostic.expected_log_likelihood", ".explained"
@@ -30,7 +30,7 @@ def layers(run: Run) -> Figure | None:
     if not followed.empty:
         _draw_rho(axes[2], followed)
     for panel in axes:
-        panel.set(xlabel="iteration")
+        count_along(panel, "iteration")
         panel.margins(y=0.08)
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, fontsize=8, frameon=False)
     set_title(axes[0], run)

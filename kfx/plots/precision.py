@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kfx.numerics.precision import VERDICTS
-from kfx.plots.style import COLOURS, MARKERS, figure, headline, legend
+from kfx.plots.style import COLOURS, MARKERS, end_at_one, figure, headline, legend
 
 
 def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
@@ -70,6 +70,7 @@ def product_check(table: pd.DataFrame) -> Figure:
     axes[0].set(xlabel=r"interpolation points $N_I$", ylabel="Frobenius distance from cpu float64")
     if has_accuracy:
         axes[1].set(xlabel=r"interpolation points $N_I$", ylabel="test accuracy")
+        end_at_one(axes[1])
     legend(picture, axes[0])
     headline(picture, "The regression product in each device and dtype")
     return picture

@@ -11,7 +11,19 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from kfx.outcomes import ConfigError
-from kfx.plots.style import COLOURS, FAINT, INITIAL, MARKERS, figure, headline, legend, running, symbol
+from kfx.plots.style import (
+    COLOURS,
+    FAINT,
+    INITIAL,
+    MARKERS,
+    count_along,
+    end_at_one,
+    figure,
+    headline,
+    legend,
+    running,
+    symbol,
+)
 from kfx.record.reading import Run
 
 Runs = Mapping[str, Run]
@@ -70,7 +82,8 @@ def over_iterations(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -
         if window > 1:
             axes.fill_between(rows["iteration"], low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(rows["iteration"], median, color=colour, linewidth=1.4, label=label)
-    axes.set(xlabel="iteration", ylabel=r"$\rho$" if x == "rho" else symbol(x, first))
+    count_along(axes, "iteration")
+    axes.set_ylabel(r"$\rho$" if x == "rho" else symbol(x, first))
     if x == "rho" and any(not run.trace["rho"].dropna().between(-1, 2).all() for run in runs.values()):
         axes.set_yscale("symlog", linthresh=1)  # what leaves [0, 1] may leave it far
     legend(picture, axes)
@@ -108,6 +121,8 @@ def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Fi
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set(xlabel="interpolation points $N_I$", ylabel=f"test {metric}")
+    if metric == "accuracy":
+        end_at_one(axes)
     legend(picture, axes, most=3)
     return picture
 

@@ -16,7 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection, QuadMesh
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from kfx.config import registry
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.outcomes import ConfigError
@@ -160,7 +162,10 @@ def set_title(axes: Axes, run: Run, *more: str) -> None:
 def headline(above: Axes | Figure, text: str) -> None:
     """A title over axes, or over a whole figure, where figures have titles."""
     if _look.get().has_titles:
-        (above.suptitle if isinstance(above, Figure) else above.set_title)(text, fontsize=9)
+        if isinstance(above, Figure):
+            above.suptitle(text, fontsize=9)
+        else:
+            above.set_title(text, fontsize=9, pad=10)
 
 
 def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
@@ -173,6 +178,30 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
         columns = max(min(len(handles), most, int(letters) // (max(map(len, labels)) + 8)), 1)
         size = _look.get().legend
         picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)
+
+
+def objective(run: Run) -> str:
+    """What the run minimised, as papers print it: its symbol, or else its name."""
+    registry.load()
+    name = run.config.objective.name
+    option = registry.OPTIONS["objective"].get(name)  # None for a plugin's that is not here
+    shown = str(option.symbol) if option is not None else ""
+    return shown.replace("ρ", r"$\rho$").replace("e₂", "$e_2$") or name.replace("_", " ")
+
+
+def count_along(axes: Axes, what: str) -> None:
+    """Name the x axis after what is counted there, iterations or layers, and have ticks at whole numbers alone."""
+    axes.set_xlabel(what)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def end_at_one(axes: Axes) -> None:
+    """Keep the y axis of an accuracy within [0, 1]; marks at its ends are drawn whole."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0.0), min(high, 1.0))
+    for line in axes.lines:
+        if line.get_marker() not in ("_", "None", "", None):
+            line.set_clip_on(False)
 
 
 def symbol(name: str, run: Run) -> str:

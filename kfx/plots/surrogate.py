@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
-from kfx.plots.style import COLOURS, DATA, FAINT, figure, legend, set_title, symbol
+from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, legend, objective, set_title, symbol
 from kfx.plots.trace import folds, within_fold
 from kfx.record.reading import Run
 
@@ -26,29 +26,34 @@ def convergence(run: Run) -> Figure | None:
         for i, (fold, rows) in enumerate(parts):
             x, best = within_fold(run, rows), rows["diagnostic.incumbent"]
             axes.plot(x, rows["told"], ".", color=COLOURS[i % len(COLOURS)], alpha=0.35)
-            axes.step(x, best, where="post", color=COLOURS[i % len(COLOURS)], label=f"best so far, fold {fold}")
-        axes.set(xlabel="iteration of the fold", ylabel=_objective(run))
+            axes.step(x, best, where="post", color=COLOURS[i % len(COLOURS)], label=f"lowest so far, fold {fold}")
+        count_along(axes, "iteration of the fold")
+        axes.set_ylabel(objective(run))
         set_title(axes, run)
         legend(picture, axes)
         return picture
-    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="told")
+    axes.plot(
+        trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="what the surrogate is fitted to"
+    )
     differs = trace["told"] != trace["objective"]
     if differs.any():
         rows = trace[differs & trace["objective"].notna()]
-        axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label="measured, told as bad")
-    axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="best so far")
+        axes.plot(
+            rows["iteration"],
+            rows["objective"],
+            "x",
+            color=COLOURS[1],
+            label="what was measured, where that is not believed",
+        )
+    axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="lowest so far")
     initial = run.config.optimizer.initial_points
     if initial < len(trace):
-        axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="end of random points")
-    axes.set(xlabel="iteration", ylabel=_objective(run))
+        axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="up to here points are random")
+    count_along(axes, "iteration")
+    axes.set_ylabel(objective(run))
     set_title(axes, run)
     legend(picture, axes)
     return picture
-
-
-def _objective(run: Run) -> str:
-    name = run.config.objective.name
-    return r"$\rho$" if name == "rho" else name.replace("_", " ")
 
 
 def surface(run: Run) -> Figure | None:
@@ -92,6 +97,6 @@ def surface(run: Run) -> Figure | None:
     axes.set(xlabel=names[0], ylabel=names[1])
     set_title(axes, run)
     axes.grid(visible=False)
-    picture.colorbar(shown, ax=axes, label=f"surrogate's mean of {_objective(run)}")
+    picture.colorbar(shown, ax=axes, label=f"surrogate's mean of {objective(run)}")
     legend(picture, axes)
     return picture

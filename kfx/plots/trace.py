@@ -9,7 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, figure, legend, running, set_title, symbol
+from kfx.plots.style import (
+    COLOURS,
+    DATA,
+    FAINT,
+    MARKERS,
+    count_along,
+    figure,
+    legend,
+    objective,
+    running,
+    set_title,
+    symbol,
+)
 from kfx.record.reading import Run
 
 _MOST_CURVES = 8
@@ -23,8 +35,9 @@ def objective_over_iterations(run: Run) -> Figure | None:
     trace = run.trace
     if trace.empty or run.config.optimizer.name == "grid":  # its rows go to and fro; see its landscape
         return None
-    name = run.config.objective.name
-    wanted = [("rho", r"$\rho$")] if name == "rho" else [("objective", name.replace("_", " ")), ("rho", r"$\rho$")]
+    wanted = [("rho", r"$\rho$")]
+    if run.config.objective.name != "rho":
+        wanted.insert(0, ("objective", objective(run)))
     if trace["rho"].isna().all() and trace["objective"].notna().any():  # an objective without a Gram matrix
         wanted = wanted[:1]
     picture, axes = figure(rows=len(wanted), height=4.0 if len(wanted) == 1 else 2.9)
@@ -36,10 +49,14 @@ def objective_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run, len(parts) > 1)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else "iteration of the fold")
+    _count_iterations(axes[-1], trace)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
+
+
+def _count_iterations(panel: Axes, trace: pd.DataFrame) -> None:
+    count_along(panel, "iteration" if len(folds(trace)) == 1 else "iteration of the fold")
 
 
 def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
@@ -111,7 +128,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run, len(parts) > 1)
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
-    axes[-1].set_xlabel("iteration" if len(parts) == 1 else "iteration of the fold")
+    _count_iterations(axes[-1], trace)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
@@ -139,7 +156,7 @@ def displacement_over_layers(run: Run) -> Figure | None:
         if every.min() > 0 and every.max() > 30 * every.min():
             panel.set_yscale("log")
         panel.set(ylabel=label)
-    axes[-1].set_xlabel("layer")
+    count_along(axes[-1], "layer")
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
@@ -156,7 +173,8 @@ def sample_size_over_iterations(run: Run) -> Figure | None:
             values = rows[column].to_numpy(dtype=float)
             name = None if fold is None else f"fold {fold}"
             _draw_noisy(panel, within_fold(run, rows), values, label if i == 0 else "value", name, i)
-        panel.set(xlabel="iteration" if len(folds(trace)) == 1 else "iteration of the fold", ylabel=label)
+        _count_iterations(panel, trace)
+        panel.set_ylabel(label)
         panel.margins(y=0.08)
     set_title(axes[0], run)
     legend(picture, axes[-1])

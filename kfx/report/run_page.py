@@ -47,9 +47,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """svg: the drawing itself."""
+    """svg: the drawing itself. says: what one sees."""
 
     name: str
+    says: str
     svg: str
 
 
@@ -212,7 +213,8 @@ def _machine(here: Mapping[str, Any]) -> Table:
 
 
 def _pictures(directory: Path) -> list[Picture]:
-    return [Picture(name, svg(figure, name)) for name, figure in plots.figures(directory).items()]
+    found = plots.figures(directory)
+    return [Picture(name, plots.FIGURES[name].says, svg(figure, name)) for name, figure in found.items()]
 
 
 def svg(figure: Figure, name: str) -> str:
