@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kfx import load_run
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\{[\w-]+\}|\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -49,6 +51,22 @@ def test_commands_do_what_they_say(kfx, in_folder, page):
         else:
             code, _, err = kfx(*quick(words[1:]))
             assert code == 0, f"{line}\n{err}"
+
+
+def test_readme_prints_what_its_commands_measure(kfx, in_folder):
+    """Each `metric before → after` of a comment, by its command in full; after `by N of them`, at that many points."""
+    claimed = re.compile(r"^kfx (run .*?)   +# (.*?)(mse|accuracy) ([\d.]+) → ([\d.]+)", re.MULTILINE)
+    found = [claim for body in blocks("README.md", "sh") for claim in claimed.findall(body)]
+    assert len(found) == 2
+    for i, (command, said, metric, before, after) in enumerate(found):
+        words = ["figures=false", "device.precision_check=off", f"hydra.run.dir=r{i}"]
+        assert kfx(*command.split(), *words)[0] == 0, command
+        table = load_run(f"r{i}").evaluation.query(f"metric == '{metric}'")
+        size = re.search(r"by (\d+) of them", said)
+        of_size = table[table["n_interpolation"] == (int(size[1]) if size else table["n_interpolation"].max())]
+        means = of_size.groupby("kernel")["value"].mean()
+        assert [means["initial"], means["trained"]] == pytest.approx([float(before), float(after)], rel=0.01)
+        assert abs(means["trained"] - means["initial"]) > 0.2 * means["initial"], "an example shows its point"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CONTRIBUTING.md" and blocks(page, "python")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from kfx import load_run
 from kfx.config import registry
 from kfx.kernels import RBF, Formula
-from tests.plugins import BLOCKS, write_plugins
+from tests.plugins import BLOCKS, TEXT, write_plugins
 
 SMALL = ["sampler.batch_size=30", "optimizer.iterations=6", "figures=false", "device.precision_check=off"]
 
@@ -48,6 +49,21 @@ def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
     assert "in units of the sine" in kfx("list", "kernel", "periodic", *plugins)[1]
     code, out, _ = kfx("rerun", "r", "--output", "again", *plugins)
     assert (code, "bit for bit" in out) == (0, True)
+
+
+def test_the_kernel_of_contributing_finds_the_period(kfx, in_folder):
+    """Its command, run in full, against the numbers that stand below it."""
+    (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
+    command = re.search(r"^kfx (run --plugin periodic.py .*?)   #", TEXT.replace("\\\n", ""), re.MULTILINE)
+    code, out, err = kfx(*command[1].split(), "figures=false", "device.precision_check=off", "hydra.run.dir=r")
+    assert (code, "is no better" in out) == (0, False), err
+    period, error = map(float, re.findall(r"^(?:kernel|N_I 20) .* → ([\d.e-]+)$", TEXT, re.MULTILINE))
+    assert period == pytest.approx(2 * np.pi, rel=1e-3)
+    run = load_run("r")
+    assert run.metrics["parameters"]["final"]["period"] == pytest.approx(period, rel=1e-3)
+    table = run.evaluation.query("metric == 'mse'").set_index("kernel")["value"]
+    assert table["trained"] == pytest.approx(error, rel=0.05)
+    assert table["initial"] > 90 * table["trained"]
 
 
 @pytest.mark.parametrize("launcher", ["basic", "cores", "joblib"])
