@@ -145,8 +145,20 @@ def flows(arguments: argparse.Namespace) -> Iterator[Row]:
         yield Row("MNIST, a layer of 60 000 images", 1e3 * layer, "its two products", 1e3 * least, least / layer)
 
 
+def python(arguments: argparse.Namespace) -> Iterator[Row]:
+    import bench_python as bench
+
+    for name, times in bench.measured([*bench.kernels(), *bench.fits()], 9):
+        beside = max(times.busy, times.niced)
+        yield Row(f"plain Python beside a busy core, N = 600: {name}", beside, "alone", min(times.one, times.two))
+    ridge, *rest = bench.predictions().items()
+    for name, milliseconds in rest:
+        yield Row(f"one row, N = 940: {name}", milliseconds, ridge[0], ridge[1])
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "nngp": nngp, "cnngp": cnngp, "rho": rho, "iterations": iterations, "flows": flows,
+    "python": python,
 }  # fmt: skip
 ONE_THREAD = ("rho", "iterations", "flows")
 
@@ -159,9 +171,10 @@ def measure(part: str, arguments: argparse.Namespace) -> None:
     from kfx.numerics import process, threads
     from kfx.running.stages import keep_freed_memory
 
-    keep_freed_memory()
-    process.keep()
-    threads.use(1 if part in ONE_THREAD else arguments.threads)
+    if part != "python":  # which is to choose for itself
+        keep_freed_memory()
+        process.keep()
+        threads.use(1 if part in ONE_THREAD else arguments.threads)
     for row in PARTS[part](arguments):
         print(json.dumps(asdict(row)), flush=True)
 

@@ -1,6 +1,6 @@
 """What plain Python takes: kernels, a fit of each estimator and predictions, alone and beside a busy core.
 
-    python scripts/bench_python.py [--repeats 15] [--only kernels,fits,predictions]
+    python scripts/bench_python.py [--repeats 15]
 
 Times are medians in milliseconds, with kfx's own choice of threads: nobody sets anything. `one` and `two` are the same
 work with so many threads, alone; `busy` is beside a process that computes all the time, `niced` beside one of the
@@ -16,7 +16,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -81,8 +82,8 @@ def fits() -> Iterator[tuple[str, Work]]:
         yield f"{estimator.__name__}: fit", work
 
 
-def predictions() -> None:
-    """One row's prediction by kfx and by scikit-learn's KernelRidge, N = 940."""
+def predictions(rounds: int = 400) -> dict[str, float]:
+    """Milliseconds of one row's prediction by scikit-learn's KernelRidge and by kfx, N = 940, in turns."""
     from sklearn.kernel_ridge import KernelRidge
 
     from kfx import KernelFlowRegressor
@@ -95,17 +96,14 @@ def predictions() -> None:
     row = x[:1]
     ways: dict[str, Callable[[], object]] = {
         "KernelRidge": lambda: ridge.predict(row),
-        "KernelFlowRegressor": lambda: flow.predict(row),
-        "KernelFlowRegressor, return_std": lambda: flow.predict(row, return_std=True),
+        "prediction": lambda: flow.predict(row),
+        "prediction with its deviation": lambda: flow.predict(row, return_std=True),
     }
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(400):
+    for _ in range(rounds):
         for name, way in ways.items():
             found[name].append(seconds(way))
-    least = statistics.median(found["KernelRidge"])
-    print(f"\n{'one row, N = 940':<34}{'ms':>8}{'ratio':>8}")
-    for name, each in found.items():
-        print(f"{name:<34}{1e3 * statistics.median(each):>8.3f}{statistics.median(each) / least:>8.2f}")
+    return {name: 1e3 * statistics.median(each) for name, each in found.items()}
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -131,28 +129,44 @@ def neighbour(niceness: int) -> Iterator[None]:
             other.kill()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--only", default="kernels,fits,predictions")
-    arguments = parser.parse_args()
-    wanted = arguments.only.split(",")
-    works = [work for name, part in (("kernels", kernels), ("fits", fits)) if name in wanted for work in part()]
-    if works:
-        print(f"{len(os.sched_getaffinity(0))} cores, N = {N}, {FEATURES} features; CNNGP: 200 images of 28 x 28")
-        print(f"{'work':<34}{'one':>8}{'two':>8}{'quiet':>8}{'busy':>8}{'niced':>8}{'ratio':>8}")
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of a work: with one thread and with two, alone; and as kfx chooses, alone, beside a busy process of
+    the same priority and beside one of the lowest."""
+
+    one: float
+    two: float
+    quiet: float
+    busy: float
+    niced: float
+
+    @property
+    def ratio(self) -> float:
+        return max(self.busy, self.niced) / min(self.one, self.two)
+
+
+def measured(works: Iterable[tuple[str, Work]], repeats: int) -> Iterator[tuple[str, Times]]:
     for name, work in works:
-        call = partial(work, None)
-        one, two = (median(partial(work, count), arguments.repeats) for count in (1, 2))
-        quiet = median(call, arguments.repeats)
+        alone = [median(partial(work, count), repeats) for count in (1, 2, None)]
         beside = []
         for niceness in (0, 19):
             with neighbour(niceness):
-                beside.append(median(call, arguments.repeats))
-        times = "".join(f"{each:>8.2f}" for each in (one, two, quiet, *beside))
-        print(f"{name:<34}{times}{max(beside) / min(one, two):>8.2f}", flush=True)
-    if "predictions" in wanted:
-        predictions()
+                beside.append(median(partial(work, None), repeats))
+        yield name, Times(*alone, *beside)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    print(f"{len(os.sched_getaffinity(0))} cores, N = {N}, {FEATURES} features; CNNGP: 200 images of 28 x 28")
+    print(f"{'work':<34}" + "".join(f"{field.name:>8}" for field in fields(Times)) + f"{'ratio':>8}")
+    for name, times in measured([*kernels(), *fits()], arguments.repeats):
+        print(f"{name:<34}" + "".join(f"{each:>8.2f}" for each in astuple(times)) + f"{times.ratio:>8.2f}", flush=True)
+    found = predictions()
+    print(f"\n{'one row, N = 940':<34}{'ms':>8}{'ratio':>8}")
+    for name, each in found.items():
+        print(f"{name:<34}{each:>8.3f}{each / found['KernelRidge']:>8.2f}")
 
 
 if __name__ == "__main__":
