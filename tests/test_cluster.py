@@ -96,6 +96,35 @@ def test_two_workers_one_of_which_is_killed(tmp_path, expected):
     assert len({line.split()[0] for line in calls(tmp_path)}) in (2, 3)
 
 
+HOLDER = """
+import sys
+from kfx.store.cluster import scratch_folder
+with scratch_folder() as folder:
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_folders_of_workers_go_when_their_command_is_gone(tmp_path, monkeypatch):
+    from kfx.store.cluster import scratch_folder
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "kfx-workers-of-somebody").mkdir()
+    (tmp_path / "kfx-workers-link").symlink_to(tmp_path / "kfx-workers-of-somebody")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    holders = [subprocess.Popen([sys.executable, "-c", HOLDER], env=environment, **pipes) for _ in range(2)]
+    killed, alive = (holder.stdout.readline().strip() for holder in holders)
+    holders[0].kill()
+    holders[0].communicate()
+    with scratch_folder() as folder:
+        assert not os.path.exists(killed)
+        assert os.path.exists(alive)
+        assert os.path.exists(folder)
+    holders[1].communicate()  # ends by itself
+    assert {path.name for path in tmp_path.iterdir()} == {"kfx-workers-of-somebody", "kfx-workers-link"}
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -49,7 +49,7 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
     from distributed import Client, LocalCluster
 
     settings = {"distributed.scheduler.allowed-failures": _MOST_DEATHS, "distributed.admin.tick.limit": "30s"}
-    with _scratch_folder() as scratch, dask.config.set(settings):
+    with scratch_folder() as scratch, dask.config.set(settings):
         try:
             cluster = LocalCluster(
                 n_workers=workers,
@@ -68,7 +68,7 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[str]:
+def scratch_folder() -> Iterator[str]:
     """A folder for the files of workers, held by this process; those that killed commands left behind are removed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
