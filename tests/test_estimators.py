@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kfx import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer, load_run
+from kfx.config import registry
 from kfx.config.compose import load
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.numerics.regularization import Regularization
@@ -283,6 +286,62 @@ def test_a_plugins_kernel_is_a_name_like_any_other(in_folder, own_registry):
     assert found.best_params_ == {"kernel__period": 1.0}
     run = kfx.run(["kernel=periodic", "dataset=noisy_sine", "optimizer.iterations=2", "figures=false"], progress=False)
     assert run.plugins[0]["path"].endswith("periodic.py")
+
+
+LOADS = """
+import pickle, sys
+from kfx.outcomes import ConfigError
+for name in sys.argv[1:]:
+    try:
+        with open(name, "rb") as stream:
+            found = pickle.load(stream)
+        print(found.predict([[0.5], [1.5]]).tolist() if hasattr(found, "kernel_") else type(found).__name__)
+    except ConfigError as error:
+        print(f"ConfigError: {error}")
+"""
+
+
+def loaded_elsewhere(*names):
+    """What a new process says of pickles, a line each."""
+    command = [sys.executable, "-W", "ignore", "-c", LOADS, *names]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
+
+
+def test_a_search_in_processes_knows_plugins(in_folder, own_registry):
+    """By the name that the estimator has, and by one that is in the grid alone."""
+    import kfx
+
+    (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
+    kfx.plug_in("periodic.py")
+    x = np.linspace(0, 4, 60)[:, None]
+    y = np.sin(2 * np.pi * x[:, 0])
+    grid = {"kernel": ["periodic", {"name": "periodic", "period": 0.3}, "rbf"]}
+    for kernel in ("rbf", "periodic"):
+        search = GridSearchCV(KernelFlowRegressor(kernel, optimizer=FEW), grid, cv=2, n_jobs=2, error_score="raise")
+        assert np.isfinite(search.fit(x, y).cv_results_["mean_test_score"]).all()
+
+
+def test_a_pickle_carries_its_plugin_and_no_other_will_do(in_folder, own_registry):
+    import kfx
+
+    (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
+    kfx.plug_in("periodic.py")
+    x = np.linspace(0, 4, 60)[:, None]
+    fitted = {kernel: KernelFlowRegressor(kernel, optimizer=FEW).fit(x, x[:, 0]) for kernel in ("periodic", "rbf")}
+    kinds = {**fitted, "kernel": fitted["periodic"].kernel_, "named": clone(fitted["periodic"])}
+    kinds["option"] = registry.OPTIONS["kernel"]["periodic"](period=2.0)
+    for name, each in kinds.items():
+        (in_folder / name).write_bytes(pickle.dumps(each))
+    predicted = {name: str(each.predict([[0.5], [1.5]]).tolist()) for name, each in fitted.items()}
+    assert loaded_elsewhere(*kinds) == [*predicted.values(), "Formula", "KernelFlowRegressor", "Periodic"]
+    path = in_folder / "periodic.py"
+    path.write_text(path.read_text() + "# changed\n")
+    of_rbf, *others = loaded_elsewhere("rbf", "periodic", "kernel", "named", "option")
+    assert of_rbf == predicted["rbf"], "it needs no plugin"
+    for said in others:
+        assert said.startswith(f"ConfigError: what is loaded needs a plugin: --plugin {path}: has changed (SHA-256 ")
+    path.unlink()
+    assert "expected a Python file (No such file or directory)" in loaded_elsewhere("named")[0]
 
 
 def test_grids_of_numpys_numbers_and_all_settings_written_back(in_folder):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar, dataclass_transform
 
 from kfx.outcomes import ConfigError
 
@@ -149,6 +149,53 @@ def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning
     return ranged(default, takes, lambda v: True, meaning, convert=convert)
 
 
+class Portable:
+    """What may name, or be made by, a plugin: its pickle carries the plugins in use, by path and SHA-256, and they are
+    plugged in where it is loaded, before anything else of it.
+
+    ConfigError there for a plugin that it needs and that is gone or has changed; the others may have.
+    """
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        made: Any = super().__reduce_ex__(protocol)
+        if not _plugins:
+            return made
+        make, arguments, *state = made
+        modules = self._modules()
+        needed = tuple(each for each in plugins() if each.module in modules)
+        return _made, (_Carried(needed, tuple(plugins())), make, arguments), *state
+
+    def _modules(self) -> set[Any]:
+        """The modules that it cannot be without."""
+        return {getattr(value, "__module__", None) for value in (self, *vars(self).values())}
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """Plugins in a pickle, the first thing in it."""
+
+    needed: tuple[Plugin, ...]
+    every: tuple[Plugin, ...]
+
+    def __reduce__(self) -> Any:
+        return _plugged_in, (self.needed, self.every)
+
+
+def _plugged_in(needed: tuple[Plugin, ...], every: tuple[Plugin, ...]) -> _Carried:
+    load()
+    for plugin in every:
+        try:
+            _plug_in(Path(plugin.path), plugin.sha256)
+        except ConfigError as error:
+            if plugin in needed:
+                raise ConfigError(f"what is loaded needs a plugin: {error}") from error
+    return _Carried(needed, every)
+
+
+def _made(carried: _Carried, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return make(*arguments)
+
+
 # ---- options
 
 
@@ -178,7 +225,7 @@ T = TypeVar("T", bound="Option")
 
 
 @dataclass
-class Option:
+class Option(Portable):
     """A choice of a group, or a section of the config of its own. Making one checks each field against its range."""
 
     group: ClassVar[str] = ""
@@ -323,6 +370,11 @@ class Plugin:
     path: str
     sha256: str
 
+    @property
+    def module(self) -> str:
+        """The name of the module that it is loaded as."""
+        return f"kfx_plugin_{Path(self.path).stem}_{self.sha256[:8]}"
+
 
 _plugins: dict[str, Plugin] = {}
 
@@ -336,34 +388,46 @@ def plug_in(paths: Sequence[str | Path]) -> None:
     """Register the options in these files; ConfigError with one line for a file that is missing or fails."""
     load()
     for path in map(Path, paths):
-        try:
-            source = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"--plugin {path}: expected a Python file ({error.strerror})") from error
-        sha256 = hashlib.sha256(source).hexdigest()
-        if sha256 in _plugins:
-            continue
-        if any(plugin.path == str(path.resolve()) for plugin in plugins()):
-            raise ConfigError(f"--plugin {path}: has changed since it was loaded; start a new process")
-        module = ModuleType(f"kfx_plugin_{path.stem}_{sha256[:8]}")
-        module.__file__ = str(path.resolve())
-        before = {group: dict(options) for group, options in OPTIONS.items()}
-        _sources.add(str(path))
-        sys.modules[module.__name__] = module  # where its dataclasses look their annotations up
-        try:
-            with _from(path.name):
-                exec(compile(source, str(path), "exec"), module.__dict__)  # what was hashed, and no cached bytecode
-            for group, options in OPTIONS.items():
-                for name in set(options) - set(before[group]):
-                    _check_types(options[name])
-        except (Exception, SystemExit) as error:  # of a stranger's code anything may come
-            for group, options in before.items():
-                OPTIONS[group].clear()
-                OPTIONS[group].update(options)
-            del sys.modules[module.__name__]
-            why = str(error) if isinstance(error, ConfigError) else _where(error)
-            raise ConfigError(f"--plugin {path}: {why}") from error
-        _plugins[sha256] = Plugin(str(path.resolve()), sha256)
+        _plug_in(path)
+
+
+def _plug_in(path: Path, expected: str | None = None) -> None:
+    """Register the options in a file, unless that is done. expected: its SHA-256, where only that one will do."""
+    if expected in _plugins:
+        return
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--plugin {path}: expected a Python file ({error.strerror})") from error
+    sha256 = hashlib.sha256(source).hexdigest()
+    if sha256 in _plugins:
+        return
+    if expected not in (None, sha256):
+        raise ConfigError(
+            f"--plugin {path}: has changed (SHA-256 {sha256[:12]}…, not {expected[:12]}…); give that file"
+        )
+    if any(plugin.path == str(path.resolve()) for plugin in plugins()):
+        raise ConfigError(f"--plugin {path}: has changed since it was loaded; start a new process")
+    plugin = Plugin(str(path.resolve()), sha256)
+    module = ModuleType(plugin.module)
+    module.__file__ = plugin.path
+    before = {group: dict(options) for group, options in OPTIONS.items()}
+    _sources.add(str(path))
+    sys.modules[module.__name__] = module  # where its dataclasses look their annotations up
+    try:
+        with _from(path.name):
+            exec(compile(source, str(path), "exec"), module.__dict__)  # what was hashed, and no cached bytecode
+        for group, options in OPTIONS.items():
+            for name in set(options) - set(before[group]):
+                _check_types(options[name])
+    except (Exception, SystemExit) as error:  # of a stranger's code anything may come
+        for group, options in before.items():
+            OPTIONS[group].clear()
+            OPTIONS[group].update(options)
+        del sys.modules[module.__name__]
+        why = str(error) if isinstance(error, ConfigError) else _where(error)
+        raise ConfigError(f"--plugin {path}: {why}") from error
+    _plugins[sha256] = plugin
 
 
 def _check_types(made: type[Option]) -> None:

@@ -18,9 +18,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from kfx.config.registry import Portable
 from kfx.data.dataset import Dataset
 from kfx.estimators.fit import fit
-from kfx.estimators.settings import GROUPS, NESTED, as_config, settings_of, with_settings
+from kfx.estimators.settings import GROUPS, NESTED, as_config, modules_of, settings_of, with_settings
 from kfx.evaluation.scoring import interpolation_order
 from kfx.evaluation.systems import products
 from kfx.numerics import threads
@@ -34,7 +35,7 @@ _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 _BLOCK = 2000
 
 
-class KernelFlow(BaseEstimator, abc.ABC):
+class KernelFlow(Portable, BaseEstimator, abc.ABC):
     """A kernel, fitted as `kfx run` fits it with the same settings and the same training points: to the same bits.
 
     Parameters
@@ -144,6 +145,9 @@ class KernelFlow(BaseEstimator, abc.ABC):
         tags.target_tags.required = True
         tags.input_tags.three_d_array = False
         return tags
+
+    def _modules(self) -> set[Any]:
+        return super()._modules() | {module for name in GROUPS for module in modules_of(name, getattr(self, name))}
 
     # ---- the fit
 

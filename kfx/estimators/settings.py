@@ -85,6 +85,14 @@ def settings_of(name: str, value: Any) -> dict[str, Any]:
     return {key: setting for key, setting in node.items() if key != "name"}
 
 
+def modules_of(group: str, value: Any) -> set[str]:
+    """The modules of the options that a parameter names, within others too."""
+    if isinstance(value, str):
+        return {OPTIONS[group][value].__module__} if value in OPTIONS[group] else set()
+    within = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return {module for each in within for module in modules_of(group, each)}
+
+
 def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """The same parameter with other settings; ValueError names what it takes."""
     known = settings_of(name, value)

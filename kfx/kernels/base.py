@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from kfx.config.registry import Portable
 from kfx.kernels.parameters import Bounds, Parameters
 from kfx.kernels.prediction import Prediction
 from kfx.numerics.arrays import Array, Vector, are_finite, as_kind, as_tensor, in_kind
@@ -27,7 +28,7 @@ shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, coun
 is a tensor, or `OuterProducts` where the kernel `takes_outer_products`."""
 
 
-class Kernel(Parameters, abc.ABC):
+class Kernel(Portable, Parameters, abc.ABC):
     """A positive semidefinite function of two points, with named parameters.
 
     A kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
