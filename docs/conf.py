@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import kfx
@@ -21,6 +22,7 @@ extensions = [
 ]
 html_theme, html_title = "furo", f"kfx {release}"
 html_extra_path = ["reproduction.html"]
+html_static_path, html_css_files = ["_static"], ["narrow.css"]
 exclude_patterns = ["_build", "examples/*"]
 myst_heading_anchors = 3
 nitpicky = False
@@ -54,6 +56,13 @@ def _mend_links(app: Any, name: str, source: list[str]) -> None:
     """Links between files of the repository as links between pages."""
     for link, page in _LINKS.items():
         source[0] = source[0].replace(link, page)
+
+
+def _mend_way_back(app: Any, error: Exception | None) -> None:
+    """From the page of published numbers back to the site, not to the file beside it in the repository."""
+    page = Path(app.outdir) / "reproduction.html"
+    if page.is_file():
+        page.write_text(page.read_text().replace('href="../README.md"', 'href="index.html"'))
 
 
 _ENTRY = re.compile(r"^([\w*, ]+): ")
@@ -90,4 +99,5 @@ def _inline(text: str) -> str:
 
 def setup(app: Any) -> None:
     app.connect("source-read", _mend_links)
+    app.connect("build-finished", _mend_way_back)
     app.connect("autodoc-process-docstring", _as_restructured)

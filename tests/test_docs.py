@@ -84,6 +84,22 @@ def test_links_between_files_lead_somewhere(page):
         assert generated or path.exists() or path.with_suffix(".md").exists(), target
 
 
+def test_findings_of_the_front_page_stand_on_the_pages_that_they_name():
+    findings = re.findall(r"^- \*\*.*?(?=^- |\n\n)", (ROOT / "docs/index.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(findings) == 3
+    for finding in findings:
+        (page,) = re.findall(r"\]\((\w+\.md)\)", finding)
+        numbers = re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", finding)
+        assert numbers
+        assert all(number in (ROOT / "docs" / page).read_text() for number in numbers), finding
+
+
+def test_the_page_of_published_numbers_has_a_way_back():
+    page = ROOT / "docs/reproduction.html"
+    (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', page.read_text())
+    assert (page.parent / back).resolve() == ROOT / "README.md"
+
+
 def test_every_block_says_what_it_is():
     for page in PAGES:
         for kind, body in BLOCK.findall((ROOT / page).read_text()):

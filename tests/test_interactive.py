@@ -233,6 +233,7 @@ CELLS = (
     "run.plot('rho')",
     f"sweep = kfx.sweep(['optimizer=none,adam', *{FEW!r}])\nsweep",
     "kfx.compare(sweep, by='optimizer', metric='mse')",
+    f"kfx.sweep(['optimizer=none,adam', *{FEW!r}], jobs=2)",
 )
 
 
@@ -246,4 +247,7 @@ def test_a_notebook_shows_bars_tables_and_pictures(in_folder):
     assert any("4 of 4" in bar["data"]["text/html"] for bar in bars)
     assert "image/png" in shown[2]
     assert "<table" in str(cells[3].outputs)
+    (bar,) = [output for output in cells[5].outputs if "<progress" in str(output.get("data", {}).get("text/html"))]
+    assert "jobs" in bar["data"]["text/html"]
+    assert "2 of 2" in bar["data"]["text/html"]
     assert not [output for cell in cells for output in cell.outputs if output.get("name") == "stderr"]

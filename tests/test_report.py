@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -13,6 +15,7 @@ import pytest
 
 import kfx as package
 from kfx import plots
+from kfx.report.run_page import as_typed
 
 RUN = ("dataset.n_train=40", "dataset.n_test=20", "sampler.batch_size=20", "optimizer.iterations=4", "figures=false")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -168,6 +171,38 @@ def test_bad_words_are_one_line(kfx, in_folder, words, said):
     code, _, err = kfx("report", *words)
     assert code == 2
     assert err.strip() == f"kfx: {said}"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["kfx", "run", "seed=1"], "kfx run seed=1"),
+        (["sampler.sizes=[10,20]"], "'sampler.sizes=[10,20]'"),
+        (["dataset.path='my file.csv'"], "\"dataset.path='my file.csv'\""),
+        (["a='$HOME'"], None),
+    ],
+)
+def test_a_command_is_shown_as_a_person_would_type_it(words, shown):
+    line = as_typed(words)
+    assert shlex.split(line) == words
+    assert shown in (line, None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_nothing_is_cut_off_on_a_telephone(ran, tmp_path):
+    """The widest thing on the page is no wider than the window, and no table has more to the right."""
+    probe = (
+        "<script>addEventListener('load', () => { document.title = [...document.querySelectorAll('html, .wide, pre')]"
+    )
+    probe += ".map(e => e.scrollWidth - e.clientWidth).join(' '); })</script></body>"
+    page = tmp_path / "page.html"
+    page.write_text((ran / "report.html").read_text().replace("</body>", probe))
+    quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+    words = [*quiet, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=400,2000", "--dump-dom", page.as_uri()]
+    done = subprocess.run([str(BROWSER), *words], capture_output=True, text=True, timeout=60, check=True)
+    beyond = re.search(r"<title>([^<]*)</title>", done.stdout)[1].split()
+    assert len(beyond) > 3
+    assert max(map(int, beyond)) <= 0
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")

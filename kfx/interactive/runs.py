@@ -16,11 +16,12 @@ from kfx.interactive.shown import Run, load_run
 from kfx.numerics import process, threads
 from kfx.outcomes import ConfigError, KfxError, RunError, Status
 from kfx.record.reading import read_metrics
+from kfx.running import notebook
 from kfx.running import sweep as table_of_sweep
 from kfx.running.job import attempted
 from kfx.running.launcher import Pool
 from kfx.running.prepared import Prepared, prepare
-from kfx.running.progress import Audience, numbered, told_to
+from kfx.running.progress import Audience, Steps, numbered, told_to
 from kfx.running.signals import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def _run_all(prepared: Prepared, folder: Path, at_once: int, audience: Audience)
     count = len(places)
     if at_once > 1:
         share = max(threads.available() // at_once, 1)
+        shows_bar = audience == Audience.PYTHON and notebook.is_here()  # one for all jobs, which then say nothing
+        told = Audience.NOBODY if shows_bar else audience
         plugins = [asdict(plugin) for plugin in registry.plugins()]
         jobs: list[dict[str, Any]] = []
         for number, (raw, place, own) in enumerate(zip(configs, places, prepared.words, strict=True), start=1):
@@ -126,8 +129,12 @@ def _run_all(prepared: Prepared, folder: Path, at_once: int, audience: Audience)
                     raw.device.threads = share
             where = {"directory": str(place), "roots": list(map(str, roots)), "number": number, "of": count}
             config = OmegaConf.to_container(raw, resolve=False)
-            jobs.append({"config": config, "overrides": own, "plugins": plugins, "audience": audience, **where})
-        Pool(at_once, jobs).run()
+            jobs.append({"config": config, "overrides": own, "plugins": plugins, "audience": told, **where})
+        if shows_bar:
+            with Steps("jobs", count) as steps:
+                Pool(at_once, jobs, steps.advance).run()
+        else:
+            Pool(at_once, jobs).run()
         return
     for number, (raw, place, own) in enumerate(zip(configs, places, prepared.words, strict=True), start=1):
         with numbered(number, count):

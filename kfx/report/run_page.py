@@ -74,6 +74,7 @@ class View:
     reason: str
     summary: str
     command: str
+    again: str
     published: Table | None
     parameters: Table | None
     evaluation: Table | None
@@ -109,7 +110,8 @@ def view(directory: Path) -> View:
         status=str(metrics["status"]),
         reason=str(metrics.get("reason", "")),
         summary=_summary(run, here),
-        command=shlex.join(["kfx", "run", *(word for word in typed if not word.startswith("hydra."))]),
+        command=as_typed(["kfx", "run", *(word for word in typed if not word.startswith("hydra."))]),
+        again=as_typed(["kfx", "rerun", str(directory)]),
         published=_published(run, typed),
         parameters=_parameters(metrics.get("parameters", {})),
         evaluation=_evaluation(metrics),
@@ -118,6 +120,13 @@ def view(directory: Path) -> View:
         pictures=_pictures(directory),
         downloads=_downloads([directory / name for name in _TABLES if (directory / name).is_file()]),
         config=OmegaConf.to_yaml(run.config),
+    )
+
+
+def as_typed(words: Sequence[str]) -> str:
+    """A command line that a shell reads as these words, with quotes where it needs them: '…', and "…" around '."""
+    return " ".join(
+        f'"{word}"' if "'" in word and not set(word) & set('"$`!\\\n') else shlex.quote(word) for word in words
     )
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -100,10 +100,10 @@ class CoresLauncher(Launcher):
 
 
 class Pool:
-    """Worker processes and the jobs that wait for them."""
+    """Worker processes and the jobs that wait for them. done: called after each job."""
 
-    def __init__(self, size: int, jobs: Sequence[dict[str, Any]]) -> None:
-        self.size, self.waiting = size, deque(jobs)
+    def __init__(self, size: int, jobs: Sequence[dict[str, Any]], done: Callable[[], None] = lambda: None) -> None:
+        self.size, self.waiting, self.done = size, deque(jobs), done
         self.busy: dict[subprocess.Popen[bytes], dict[str, Any]] = {}
         self.idle: list[subprocess.Popen[bytes]] = []
         self.stopped: int | None = None
@@ -156,6 +156,8 @@ class Pool:
         assert worker.stdout is not None
         answer = os.read(worker.stdout.fileno(), 100)
         job = self.busy.pop(worker, None)
+        if job is not None:
+            self.done()
         if answer and self.stopped is None:
             self.idle.append(worker)
             return
