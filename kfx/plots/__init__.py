@@ -95,8 +95,7 @@ def _once_fitted(draw: Callable[[Run], Figure | None]) -> Callable[[Run], Figure
 FIGURES: dict[str, Kind] = {
     "rho": Kind(
         trace.objective_over_iterations,
-        "What was minimised, and ρ, at each iteration: they scatter from batch to batch, and the line is their running "
-        "median.",
+        "What was minimised, and ρ, at each iteration: single batches scatter, and lines are running medians.",
     ),
     "parameters": Kind(
         trace.parameters_over_iterations,

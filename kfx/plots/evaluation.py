@@ -107,8 +107,9 @@ def _from_initial_to_trained(axes: Axes, table: pd.DataFrame) -> None:
         pairs = pairs.reindex(columns=["initial", "trained"])
         colour = COLOURS[i % len(COLOURS)]
         if len(pairs) > 1:
-            x, label = np.tile([-_BESIDE, 1 - _BESIDE], (len(pairs), 1)), "a fold or repeat" if i == 0 else None
-            axes.plot(x.ravel(), pairs.to_numpy().ravel(), "o", color=colour, markersize=4, alpha=0.4, label=label)
+            beside, folds = np.tile([-_BESIDE, 1 - _BESIDE], len(pairs)), pairs.to_numpy().ravel()
+            of_fold = "a fold or repeat" if i == 0 else None
+            axes.plot(beside, folds, "o", color=colour, markersize=4, alpha=0.4, label=of_fold)
         mean, spread = pairs.mean(), pairs.std().fillna(0.0)
         of = f"λ = {regularization:g}" if several else "mean"
         shown = of + (" ± sd" if len(pairs) > 1 else "") if several or len(pairs) > 1 else None

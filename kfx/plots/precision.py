@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kfx.numerics.precision import VERDICTS
-from kfx.plots.style import COLOURS, MARKERS, end_at_one, figure, headline, legend
+from kfx.plots.style import COLOURS, MARKERS, count_along, end_at_one, figure, headline, legend
 
 
 def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
@@ -67,9 +67,11 @@ def product_check(table: pd.DataFrame) -> Figure:
         if has_accuracy:
             axes[1].plot(rows["n_interpolation"], rows["accuracy"], **style)
     axes[0].set_yscale("log")
-    axes[0].set(xlabel=r"interpolation points $N_I$", ylabel="Frobenius distance from cpu float64")
+    count_along(axes[0], "interpolation points $N_I$")
+    axes[0].set_ylabel("Frobenius distance from cpu float64")
     if has_accuracy:
-        axes[1].set(xlabel=r"interpolation points $N_I$", ylabel="test accuracy")
+        count_along(axes[1], "interpolation points $N_I$")
+        axes[1].set_ylabel("test accuracy")
         end_at_one(axes[1])
     legend(picture, axes[0])
     headline(picture, "The regression product in each device and dtype")

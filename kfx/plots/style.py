@@ -190,9 +190,9 @@ def objective(run: Run) -> str:
 
 
 def count_along(axes: Axes, what: str) -> None:
-    """Name the x axis after what is counted there, iterations or layers, and have ticks at whole numbers alone."""
+    """Name the x axis after what is counted there, say iterations, and have ticks at whole numbers alone."""
     axes.set_xlabel(what)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def end_at_one(axes: Axes) -> None:

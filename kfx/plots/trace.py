@@ -49,14 +49,17 @@ def objective_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run, len(parts) > 1)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    _count_iterations(axes[-1], trace)
+    _count_iterations(axes, trace)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
 
 
-def _count_iterations(panel: Axes, trace: pd.DataFrame) -> None:
-    count_along(panel, "iteration" if len(folds(trace)) == 1 else "iteration of the fold")
+def _count_iterations(axes: list[Axes], trace: pd.DataFrame) -> None:
+    """Along each of the axes, one below the other; the lowest has the name."""
+    for panel in axes:
+        count_along(panel, "")
+    axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else "iteration of the fold")
 
 
 def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
@@ -128,7 +131,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run, len(parts) > 1)
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
-    _count_iterations(axes[-1], trace)
+    _count_iterations(axes, trace)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
@@ -156,7 +159,8 @@ def displacement_over_layers(run: Run) -> Figure | None:
         if every.min() > 0 and every.max() > 30 * every.min():
             panel.set_yscale("log")
         panel.set(ylabel=label)
-    count_along(axes[-1], "layer")
+    for panel, name in zip(axes, ("", "layer"), strict=True):
+        count_along(panel, name)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
@@ -173,7 +177,7 @@ def sample_size_over_iterations(run: Run) -> Figure | None:
             values = rows[column].to_numpy(dtype=float)
             name = None if fold is None else f"fold {fold}"
             _draw_noisy(panel, within_fold(run, rows), values, label if i == 0 else "value", name, i)
-        _count_iterations(panel, trace)
+        _count_iterations([panel], trace)
         panel.set_ylabel(label)
         panel.margins(y=0.08)
     set_title(axes[0], run)
