@@ -82,7 +82,7 @@ _HELP = {
     ),
     Event.OBJECTIVE_ROSE: (
         "the objective is worse on held-out batches than before training: raise optimizer.iterations or "
-        "sampler.batch_size, or keep the start with optimizer=none"
+        "sampler.batch_size, or narrow optimizer.bounds of a search; errors say which kernel predicts better"
     ),
     Event.ERROR_ROSE: (
         "predictions are worse than before training though the objective fell: use another objective, as loo or nll, "
