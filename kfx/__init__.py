@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from kfx.version import __version__
+
 _HOMES = {
     **dict.fromkeys(("Run", "Sweep", "compare", "load_run", "plug_in", "run", "sweep"), "kfx.interactive"),
     **dict.fromkeys(("KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer"), "kfx.estimators"),

@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from kfx import __version__
 from kfx.commands import catalogue, compare, export, gram, precision, report, reproduce, run, runs, study
 from kfx.outcomes import ConfigError, KfxError
-from kfx.running import terminal
+from kfx.screen import terminal
+from kfx.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,11 +23,11 @@ from kfx.config.registry import (
 from kfx.data.options import DatasetOption
 from kfx.data.options import Table as TableOption
 from kfx.evaluation.options import EvaluationOption
+from kfx.experiment.options import DeviceOption
 from kfx.flows.options import FlowOption
 from kfx.kernels.kernel_option import FormulaOption, KernelOption, NetworkOption
 from kfx.objectives.options import ObjectiveOption
 from kfx.optimizers.options import OptimizerOption
-from kfx.running.options import DeviceOption
 from kfx.sampling.options import SamplerOption
 
 __all__ = [

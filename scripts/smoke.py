@@ -16,9 +16,9 @@ from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 
-from kfx.config.compose import composed, without_hydra
+from kfx.experiment.compose import composed, without_hydra
+from kfx.jobs.smoke import jobs
 from kfx.outcomes import KfxError
-from kfx.running.smoke import jobs
 from kfx.running.story import run
 
 

@@ -12,9 +12,9 @@ from hydra.errors import HydraException
 import kfx
 from kfx.cli import _parser
 from kfx.config import registry
-from kfx.config.compose import composed
 from kfx.config.nodes import make
 from kfx.config.registry import OPTIONS, SECTIONS
+from kfx.experiment.compose import composed
 from kfx.outcomes import ConfigError
 
 FOLDER = Path(kfx.__file__).parent

@@ -294,8 +294,8 @@ def test_gram_in_blocks(kfx, in_folder):
     assert code == 0
     assert out.split() == ["g/gram.npy", "g/gram_test.npy"]
     gram, cross = np.load(in_folder / "g/gram.npy"), np.load(in_folder / "g/gram_test.npy")
-    from kfx.config.compose import load
     from kfx.data import preprocess
+    from kfx.experiment.compose import load
     from kfx.numerics.streams import Streams
 
     data = preprocess((d := load(words).dataset).build(Streams(0)["data"]), d.preprocess)

@@ -212,7 +212,8 @@ def test_an_error_with_its_event_comes_whole_from_another_process():
 def test_without_dask_the_words_say_what_is_missing(kfx, tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "kfx.running.options.find_spec", lambda name: None if name in ("distributed", "dask_jobqueue") else found(name)
+        "kfx.experiment.options.find_spec",
+        lambda name: None if name in ("distributed", "dask_jobqueue") else found(name),
     )
     code, _, err = kfx("gram", "dataset=digits", "--store", str(tmp_path / "s"), "--workers", "2")
     assert code == 2

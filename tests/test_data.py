@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from kfx.config.compose import load
 from kfx.data import Dataset, files, images, preprocess, synthetic
+from kfx.experiment.compose import load
+from kfx.experiment.identity import data_checksums
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
-from kfx.record.identity import data_checksums
 
 
 def write_idx(path, array, *, count=None, cut=None):

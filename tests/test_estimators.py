@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kfx import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer, load_run
 from kfx.config import registry
-from kfx.config.compose import load
+from kfx.experiment.compose import load
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams

@@ -11,12 +11,12 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold
 
 from kfx import KernelFlowRegressor, load_run
-from kfx.config.check import check
 from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
 from kfx.data.dataset import folds
 from kfx.evaluation.cross_validation import choose_regularization
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
+from kfx.experiment.config import check
 from kfx.kernels import RBF
 from kfx.numerics.incidents import collect
 from kfx.numerics.regression import coefficients, posterior_variance

@@ -362,7 +362,7 @@ def test_the_recorded_kernel_predicts_what_was_evaluated(kfx):
     run = load_run("r")
     assert isinstance(run.kernel, Headed)
     rows = run.evaluation[(run.evaluation["kernel"] == "trained") & (run.evaluation["metric"] == "head_accuracy")]
-    from kfx.config.check import check
+    from kfx.experiment.config import check
     from kfx.numerics.streams import Streams
 
     data = check(run.config).dataset.build(Streams(0)["data"])

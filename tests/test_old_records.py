@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kfx import load_run
+from kfx.jobs.sweep import rows
 from kfx.plots import draw
 from kfx.record.search import runs_below
-from kfx.running.sweep import rows
 
 RECORD = Path(__file__).parent / "record_0_1"
 

@@ -19,11 +19,11 @@ import yaml
 from sklearn.datasets import load_diabetes, load_iris
 
 from kfx import load_run
-from kfx.config.check import check
-from kfx.config.compose import composed, load, without_hydra
 from kfx.config.overrides import typed
+from kfx.experiment.compose import composed, load, without_hydra
+from kfx.experiment.config import check
+from kfx.experiment.identity import data_checksums, identity
 from kfx.numerics.streams import Streams
-from kfx.record.identity import data_checksums, identity
 
 ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
 FEW = ("sampler.batch_size=20", "optimizer.iterations=3", "figures=false")

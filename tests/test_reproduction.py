@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfx.config.compose import composed, without_hydra
+from kfx.experiment.compose import composed, without_hydra
+from kfx.jobs import processes
+from kfx.jobs.processes import Job
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import html, markdown, tables
 from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import Verdict, half_a_digit, verdict
-from kfx.running import processes
-from kfx.running.processes import Job
 
 ROOT = Path(__file__).parent.parent
 RBF = "khalid/three_bumps_rbf"

@@ -114,7 +114,7 @@ def test_uniform_starts_and_re_initialisation_within_their_range(kfx):
     }
     assert np.median(drawn["uniform"]) == pytest.approx(50, abs=3)
     assert np.median(drawn["log_uniform"]) == pytest.approx(0.316, rel=0.2)
-    from kfx.config.compose import load
+    from kfx.experiment.compose import load
 
     settings = load(["kernel.initial=random", "+kernel.initial_range.sigma=[3,4]", "optimizer=sgd"])
     again = [

@@ -10,12 +10,12 @@ from omegaconf import OmegaConf
 
 from kfx import load_run
 from kfx.config import catalogue, registry
+from kfx.jobs import study
 from kfx.kernels import CNNGP
 from kfx.kernels.cnngp.architectures import architecture
 from kfx.outcomes import ConfigError
 from kfx.plots.study import landscape, over_iterations, scaling, slope
 from kfx.report.measured import SHARES
-from kfx.running import study
 
 WORDS = ("kernel=rbf", "dataset.n_train=60", "dataset.n_test=20", "sampler.batch_size=30", "optimizer.iterations=6")
 

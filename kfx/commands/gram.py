@@ -37,9 +37,9 @@ def _gram(parsed: argparse.Namespace) -> int:
     if parsed.overrides[:1] == ["verify"]:
         return _verify(parsed)
     from kfx.config import registry
-    from kfx.config.compose import load
     from kfx.config.overrides import quoted
-    from kfx.running import preflight
+    from kfx.experiment import preflight
+    from kfx.experiment.compose import load
     from kfx.running.gram import fill, save
 
     _require(parsed)

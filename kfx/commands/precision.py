@@ -27,11 +27,11 @@ def _precision(parsed: argparse.Namespace) -> int:
     import torch
     from rich.console import Console
 
+    from kfx.experiment import preflight
     from kfx.files import write_json
     from kfx.numerics import precision, process
     from kfx.plots.precision import error_against_size
     from kfx.record.environment import processor
-    from kfx.running import preflight
 
     output: Path = parsed.output
     console = Console(width=160 if not sys.stdout.isatty() else None)

@@ -60,8 +60,8 @@ def _reproduce(parsed: argparse.Namespace) -> int:
 
 
 def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> bool:
+    from kfx.jobs import processes, reproduce
     from kfx.report.words import duration
-    from kfx.running import processes, reproduce
 
     missing = reproduce.missing(entries, parsed.seeds or 1)
     known = sum(each.seconds for each in missing if each.seconds is not None) / parsed.jobs
@@ -80,9 +80,9 @@ def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> 
 
 
 def _take_in(directories: Sequence[Path], folder: Path) -> None:
+    from kfx.jobs import reproduce
     from kfx.report.reproduction import part_of
     from kfx.report.tables import Command
-    from kfx.running import reproduce
 
     for directory in directories:
         print(reproduce.add(directory, part_of(Command.of_run(directory)), folder))

@@ -12,7 +12,7 @@ from kfx.commands.arguments import add_overrides, add_plugins
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from kfx.running.prepared import Prepared
+    from kfx.jobs.plan import Prepared
 
 _USAGE = """\
 usage: kfx run [-m] [--smoke] [--cfg job] [--config-dir DIR] [--plugin FILE.py]
@@ -72,9 +72,10 @@ def run(words: Sequence[str]) -> int:
     typed = _typed(words)
     from hydra._internal.utils import get_args_parser
 
-    from kfx.config import compose, registry
+    from kfx.config import registry
     from kfx.config.overrides import quoted
-    from kfx.running.sweep import BASIC_SWEEPER
+    from kfx.experiment import compose
+    from kfx.jobs.sweep import BASIC_SWEEPER
 
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
@@ -92,7 +93,7 @@ def run(words: Sequence[str]) -> int:
     if typed.help:
         first = next(compose.combinations(parsed.overrides, True))
         return _help(first, parsed.config_dir, typed.smoke)
-    from kfx.running.prepared import prepare
+    from kfx.jobs.plan import prepare
 
     prepared = prepare(parsed.overrides, parsed.config_dir, is_sweep=parsed.multirun, smoke=typed.smoke)
     if typed.smoke and not parsed.multirun:  # last, whatever the order of words
@@ -127,10 +128,10 @@ def _refuse(message: str) -> NoReturn:
 def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
     """The usage, and a table of every key that the chosen options have, with its present value."""
     from kfx.commands.catalogue import show_fields
-    from kfx.config import compose
-    from kfx.config.check import typed
     from kfx.config.nodes import plain
     from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, chosen
+    from kfx.experiment import compose
+    from kfx.experiment.config import typed
 
     composed = compose.without_hydra(compose.composed(overrides, config_dir, smoke=smoke))
     typed(composed)
@@ -156,8 +157,8 @@ def _sweep(
     """Run the jobs, or those that a sweeper draws; whatever stops them, `sweep.csv` says what became of each."""
     from rich.console import Console
 
+    from kfx.jobs import sweep
     from kfx.outcomes import Status
-    from kfx.running import sweep
 
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     try:
@@ -175,22 +176,23 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
     import hydra
     from omegaconf import DictConfig
 
-    from kfx.config import compose, registry
+    from kfx.config import registry
     from kfx.config.catalogue import config_folder
-    from kfx.running import launcher
+    from kfx.experiment import compose
+    from kfx.jobs import pool
 
     plugins, smoke, codes = [asdict(plugin) for plugin in registry.plugins()], typed.smoke, [0]
 
     def job(raw: DictConfig) -> float | None:
-        from kfx.running.job import start
+        from kfx.jobs.attempt import start
 
         code, loss = start(raw, jobs, plugins=plugins, config_dir=config_dir, smoke=smoke)
         codes.append(code)
         return loss
 
     compose.prepare()
-    launcher.register()
-    launcher.smoke = smoke
+    pool.register()
+    pool.smoke = smoke
     entry = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)
     before = sys.argv
     sys.argv = ["kfx run", *typed.words]

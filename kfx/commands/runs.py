@@ -49,11 +49,11 @@ def _resume(parsed: argparse.Namespace) -> int:
 
 
 def _rerun(parsed: argparse.Namespace) -> int:
-    from kfx.config.check import check
+    from kfx.experiment.config import check
     from kfx.record.comparison import require_same_origin, same_results
     from kfx.record.reading import load_run
-    from kfx.running.progress import say
     from kfx.running.story import run
+    from kfx.screen.progress import say
 
     directory: Path = parsed.directory
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
@@ -104,7 +104,7 @@ def _animate(parsed: argparse.Namespace) -> int:
     from kfx.outcomes import RecordError
     from kfx.plots import flow
     from kfx.record.reading import load_run
-    from kfx.running.progress import Steps
+    from kfx.screen.progress import Steps
 
     directory, seconds = parsed.directory, parsed.seconds
     if not (directory / "metrics.json").is_file():

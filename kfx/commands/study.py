@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 def _study(parsed: argparse.Namespace) -> int:
     from kfx.config import catalogue
-    from kfx.running import study
+    from kfx.jobs import study
 
     if parsed.jobs < 1:
         raise ConfigError(f"--jobs {parsed.jobs}: expected a whole number >= 1")
@@ -41,11 +41,11 @@ def _study(parsed: argparse.Namespace) -> int:
 def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from kfx.jobs import processes
+    from kfx.jobs.study import jobs, table
     from kfx.plots.study import PICTURES
     from kfx.plots.style import looking, require_look, save
     from kfx.record.reading import load_run
-    from kfx.running import processes
-    from kfx.running.study import jobs, table
 
     more = [*parsed.set, *(["--smoke"] if parsed.smoke else [])]
     # Runs of other settings are other runs: a folder for each

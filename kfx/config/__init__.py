@@ -1,1 +1,1 @@
-"""From words and files to a typed, checked config."""
+"""Options and their registry, which know no family."""

@@ -35,7 +35,7 @@ _FAMILIES = (
     "kfx.optimizers.elbo",
     "kfx.flows.options",
     "kfx.evaluation.options",
-    "kfx.running.options",
+    "kfx.experiment.options",
 )
 _ENTRY_POINTS = "kfx.options"
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from kfx.config.check import Config
 from kfx.data.dataset import Dataset
+from kfx.experiment import preflight
+from kfx.experiment.config import Config
 from kfx.files import read_rows
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
@@ -24,8 +25,8 @@ from kfx.outcomes import Event
 from kfx.record.fitted import recorded_layers
 from kfx.record.record import Record
 from kfx.record.trace import Trace
-from kfx.running import preflight, remarks, stages
-from kfx.running.progress import Audience, Rows, told_to
+from kfx.running import remarks, stages
+from kfx.screen.progress import Audience, Rows, told_to
 
 if TYPE_CHECKING:
     import pandas as pd

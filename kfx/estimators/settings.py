@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from kfx.config.check import Config, typed
-from kfx.config.compose import composed, prepared, without_hydra
 from kfx.config.nodes import near
 from kfx.config.registry import OPTIONS, SECTIONS, Option, chosen, load
 from kfx.data.options import DatasetOption
+from kfx.experiment.compose import composed, prepared, without_hydra
+from kfx.experiment.config import Config, typed
 from kfx.kernels.base import Kernel
 from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.numerics.regularization import Regularization

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf, open_dict
 
-from kfx.config import compose, registry
+from kfx.config import registry
+from kfx.experiment import compose
 from kfx.interactive.shown import Run, load_run
+from kfx.jobs import sweep as table_of_sweep
+from kfx.jobs.attempt import attempted
+from kfx.jobs.plan import Prepared, prepare
+from kfx.jobs.pool import Pool
 from kfx.numerics import process, threads
 from kfx.outcomes import ConfigError, KfxError, RunError, Status
 from kfx.record.reading import read_metrics
-from kfx.running import notebook
-from kfx.running import sweep as table_of_sweep
-from kfx.running.job import attempted
-from kfx.running.launcher import Pool
-from kfx.running.prepared import Prepared, prepare
-from kfx.running.progress import Audience, Steps, numbered, told_to
 from kfx.running.signals import INTERRUPTED
+from kfx.screen import notebook
+from kfx.screen.progress import Audience, Steps, numbered, told_to
 
 if TYPE_CHECKING:
     import pandas as pd

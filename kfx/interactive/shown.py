@@ -10,11 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfx.config.check import typed
+from kfx.experiment.config import typed
 from kfx.files import write_whole
 from kfx.outcomes import Status
 from kfx.record import reading
-from kfx.running.closing import closing_lines
+from kfx.screen.summary import closing_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.config.check import check
+from kfx.experiment.config import check
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization

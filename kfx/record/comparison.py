@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kfx import __version__
-from kfx.config.check import sources, typed
+from kfx.experiment.config import sources, typed
+from kfx.experiment.identity import content, data_checksums, identity
 from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
 from kfx.record.columns import untimed
-from kfx.record.identity import content, data_checksums, identity
 from kfx.record.reading import Run, load_run, read_environment
 from kfx.record.search import runs_below
+from kfx.version import __version__
 
 
 @dataclass(frozen=True)

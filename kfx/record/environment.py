@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kfx import __version__
+from kfx.version import __version__
 
 _PACKAGES = (
     "numpy",

@@ -18,7 +18,7 @@ from kfx.kernels.parameters import NORM
 from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:
-    from kfx.config.check import Config
+    from kfx.experiment.config import Config
 
 
 def flow_path(directory: Path, part: int) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config import registry
-from kfx.config.check import typed
+from kfx.experiment.config import typed
 from kfx.files import read_rows
 from kfx.outcomes import RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today

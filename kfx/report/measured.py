@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from kfx.config.published import Published
+from kfx.experiment.config import Config
 from kfx.files import read_rows
-from kfx.report.published import Published
 
 _PARTS = ("kernel", "pullback", "objective")
 SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
@@ -110,3 +111,19 @@ def _last_of(metric: str, directory: Path) -> float | None:
             if values:
                 return float(values[-1])
     return None
+
+
+def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
+    """The numbers printed for a run of this config: those whose overrides were all typed, or hold of it, and of one
+    metric, kernel, N_I and statistic those with the most."""
+    most: dict[tuple[Any, ...], int] = {}
+    fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
+    for each in fitting:
+        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
+    return [each for each in fitting if len(each.overrides) == most[each.place]]
+
+
+def _holds(override: str, config: Config) -> bool:
+    """Whether `group=option` is what the config chose."""
+    group, _, name = override.partition("=")
+    return getattr(getattr(config, group, None), "name", None) == name

@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 
 from kfx.config import catalogue
-from kfx.config.compose import composed, without_hydra
 from kfx.config.nodes import near
+from kfx.config.published import Published, published
+from kfx.experiment.compose import composed, without_hydra
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import tables
 from kfx.report.measured import SHARES
-from kfx.report.published import Published, published
 from kfx.report.tables import Command, Table
 from kfx.report.verdict import Verdict, verdict
 

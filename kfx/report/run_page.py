@@ -18,15 +18,14 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from kfx import plots
-from kfx.config.check import typed as typed_config
+from kfx.experiment.config import typed as typed_config
 from kfx.numerics.formatting import in_bytes, number
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 from kfx.report.html import render
-from kfx.report.measured import measured_as, typed_in
-from kfx.report.published import applicable
+from kfx.report.measured import applicable, measured_as, typed_in
 
 _TABLES = (
     *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),

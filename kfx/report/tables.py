@@ -16,14 +16,14 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
-from kfx.config.compose import composed
+from kfx.config.published import Published
 from kfx.config.registry import GROUPS
+from kfx.experiment.compose import composed
+from kfx.experiment.identity import content
 from kfx.files import write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
-from kfx.record.identity import content
 from kfx.record.reading import load_run
 from kfx.report.measured import measured_as, typed_in
-from kfx.report.published import Published
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")

@@ -1,1 +1,1 @@
-"""Runs, jobs and sweeps."""
+"""One run, from its checked config to its completed record."""

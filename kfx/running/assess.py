@@ -27,8 +27,8 @@ from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
 from kfx.outcomes import Event, NumericalError
 from kfx.running import remarks
-from kfx.running.progress import Steps, say
 from kfx.running.stages import Task, bare, settled, with_chosen_regularization
+from kfx.screen.progress import Steps, say
 
 
 def assess(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, Any]:

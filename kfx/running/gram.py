@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kfx.config.check import Config
 from kfx.evaluation.follower import some_of
+from kfx.experiment.config import Config
 from kfx.files import whole_path
 from kfx.kernels.base import Kernel
 from kfx.kernels.starts import candidates
@@ -18,7 +18,7 @@ from kfx.numerics.process import exclusively, set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import StoreError
 from kfx.running.on_store import workers
-from kfx.running.progress import Steps, Waiting
+from kfx.screen.progress import Steps, Waiting
 from kfx.store.gram_store import GRAM, TEST, GramStore
 from kfx.store.gram_work import GramWork
 from kfx.store.identity import finite

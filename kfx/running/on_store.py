@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kfx.config import registry
-from kfx.config.check import Config
 from kfx.evaluation.on_disk import Beyond
+from kfx.experiment.config import Config
 from kfx.files import Rows
 from kfx.numerics import threads
 from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import StoreError
-from kfx.running.progress import Steps, say
+from kfx.screen.progress import Steps, say
 from kfx.store.work import Task, Work, in_this_process
 
 HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from kfx.config import registry
-from kfx.config.check import Config, sources
 from kfx.data.dataset import Dataset, checked
 from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
@@ -23,6 +22,9 @@ from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.on_disk import Beyond
 from kfx.evaluation.scoring import constant_prediction, evaluate
+from kfx.experiment.config import Config, sources
+from kfx.experiment.identity import data_checksums
+from kfx.experiment.preflight import check_layers, check_sizes
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import flat_parameters
@@ -33,12 +35,10 @@ from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
-from kfx.record.identity import data_checksums
 from kfx.record.parts import Parts
 from kfx.record.record import Record
 from kfx.running import remarks
-from kfx.running.preflight import check_layers, check_sizes
-from kfx.running.progress import Rows, Steps, Waiting, say
+from kfx.screen.progress import Rows, Steps, Waiting, say
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """x_train, y_train, x_test: points in the run's dtype, targets in float64."""

@@ -10,19 +10,19 @@ import torch
 from omegaconf import DictConfig
 
 from kfx.config import registry
-from kfx.config.check import Config, check, placed
+from kfx.experiment.config import Config, check, placed
+from kfx.experiment.identity import identity
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
-from kfx.record.identity import identity
 from kfx.record.reading import read_config, read_metrics
 from kfx.record.record import Record
 from kfx.running import remarks, stages
 from kfx.running.assess import assess
-from kfx.running.closing import closing_lines, relative
 from kfx.running.on_store import beyond_memory
-from kfx.running.progress import say, tell
 from kfx.running.signals import Terminated, stoppable, undisturbed
+from kfx.screen.progress import say, tell
+from kfx.screen.summary import closing_lines, relative
 
 
 def story(config: Config, record: Record) -> None:

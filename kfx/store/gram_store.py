@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import zarr
 
-from kfx import __version__
 from kfx.files import write_json
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
@@ -19,6 +18,7 @@ from kfx.outcomes import StoreError
 from kfx.store.identity import ENTRIES, Identity, digest
 from kfx.store.manifest import MANIFEST, REMEDY, Entry, hexadecimal, line_of, read, require, whole
 from kfx.store.tiles import ZARR_ERRORS, Tiles, chunk_bytes, create_array, open_array
+from kfx.version import __version__
 
 GRAM, TEST = "gram", "test"
 _BEGUN = "begun"

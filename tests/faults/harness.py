@@ -14,7 +14,7 @@ import pandas as pd
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["kfx.running.job", "kfx.cli", "skopt", "kfx.optimizers.bayesian", "kfx.evaluation.scoring", "pandas"]
+    ["kfx.jobs.attempt", "kfx.cli", "skopt", "kfx.optimizers.bayesian", "kfx.evaluation.scoring", "pandas"]
 )
 
 

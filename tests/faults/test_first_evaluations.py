@@ -14,8 +14,8 @@ from kfx.numerics import threads
 def _first_evaluation(results):
     import hashlib
 
-    from kfx.config.compose import load
     from kfx.data import preprocess
+    from kfx.experiment.compose import load
     from kfx.numerics.streams import Streams
 
     threads.use(2)
@@ -34,7 +34,7 @@ def _first_evaluation(results):
 def test_first_evaluations_in_fresh_processes_have_the_same_bits(full, counts):
     """500 with `make faults`, four at a time, so that threads start while others compute."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kfx.config.compose", "kfx.running.preflight", "kfx.data.embedded"])
+    context.set_forkserver_preload(["kfx.experiment.compose", "kfx.experiment.preflight", "kfx.data.embedded"])
     count, found = 500 if full else 6, []
     results = context.Queue()
     for start in range(0, count, 4):

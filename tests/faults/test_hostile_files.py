@@ -228,7 +228,7 @@ def test_a_resumed_run_says_that_its_threads_have_changed(kfx, in_folder, monkey
 
 
 def test_streams_that_are_closed_stay_harmless():
-    from kfx.running import terminal
+    from kfx.screen import terminal
 
     closed = io.TextIOWrapper(io.BytesIO())
     closed.close()

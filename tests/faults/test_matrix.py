@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
-from kfx.config.compose import composed, without_hydra
 from kfx.config.registry import OPTIONS
+from kfx.experiment.compose import composed, without_hydra
+from kfx.jobs.smoke import pairs, words_of
 from kfx.record.trace import Trace
-from kfx.running.smoke import pairs, words_of
 from kfx.running.story import resume, run
 from tests.faults.conftest import FULL
 from tests.faults.harness import results, rows

@@ -285,12 +285,12 @@ def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
 
 
 def test_identity(monkeypatch):
-    from kfx.config.check import check
-    from kfx.config.compose import composed
-    from kfx.record.identity import identity
+    from kfx.experiment.compose import composed
+    from kfx.experiment.config import check
+    from kfx.experiment.identity import identity
 
     def of(*overrides, checksums=None):
-        monkeypatch.setattr("kfx.record.identity.data_checksums", lambda config: checksums or {})
+        monkeypatch.setattr("kfx.experiment.identity.data_checksums", lambda config: checksums or {})
         raw = composed(overrides)
         return identity(raw, check(raw))
 

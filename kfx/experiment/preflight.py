@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from kfx.config import registry
-from kfx.config.check import Config, sources
 from kfx.config.choices import SOLVERS
 from kfx.data.files import locate
 from kfx.evaluation.on_disk import bytes_in_memory
+from kfx.experiment.config import Config, sources
 from kfx.flows.flow import Flow
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices

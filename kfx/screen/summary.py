@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kfx.config.check import Config
+from kfx.experiment.config import Config
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
-from kfx.report.measured import measured_as, typed_in
-from kfx.report.published import applicable
+from kfx.report.measured import applicable, measured_as, typed_in
 
 _WIDTH = 12
 _MOST = 6  # parameters, a line each kept short

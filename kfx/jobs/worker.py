@@ -1,4 +1,4 @@
-"""A process that runs jobs of a sweep, one after another, for `kfx.running.launcher`."""
+"""A process that runs jobs of a sweep, one after another, for `kfx.jobs.pool`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.config import compose, registry
+from kfx.config import registry
+from kfx.experiment import compose
+from kfx.jobs.attempt import attempt
 from kfx.outcomes import KfxError
-from kfx.running import terminal
-from kfx.running.job import attempt
-from kfx.running.progress import Audience, numbered, say, told_to
 from kfx.running.signals import INTERRUPTED
+from kfx.screen import terminal
+from kfx.screen.progress import Audience, numbered, say, told_to
 
 
 def main() -> None:

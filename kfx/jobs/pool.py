@@ -23,10 +23,11 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from kfx.config import compose, registry
-from kfx.running import sweep
-from kfx.running.progress import say
-from kfx.running.sweep import search_roots
+from kfx.config import registry
+from kfx.experiment import compose
+from kfx.jobs import sweep
+from kfx.jobs.sweep import search_roots
+from kfx.screen.progress import say
 
 smoke = False
 """Whether jobs run under the overrides of their configs' key `smoke`; set by the command before Hydra launches them."""
@@ -142,7 +143,7 @@ class Pool:
     def _started(self, answers: selectors.BaseSelector) -> subprocess.Popen[bytes]:
         # A session of its own: a signal to the group, as from Ctrl-C, comes through this process alone.
         worker = subprocess.Popen(
-            [sys.executable, "-m", "kfx.running.worker"],
+            [sys.executable, "-m", "kfx.jobs.worker"],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

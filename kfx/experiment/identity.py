@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from kfx import __version__
 from kfx.config import registry
-from kfx.config.check import Config, sources
+from kfx.experiment.config import Config, sources
 from kfx.files import digest
+from kfx.version import __version__
 
 _ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "cluster", "figures", "report", "published", "smoke")
 """Keys that say where, when or how often, and a paper's number: none of them changes what is computed."""

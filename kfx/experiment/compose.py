@@ -22,12 +22,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from kfx.config import catalogue, hydra_node, registry
+from kfx.config import catalogue, registry
 from kfx.config.catalogue import config_folder
-from kfx.config.check import Config, check, first_line
 from kfx.config.nodes import near
 from kfx.config.overrides import quoted, typed
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
+from kfx.experiment import hydra_node
+from kfx.experiment.config import Config, check, first_line
 from kfx.outcomes import ConfigError
 
 _MOST_JOBS = 10_000  # of a sweep: each is composed and checked before the first begins

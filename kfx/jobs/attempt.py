@@ -12,17 +12,18 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from kfx.config import compose, registry
-from kfx.config.check import check
+from kfx.config import registry
+from kfx.experiment import compose
+from kfx.experiment.config import check
+from kfx.experiment.identity import identity
+from kfx.jobs import sweep
+from kfx.jobs.sweep import search_roots
 from kfx.outcomes import CompletedError, Event, HeldError, KfxError, Status
-from kfx.record.identity import identity
 from kfx.record.search import earlier
-from kfx.running import sweep
-from kfx.running.closing import relative
-from kfx.running.progress import numbered, say
 from kfx.running.signals import INTERRUPTED
 from kfx.running.story import resume, run
-from kfx.running.sweep import search_roots
+from kfx.screen.progress import numbered, say
+from kfx.screen.summary import relative
 
 
 class Stopped(KeyboardInterrupt):

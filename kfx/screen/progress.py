@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
-from kfx.running import notebook
+from kfx.screen import notebook
 
 _LINES = 10  # plain log lines for a whole run, and at most one every few seconds beside them
 _SECONDS = 15.0

@@ -13,16 +13,16 @@ import yaml
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
-from kfx.config.check import check
-from kfx.config.compose import composed
 from kfx.config.nodes import make, near
+from kfx.config.published import Published
 from kfx.config.registry import Option, nested, one_of, plug_in, ranged
+from kfx.experiment.compose import composed
+from kfx.experiment.config import check
+from kfx.jobs.processes import Job
 from kfx.outcomes import ConfigError
 from kfx.plots.study import NEEDS_X, PICTURES
 from kfx.record.reading import load_run
-from kfx.report.measured import measured_as, typed_in
-from kfx.report.published import Published, applicable
-from kfx.running.processes import Job
+from kfx.report.measured import applicable, measured_as, typed_in
 
 _INITIAL = " of the initial kernel"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from kfx.config import compose
-from kfx.config.check import Config, check
+from kfx.experiment import compose
+from kfx.experiment.config import Config, check
 from kfx.outcomes import ConfigError
 
 
@@ -32,20 +32,20 @@ class Prepared:
 
     def identities(self) -> list[tuple[list[str], str]]:
         """(overrides, identity) of each job."""
-        from kfx.record.identity import identity
+        from kfx.experiment.identity import identity
 
         own = [identity(raw, job) for raw, job in zip(self.composed, self.jobs, strict=True)]
         return list(zip(self.words, own, strict=True))
 
     def roots(self, folder: Path) -> list[Path]:
         """Where a sweep's runs may lie: in its folder, and beside it where those are taken up."""
-        from kfx.running.sweep import search_roots
+        from kfx.jobs.sweep import search_roots
 
         return search_roots(folder) if self.jobs[0].resume else [folder]
 
     def make_folder(self) -> Path:
         """Check machine, kernels, data files and disk, and make the folder of the run or sweep."""
-        from kfx.running import preflight
+        from kfx.experiment import preflight
 
         preflight.check(self.jobs)
         if self.is_sweep:

@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from kfx.config import registry
 from kfx.config.catalogue import options
-from kfx.config.check import check
-from kfx.config.compose import composed, without_hydra
 from kfx.config.registry import OPTIONS
+from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.config import check
+from kfx.experiment.preflight import check_start
+from kfx.jobs import study
 from kfx.outcomes import ConfigError
-from kfx.running import study
-from kfx.running.preflight import check_start
 
 _FEW = ("sampler.batch_size=40", "optimizer.iterations=5")
 _SMALL = (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kfx.config.compose import composed, without_hydra
+from kfx.experiment.compose import composed, without_hydra
+from kfx.jobs.processes import Job
 from kfx.report import tables
 from kfx.report.reproduction import Entry, Part, part_of
 from kfx.report.tables import Command
-from kfx.running.processes import Job
 
 RUNS = Path("runs") / "reproduce"
 

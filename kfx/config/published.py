@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfx.config.nodes import make
 from kfx.config.registry import Option, count_or_null, is_window, one_of, ranged
 from kfx.outcomes import ConfigError
-
-if TYPE_CHECKING:
-    from kfx.config.check import Config
 
 
 @dataclass
@@ -56,19 +53,3 @@ def _modern(entry: Any) -> Any:
     if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
         return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
     return entry
-
-
-def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
-    """The numbers printed for a run of this config: those whose overrides were all typed, or hold of it, and of one
-    metric, kernel, N_I and statistic those with the most."""
-    most: dict[tuple[Any, ...], int] = {}
-    fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
-    for each in fitting:
-        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
-    return [each for each in fitting if len(each.overrides) == most[each.place]]
-
-
-def _holds(override: str, config: Config) -> bool:
-    """Whether `group=option` is what the config chose."""
-    group, _, name = override.partition("=")
-    return getattr(getattr(config, group, None), "name", None) == name

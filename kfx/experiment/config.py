@@ -18,14 +18,14 @@ from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    from kfx.config.published import Published
     from kfx.data.options import DatasetOption
     from kfx.evaluation.options import EvaluationOption, FollowSection
+    from kfx.experiment.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.flows.options import FlowSection, InterpolationSection
     from kfx.kernels.kernel_option import KernelOption
     from kfx.objectives.options import ObjectiveOption, RegularizationSection
     from kfx.optimizers.options import OptimizerOption
-    from kfx.report.published import Published
-    from kfx.running.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.sampling.options import SamplerOption
 
 
@@ -69,7 +69,7 @@ class Config:
 def check(raw: DictConfig) -> Config:
     """Build the typed config; ConfigError in one line: the key, what it got, and what it takes.
 
-    Hydra's own node is left to `kfx.config.hydra_node`.
+    Hydra's own node is left to `kfx.experiment.hydra_node`.
     """
     config = typed(raw)
     for option in config.options():

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import FORMATS
+from kfx.config.published import published
 from kfx.config.registry import (
     Config,
     Option,
@@ -22,7 +23,6 @@ from kfx.config.registry import (
     whole,
 )
 from kfx.outcomes import ConfigError
-from kfx.report.published import published
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,1 @@
+"""The typed whole of a run: its config composed, checked and identified."""

@@ -1,0 +1,1 @@
+"""Many runs: plans, attempts, the pool of processes, sweeps, studies and reproductions."""
