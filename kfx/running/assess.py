@@ -27,7 +27,8 @@ from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
 from kfx.outcomes import Event, NumericalError
 from kfx.running import remarks
-from kfx.running.stages import Task, bare, settled, with_chosen_regularization
+from kfx.running.stages import bare, settled, with_chosen_regularization
+from kfx.running.task import Task
 from kfx.screen.progress import Steps, say
 
 

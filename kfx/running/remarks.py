@@ -22,7 +22,7 @@ from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
     from kfx.evaluation.options import Job
-    from kfx.running.stages import Task
+    from kfx.running.task import Task
 
 _ERRORS = 2.0
 """Standard errors of a paired difference that count as more than chance."""

@@ -38,11 +38,8 @@ from kfx.record.columns import rho_of
 from kfx.record.parts import Parts
 from kfx.record.record import Record
 from kfx.running import remarks
+from kfx.running.task import Machine, Task, Tensors
 from kfx.screen.progress import Rows, Steps, Waiting, say
-
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""x_train, y_train, x_test: points in the run's dtype, targets in float64."""
-
 
 class Clock:
     """Seconds of each stage, and the most memory that the process had taken by its end, by name."""
@@ -57,32 +54,6 @@ class Clock:
         now = time.perf_counter()
         self.laps[f"{name}_seconds"], self._last = now - self._last, now
         self.peaks[f"{name}_bytes"] = peak_bytes(device)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where a run computes, with how many threads at most, and what was switched."""
-
-    device: torch.device
-    dtype: torch.dtype
-    threads: int
-    switches: dict[str, Any]
-
-
-@dataclass
-class Task:
-    """What the stages of a run share. parts: what kernels are trained and judged on, one or one a fold."""
-
-    config: Config
-    record: Record
-    machine: Machine
-    streams: Streams
-    parts: list[Dataset]
-    tensors: list[Tensors]
-    threads_of_evaluation: int
-    beyond: Beyond | None = None
-    drawn: list[list[Kernel]] = field(default_factory=list)
-    """The kernels that each part's start was chosen from."""
 
 
 # ---- the machine
