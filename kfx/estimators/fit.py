@@ -26,6 +26,7 @@ from kfx.record.fitted import recorded_layers
 from kfx.record.record import Record
 from kfx.record.trace import Trace
 from kfx.running import remarks, stages
+from kfx.running.task import Machine, Task
 from kfx.screen.progress import Audience, Rows, told_to
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     count = config.device.threads or threads.available()
     preflight.check_start(config)
     with process.exclusively(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
-        machine = stages.Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
+        machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
         tensors = stages.tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)
         threads.use(of_fit, count)
         notes = _Notes(Path(folder))
         record = cast(Record, notes)  # of which a start needs no more
-        task = stages.Task(config, record, machine, Streams(config.seed), [data], [tensors], of_evaluation)
+        task = Task(config, record, machine, Streams(config.seed), [data], [tensors], of_evaluation)
         start = stages.choose_starts(task)[0]
         start.prepare(dtype, device)
         optimizer = config.optimizer.build(config)

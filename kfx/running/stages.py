@@ -7,7 +7,7 @@ import ctypes
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.task import Machine, Task, Tensors
 from kfx.screen.progress import Rows, Steps, Waiting, say
+
 
 class Clock:
     """Seconds of each stage, and the most memory that the process had taken by its end, by name."""
