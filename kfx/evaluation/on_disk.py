@@ -37,7 +37,7 @@ from kfx.store.tiles import block_of
 from kfx.store.work import Work
 
 Do = Callable[[Work, str], None]
-"""Does what is left of a work, whose name is told to a person."""
+"""`do(work, label)`: compute the missing tiles, with progress shown under that label."""
 _SECONDS_BETWEEN_SAVES = 60.0
 _AT_ONCE = 32
 

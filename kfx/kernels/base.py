@@ -74,8 +74,7 @@ class Kernel(Portable, Parameters, abc.ABC):
         return None
 
     def settled(self, x: torch.Tensor) -> Self:
-        """The kernel with what it otherwise takes from the points at hand, as a length, taken from these. Most take
-        nothing from there."""
+        """Fix data-dependent settings, such as a length, from these points. Most kernels have none."""
         return self
 
     @property

@@ -39,7 +39,7 @@ class Regularization:
         return self.value if self.scale == "absolute" else self.value * self.unit(gram)
 
     def unit(self, gram: Array) -> float:
-        """What `value` is counted in: the scale of this Gram matrix."""
+        """λ per unit of `value`: the scale of this Gram matrix, (n, n)."""
         if self.scale == "absolute":
             return 1.0
         matrix = numpy_if_small(gram) if isinstance(gram, torch.Tensor) else gram

@@ -96,7 +96,7 @@ def _parameter(printed: Published, parameters: Mapping[str, Any]) -> float | Non
 
 
 def _statistic(row: Mapping[str, Any], name: str) -> float | None:
-    """None for a deviation that is none: of one value."""
+    """A row's mean, deviation or extreme; None for the standard deviation of one repeat."""
     if name == "sd" and row.get("repeats", 2) < 2:
         return None
     return None if row.get(name) is None else float(row[name])

@@ -22,12 +22,12 @@ class Verdict(StrEnum):
 
 RULE = (
     "*Reproduced*: the mean over seeds is the printed number to all its digits, or within two standard deviations of "
-    "it: of the seeds, where there are three or more, or of the paper, where it prints one; of what is so or is not, "
-    "as that classes are separable, most seeds agree with it. *Differs*: it is not. "
-    "*Cannot be decided from the text*: it is not, and the text allows another reading, whose numbers stand beside it. "
-    "*Stale*: measured with settings that are others today. *Not run*: nobody has, at full settings; what it takes is "
-    "said. What a paper shows only as a picture, the times of its machine, and what no single run measures have "
-    "*no verdict*."
+    "it: the deviation of the seeds, where there are three or more, or the paper's, where it prints one; for yes/no "
+    "facts, such as whether classes are separable, most seeds agree. *Differs*: the number is not reproduced. "
+    "*Cannot be decided from the text*: the number is not reproduced, and the text allows another reading, whose "
+    "measurements stand beside it. *Stale*: measured under settings that have changed since. *Not run*: not yet "
+    "measured at full settings; the cost is stated. Curves without numbers, times of another machine, and what no "
+    "single run measures have *no verdict*."
 )
 _SEEDS = 3
 

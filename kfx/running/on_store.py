@@ -60,7 +60,7 @@ class _Steps:
 
 @contextmanager
 def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
-    """Who does what is left of a work, whose name a person is told."""
+    """Yield `do(work, label)`, which computes the missing tiles and shows progress under that label."""
     node, open_ = config.cluster, ExitStack()
     plugins = tuple(plugin.path for plugin in registry.plugins())
     cores = config.device.threads or threads.available()

@@ -132,12 +132,10 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
             continue
         size = place[0]
         shown = change(initial[place], after, differences.get(place))
-        used = [by[kernel, "effective_regularization"][place]["mean"] for kernel in ("initial", "trained")]
         values = [row["regularization"] for row in (initial[place], after)]
         named = ["one for each fold" if value is None else f"{value:g}" for value in values]
         of = f"λ {named[0]}" if named[0] == named[1] else f"λ {named[0]} → {named[1]}"
-        own = f"{of}, in the kernel's own units {number(used[0])} → {number(used[1])}"
-        lines.append(_line(f"N_I {size}", f"{metric} {shown}; {own}"))
+        lines.append(_line(f"N_I {size}", f"{metric} {shown}; {of}"))
     if ("trained", "head_accuracy") in by:
         pair = [next(iter(by[kernel, "head_accuracy"].values())) for kernel in ("initial", "trained")]
         likely = [by[kernel, "head_log_likelihood"].values() for kernel in ("initial", "trained")]
