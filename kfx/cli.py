@@ -77,7 +77,7 @@ def _guarded(call: Callable[[], int]) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), terminal.quiet_interrupts():
             warnings.showwarning = _show_warning
             code = call()
             sys.stdout.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -161,14 +163,31 @@ def _sweep(
     from kfx.outcomes import Status
 
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
+    interrupted = False
     try:
         code = _hand_over(typed, config_dir, len(jobs or []))
+    except KeyboardInterrupt as error:
+        interrupted, code = True, int(error.args[0]) if error.args else 130
     finally:
         rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, prepared.roots(folder))
         sweep.write(folder / "sweep.csv", rows)
         Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
         print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
+    if interrupted:
+        print(f"kfx: interrupted; go on with {_again(typed, prepared.key, str(folder))}", file=sys.stderr)
+        return code
     return code if all(row["status"] == Status.COMPLETED for row in rows) else max(code, 1)
+
+
+def _again(typed: _Typed, key: str, folder: str) -> str:
+    """The command of a sweep as it can be typed to go on with it in its folder, that of `key`."""
+    from kfx.config.overrides import quoted
+
+    words = [word for word in typed.words if word.partition("=")[0] not in ("resume", key)]
+    plugins = [word for path in typed.plugins for word in ("--plugin", path)]
+    smoke = ["--smoke"] if typed.smoke else []
+    place = f"{key}={folder if re.fullmatch(r'[A-Za-z0-9_./-]+', folder) else quoted(folder)}"
+    return shlex.join(["kfx", "run", *plugins, *smoke, *words, "resume=true", place])
 
 
 def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:

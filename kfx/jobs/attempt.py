@@ -14,14 +14,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kfx.config import registry
 from kfx.experiment import compose
-from kfx.experiment.config import check
+from kfx.experiment.config import Config, check
 from kfx.experiment.identity import identity
 from kfx.jobs import sweep
 from kfx.jobs.sweep import search_roots
 from kfx.outcomes import CompletedError, Event, HeldError, KfxError, Status
 from kfx.record.search import earlier
 from kfx.running.signals import INTERRUPTED
-from kfx.running.story import resume, run
+from kfx.running.story import complete, resume, run
 from kfx.screen.progress import numbered, say
 from kfx.screen.summary import relative
 
@@ -91,11 +91,11 @@ def attempted(raw: DictConfig, own: Path, overrides: Sequence[str], roots: Seque
     if found is not None:
         _drop_if_empty(own)
         if found.status == Status.COMPLETED:
-            return _completed_already(found.directory), found.directory
+            return _completed_already(checked, found.directory), found.directory
         try:
             return resume(found.directory, raw.dataset), found.directory
         except CompletedError:  # by another process, since it was found
-            return _completed_already(found.directory), found.directory
+            return _completed_already(checked, found.directory), found.directory
     for left in range(checked.retries, -1, -1):
         code = run(raw, own, overrides, replace_failed=checked.resume or left < checked.retries)
         if code in (0, *INTERRUPTED) or not left:
@@ -109,9 +109,9 @@ def _drop_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _completed_already(directory: Path) -> int:
+def _completed_already(config: Config, directory: Path) -> int:
     say(f"kfx: completed already: {relative(directory)}")
-    return 0
+    return complete(config, directory)
 
 
 def _share_of_cores(settings: Any) -> int | None:

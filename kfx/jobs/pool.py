@@ -27,6 +27,7 @@ from kfx.config import registry
 from kfx.experiment import compose
 from kfx.jobs import sweep
 from kfx.jobs.sweep import search_roots
+from kfx.running.signals import NUMBERS
 from kfx.screen.progress import say
 
 smoke = False
@@ -142,13 +143,17 @@ class Pool:
 
     def _started(self, answers: selectors.BaseSelector) -> subprocess.Popen[bytes]:
         # A session of its own: a signal to the group, as from Ctrl-C, comes through this process alone.
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "kfx.jobs.worker"],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)  # it inherits this, until it can take note of them
+        try:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "kfx.jobs.worker"],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert worker.stdout is not None
         answers.register(worker.stdout, selectors.EVENT_READ, worker)
         return worker
@@ -166,8 +171,9 @@ class Pool:
         self._end(worker)
         if worker in self.idle:
             self.idle.remove(worker)
-        if not answer and job is not None:
-            code = worker.returncode
+        code = worker.returncode
+        before_it_began = self.stopped is not None and code in (0, -self.stopped)
+        if not answer and job is not None and not before_it_began:
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             say(f"kfx: job {job['number']} of {job['of']}: its process ended {how}: {job['directory']}")
 

@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from kfx.config import registry
 from kfx.experiment import compose
 from kfx.jobs.attempt import attempt
 from kfx.outcomes import KfxError
-from kfx.running.signals import INTERRUPTED
+from kfx.running.signals import INTERRUPTED, NUMBERS
 from kfx.screen import terminal
-from kfx.screen.progress import Audience, numbered, say, told_to
+from kfx.screen.progress import Audience, in_lines, numbered, say, told_to
 
 
 def main() -> None:
@@ -34,7 +33,8 @@ def main() -> None:
     jobs: queue.SimpleQueue[dict | None] = queue.SimpleQueue()
 
     def listen() -> None:
-        for line in sys.stdin.buffer:
+        # Unbuffered: a buffer that this thread waits in would stop the interpreter's end.
+        for line in open(0, "rb", buffering=0, closefd=False):  # noqa: SIM115
             job = json.loads(line)
             jobs.put(job)
             if job is None:
@@ -42,7 +42,9 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True).start()
-    with terminal.unfailing(), contextlib.suppress(KeyboardInterrupt):  # before a run could take note of it
+    # A KeyboardInterrupt that reaches this far came before a run could take note of it.
+    with terminal.unfailing(), terminal.quiet_interrupts(), in_lines(), contextlib.suppress(KeyboardInterrupt):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
         while (job := jobs.get()) is not None:
             with numbered(job["number"], job["of"]):
                 try:

@@ -10,9 +10,9 @@ from typing import Any
 
 from kfx.record.record import Record
 
-INTERRUPTED = (130, 143)
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = tuple(128 + number for number in NUMBERS)
 """Exit codes of a run that SIGINT or SIGTERM ended."""
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Terminated(BaseException):
@@ -44,6 +44,20 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def noted() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT as KeyboardInterrupt, and their numbers in the list: a library may swallow the exception, or
+    make an error of its own of it."""
+    numbers: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        numbers.append(number)
+        raise KeyboardInterrupt
+
+    with _handled_by(stop):
+        yield numbers
+
+
+@contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """A second Ctrl-C or SIGTERM waits until the record is written."""
     with _handled_by(signal.SIG_IGN):
@@ -55,9 +69,9 @@ def _handled_by(handler: Callable[[int, Any], Any] | signal.Handlers) -> Iterato
     if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
         yield
         return
-    before = [signal.signal(number, handler) for number in _NUMBERS]
+    before = [signal.signal(number, handler) for number in NUMBERS]
     try:
         yield
     finally:
-        for number, usual in zip(_NUMBERS, before, strict=True):
+        for number, usual in zip(NUMBERS, before, strict=True):
             signal.signal(number, usual)

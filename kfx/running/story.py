@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from signal import Signals
 
 import torch
 from omegaconf import DictConfig
 
 from kfx.config import registry
-from kfx.experiment.config import Config, check, placed
+from kfx.experiment.config import Config, check, placed, typed
 from kfx.experiment.identity import identity
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
@@ -20,7 +23,7 @@ from kfx.record.record import Record
 from kfx.running import remarks, stages
 from kfx.running.assess import assess
 from kfx.running.on_store import beyond_memory
-from kfx.running.signals import Terminated, stoppable, undisturbed
+from kfx.running.signals import Terminated, noted, stoppable, undisturbed
 from kfx.screen.progress import say, tell
 from kfx.screen.summary import closing_lines, relative
 
@@ -61,10 +64,13 @@ def resume(directory: Path, dataset: DictConfig | None = None) -> int:
     """
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
-    registry.require(read_metrics(directory).get("plugins", []), str(directory), no_others=True)
+    metrics = read_metrics(directory)
+    registry.require(metrics.get("plugins", []), str(directory), no_others=True)
     raw = read_config(directory)
     if dataset is not None:
         raw.dataset = dataset
+    if metrics["status"] == Status.COMPLETED and (directory / _UNDRAWN).exists():
+        return show(typed(raw), directory)
     return _recorded(raw, directory, None, resume=True)
 
 
@@ -92,6 +98,8 @@ def _recorded(
     )
     say(f"kfx: {relative(record.directory)}{' (resumed)' if resume else ''}")
     code = 0
+    if config.figures or config.report:
+        (record.directory / _UNDRAWN).touch()
     with exclusively(), stoppable(record):
         try:
             story(config, record)
@@ -109,43 +117,83 @@ def _recorded(
             with undisturbed():
                 record.finish(status, reason)
             say(f"kfx: {reason}" if reason.startswith(status) else f"kfx: {status}: {reason}")
-    _draw(config, record)
-    _report(config, record)
-    tell(closing_lines(config, record.metrics, record.directory))
-    return code
+    return show(config, record.directory) or code
 
 
-def _draw(config: Config, record: Record) -> None:
+_UNDRAWN = ".undrawn"
+"""A file in a run's directory until its pictures and its page are there: whatever stops them, they are made later."""
+
+
+def show(config: Config, directory: Path) -> int:
+    """Draw the pictures of a run that has ended, write its page, and say what it came to. The exit code: 0, or that of
+    the signal that stopped this."""
+    whole = False
+    with noted() as signals, contextlib.suppress(KeyboardInterrupt):
+        drawn = _draw(config, directory, signals)
+        whole = not signals and _report(config, directory, signals) and drawn
+    if whole and not signals:
+        (directory / _UNDRAWN).unlink(missing_ok=True)
+    metrics = read_metrics(directory)
+    tell(closing_lines(config, metrics, directory))
+    if not signals:
+        return 0
+    again = command("plot" if metrics["status"] == Status.FAILED else "resume", relative(directory))
+    say(f"kfx: interrupted: {Signals(signals[0]).name}, while its pictures were drawn; go on with {again}")
+    return 128 + signals[0]
+
+
+def complete(config: Config, directory: Path) -> int:
+    """Make the pictures and the page of a completed run that an interruption left to do; the exit code."""
+    if (config.figures or config.report) and (directory / _UNDRAWN).exists():
+        return show(config, directory)
+    return 0
+
+
+def _draw(config: Config, directory: Path, signals: list[int]) -> bool:
+    """Whether the pictures that are wanted are there."""
     if not config.figures:
-        return
+        return True
     try:
         from kfx import plots
 
-        plots.draw(record.directory, config.figures)
-    except (KeyboardInterrupt, Exception) as error:  # the record is whole; its pictures can be drawn from it again
-        why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        say(f"kfx: figures are incomplete ({why}); draw them with kfx plot {relative(record.directory)}")
+        plots.draw(directory, config.figures)
+    except Exception as error:  # the record is whole; its pictures can be drawn from it again
+        if not signals:
+            why, how = f"{type(error).__name__}: {error}", command("plot", relative(directory))
+            say(f"kfx: figures are incomplete ({why}); draw them with {how}")
+        return False
+    return True
 
 
-def _report(config: Config, record: Record) -> None:
+def _report(config: Config, directory: Path, signals: list[int]) -> bool:
+    """Whether the page is there, if it is wanted."""
     if not config.report:
-        return
+        return True
     try:
         from kfx.report import run_page
 
-        write_whole(record.directory / "report.html", run_page.page([record.directory]))
-    except (KeyboardInterrupt, Exception) as error:  # as with pictures
-        why = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        say(f"kfx: no report ({why}); write it with kfx report {relative(record.directory)}")
+        write_whole(directory / "report.html", run_page.page([directory]))
+    except Exception as error:  # as with pictures
+        if not signals:
+            why, how = f"{type(error).__name__}: {error}", command("report", relative(directory))
+            say(f"kfx: no report ({why}); write it with {how}")
+        return False
+    return True
+
+
+def command(word: str, directory: Path) -> str:
+    """`kfx resume r`, with the plugins in use: as it can be typed."""
+    plugins = [word for plugin in registry.plugins() for word in ("--plugin", str(relative(Path(plugin.path))))]
+    return shlex.join(["kfx", word, str(directory), *plugins])
 
 
 def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | None:
     """Status, reason and exit code of what ended a run; None for a defect, whose traceback is wanted."""
     match error:
         case Terminated():
-            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with kfx resume {shown}", 143
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with {command('resume', shown)}", 143
         case KeyboardInterrupt():
-            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGINT; go on with kfx resume {shown}", 130
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGINT; go on with {command('resume', shown)}", 130
         case NumericalError():
             return Status.FAILED, f"{error} ({error.event.help})", error.exit_code
         case KfxError():

@@ -78,14 +78,28 @@ def say(line: str) -> None:
     """One line to a person, on the error stream, so that results on the output stay clean."""
     if _audience.get() != Audience.NOBODY:
         in_notebook = _audience.get() == Audience.PYTHON and notebook.is_here()  # which shows errors in red
-        print(line, file=sys.stdout if in_notebook else sys.stderr, flush=True)
+        stream = sys.stdout if in_notebook else sys.stderr
+        stream.write(f"{line}\n")  # at once: an interruption between the two would put the next line beside it
+        stream.flush()
 
 
 def tell(results: Sequence[str]) -> None:
     """What a run came to, a line each, on the output."""
     if _audience.get() == Audience.COMMAND:
-        for line in results:
-            print(line)
+        sys.stdout.write("".join(f"{line}\n" for line in results))  # at once, for others may write there too
+
+
+_in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)
+
+
+@contextmanager
+def in_lines() -> Iterator[None]:
+    """Within the block, progress is plain lines: bars of several processes would share a line of the terminal."""
+    token = _in_lines.set(True)
+    try:
+        yield
+    finally:
+        _in_lines.reset(token)
 
 
 class Steps:
@@ -100,7 +114,7 @@ class Steps:
         if _audience.get() == Audience.PYTHON and notebook.is_here():
             self._bar = notebook.Bar()
             self._task = self._bar.add_task(self.label, total=self.total)
-        elif sys.stderr.isatty() and _audience.get() != Audience.NOBODY:
+        elif sys.stderr.isatty() and not _in_lines.get() and _audience.get() != Audience.NOBODY:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -70,6 +70,23 @@ class _Unfailing(io.TextIOBase):
 
 
 @contextlib.contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Within the block, Python does not print an interruption that came where it cannot be raised, as in a callback of
+    the garbage collector."""
+    usual = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, Exception):
+            usual(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
+@contextlib.contextmanager
 def unfailing() -> Iterator[None]:
     """Within the block, printing cannot fail."""
     before = sys.stdout, sys.stderr

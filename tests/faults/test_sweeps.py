@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from kfx import load_run
 from kfx.record.search import runs_below
 from tests.faults.conftest import FULL, needs_full
-from tests.faults.harness import Command, rows, wait_for
+from tests.faults.harness import Command, finish, rows, wait_for
 
 SMALL = [
     "dataset=digits",
@@ -279,6 +280,79 @@ def test_a_worker_that_is_killed_loses_its_own_job_alone(tmp_path, counts):
     again = Command(tmp_path, *LONG)
     assert again.wait(200) == 0
     counts["resumed"] += 1
+
+
+DRAWN = ["run", "-m", *(word for word in SMALL if word != "figures=false"), "optimizer.iterations=5", "report=true"]
+DRAWN += ["seed=0,1,2", "hydra.sweep.dir=s w"]
+PICTURES = {"evaluation.png", "parameters.png", "rho.png"}
+
+
+def drawing(folder, process):
+    """Wait until a job's results are whole, so that its pictures are drawn."""
+    paths = [folder / "s w" / str(i) / "metrics.json" for i in range(3)]
+    over = lambda: any(path.is_file() and '"completed"' in path.read_text() for path in paths)  # noqa: E731
+    wait_for(lambda: over() or process.poll() is not None)
+
+
+CAUGHT = [("basic", "SIGINT"), ("cores", "SIGINT"), ("basic", "SIGTERM"), ("cores", "SIGTERM"), ("basic", "SIGKILL")]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("launcher", "kind"), CAUGHT if FULL else CAUGHT[:1])
+def test_a_sweep_caught_while_it_draws_says_how_to_go_on_and_its_pictures_come(tmp_path, launcher, kind, full, counts):
+    rng = random.Random(f"{launcher} {kind}")
+    for trial in range(5 if full else 1):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        words = [*DRAWN, f"hydra/launcher={launcher}"]
+        with (folder / "log").open("wb") as log:
+            command = [sys.executable, "-m", "kfx", *words]
+            process = subprocess.Popen(command, cwd=folder, start_new_session=True, stderr=log, stdout=log)
+        drawing(folder, process)
+        time.sleep(rng.uniform(0, 4) if full else 0.5)
+        number = getattr(signal, kind)
+        os.killpg(process.pid, number)
+        code, said = process.wait(60), (folder / "log").read_text()
+        counts["injected"] += 1
+        if code == 0:  # it was over
+            continue
+        again = ["kfx", *words, "resume=true"]
+        if kind != "SIGKILL":
+            assert code == 128 + number, said
+            lines = said.splitlines()
+            assert lines[-1].startswith("kfx: interrupted; go on with kfx run -m ")
+            again = shlex.split(lines[-1].partition(" go on with ")[2])
+            assert not [line for line in lines if line.rfind("kfx: ") > 0], said
+            for leak in ("Exception ignored", "Traceback", "Fatal", "KeyError", "AttributeError"):
+                assert leak not in said, said
+        assert finish(folder, *again[1:]) == 0, (folder / "log").read_text()
+        counts["resumed"] += 1
+        for i in range(3):
+            run = folder / "s w" / str(i)
+            assert {path.name for path in (run / "figures").iterdir()} == PICTURES
+            assert (run / "report.html").is_file()
+            assert not (run / ".undrawn").exists()
+            assert (run / "history.csv").read_text().count("completed") == 1, "what was computed is not computed again"
+
+
+def test_pictures_that_a_kill_left_undrawn_come_with_resume(kfx, in_folder, counts):
+    words = [*(word for word in SMALL if word != "figures=false"), "optimizer.iterations=5", "hydra.run.dir=r"]
+    assert kfx("run", *words)[0] == 0
+    assert kfx("resume", "r")[0] == 2, "nothing is left to do"
+    before = {path.name: path.read_bytes() for path in (in_folder / "r/figures").iterdir()}
+    assert set(before) == PICTURES
+    (in_folder / "r/.undrawn").touch()  # as a kill leaves it
+    (in_folder / "r/figures/rho.png").write_bytes(b"half a picture")
+    code, out, _ = kfx("resume", "r")
+    assert (code, "pictures    r/figures: " in out) == (0, True)
+    assert {path.name: path.read_bytes() for path in (in_folder / "r/figures").iterdir()} == before
+    (in_folder / "r/.undrawn").touch()
+    (in_folder / "r/figures/rho.png").unlink()
+    code, _, err = kfx("run", *words, "resume=true")
+    assert (code, "completed already" in err) == (0, True)
+    assert (in_folder / "r/figures/rho.png").read_bytes() == before["rho.png"]
+    assert not (in_folder / "r/.undrawn").exists()
+    counts["resumed"] += 2
 
 
 # ---- identity, rerun and comparison
