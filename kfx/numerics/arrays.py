@@ -22,7 +22,7 @@ def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         x = np.asarray(x)
         x = torch.from_numpy(np.ascontiguousarray(x) if x.flags.writeable else x.copy())
     if x.dtype.is_complex:
-        raise ValueError(f"got complex numbers ({x.dtype}); kfx computes with real ones: pass the real part")
+        raise ValueError(f"got complex numbers ({x.dtype}); expected real ones: pass the real part")
     if dtype is None and not x.dtype.is_floating_point:
         dtype = torch.float64
     if x.requires_grad and torch.is_grad_enabled():
