@@ -161,18 +161,24 @@ def _sweep(
 
     from kfx.jobs import sweep
     from kfx.outcomes import Status
+    from kfx.running.signals import noted, undisturbed
 
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     interrupted = False
-    try:
-        code = _hand_over(typed, config_dir, len(jobs or []))
-    except KeyboardInterrupt as error:
-        interrupted, code = True, int(error.args[0]) if error.args else 130
-    finally:
-        rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, prepared.roots(folder))
-        sweep.write(folder / "sweep.csv", rows)
-        Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
-        print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
+    with noted() as signals:
+        try:
+            code = _hand_over(typed, config_dir, len(jobs or []))
+        except (KeyboardInterrupt, Exception) as error:  # of an interruption a library may make an error of its own
+            if isinstance(error, Exception) and not signals:
+                raise
+            said = isinstance(error, KeyboardInterrupt) and error.args  # by a run, with its exit code
+            interrupted, code = True, int(said[0]) if said else 128 + signals[0]
+        finally:
+            with undisturbed():
+                rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, prepared.roots(folder))
+                sweep.write(folder / "sweep.csv", rows)
+                Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
+                print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
     if interrupted:
         print(f"kfx: interrupted; go on with {_again(typed, prepared.key, str(folder))}", file=sys.stderr)
         return code
