@@ -137,29 +137,31 @@ class computing:
     def __enter__(self) -> computing:
         global _users
         depth = getattr(_here, "depth", 0)
-        _here.depth = depth + 1
         self._is_outer = depth == 0
-        if not self._is_outer:
-            return self
-        with _lock:
-            if _users == 0:
-                _take_over()
-            _users += 1
-        self._generation = _generation
-        self._threads = torch.get_num_threads()
-        threads.use_for(self.work, self._threads)
-        self._autocast = [
-            torch.autocast(device, enabled=False) for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)
-        ]
-        for each in self._autocast:
-            each.__enter__()
+        if self._is_outer:
+            self._generation, self._threads, self._autocast = _generation, torch.get_num_threads(), []
+            with _lock:
+                if _users == 0:
+                    _take_over()
+                _users += 1
+            try:
+                threads.use_for(self.work, self._threads)
+                for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+                    self._autocast.append(torch.autocast(device, enabled=False))
+                    self._autocast[-1].__enter__()
+            except BaseException:  # as Ctrl-C
+                self._leave()
+                raise
+        _here.depth = depth + 1
         return self
 
     def __exit__(self, *raised: object) -> None:
-        global _users
         _here.depth -= 1
-        if not self._is_outer:
-            return
+        if self._is_outer:
+            self._leave()
+
+    def _leave(self) -> None:
+        global _users
         for each in self._autocast:
             each.__exit__(None, None, None)
         threads.use_again(self._threads)
