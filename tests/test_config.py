@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 
 from kfx.config import registry
 from kfx.config.catalogue import GROUPS, config_folder, description, options
-from kfx.config.published import applicable
 from kfx.config.registry import OPTIONS
 from kfx.experiment.compose import composed, load, without_hydra
 from kfx.experiment.config import check
 from kfx.jobs.smoke import pairs, words_of
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
+from kfx.report.measured import applicable
 
 registry.load()
 EXPERIMENTS = options("experiment")

@@ -19,6 +19,7 @@ from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metri
 from kfx.experiment.config import check
 from kfx.kernels import RBF
 from kfx.numerics.incidents import collect
+from kfx.numerics.linear_algebra import cholesky
 from kfx.numerics.regression import coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
@@ -52,7 +53,7 @@ def test_posterior_variance_against_scikit_learn():
     process = GaussianProcessRegressor(sklearn_kernels.RBF(1.5), alpha=1e-3, optimizer=None).fit(x, y[:, 0])
     _, deviation = process.predict(x_test, return_std=True)
     gram, cross, prior = (torch.as_tensor(a) for a in (kernel.gram(x), kernel.gram(x_test, x), kernel.diagonal(x_test)))
-    variance = posterior_variance(gram, cross, prior, 1e-3)
+    variance = posterior_variance(cholesky(gram, 1e-3), cross, prior)
     np.testing.assert_allclose(variance.numpy(), deviation**2, rtol=1e-7)
 
 

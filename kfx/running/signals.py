@@ -6,9 +6,10 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kfx.record.record import Record
+if TYPE_CHECKING:
+    from kfx.record.record import Record
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = tuple(128 + number for number in NUMBERS)
