@@ -59,7 +59,7 @@ class _Gram(torch.autograd.Function):
             return own.gram(x)
         ctx.save_for_backward(parameters, x)  # torch refuses the backward pass where they were changed in place
         result, ctx.pull = own.pullback(x)
-        return result
+        return result.clone()  # the pullback may keep it, and the caller may change what it is given
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:

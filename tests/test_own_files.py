@@ -130,6 +130,25 @@ def test_codes_and_labels_are_apart_where_they_are_written_apart(in_folder, miss
     assert [order[i] for i in labels] == codes
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "count"),
+    [
+        (("1", "2"), ("1.0", "2.0"), 2),
+        (("True", "False"), ("true", "false"), 2),
+        (("01234", "5678"), ("1234", "5678"), 3),
+    ],
+)
+def test_a_second_table_may_spell_the_same_value_otherwise(in_folder, here, there, count):
+    for name, values in (("t.csv", here), ("u.csv", there)):
+        rows = [f"{i / 7},{value},{value}" for i, value in enumerate(values * 6)]
+        (in_folder / name).write_text("\n".join(["a,code,y", *rows]))
+    data = built("dataset.test=u.csv", "dataset.categorical=[code]", "dataset.task=classification")
+    assert data.y_train.shape[1] == count
+    assert data.x_train.shape[1] == 1 + count
+    if count == 2:
+        assert data.labels_train.tolist() == data.labels_test.tolist()
+
+
 def test_whole_numbers_that_auto_takes_as_classes_are_named_as_they_are_written(in_folder, monkeypatch):
     monkeypatch.setattr("kfx.data.files._warned", set())
     (in_folder / "t.csv").write_text("a,y\n" + "0.5,1\n1.5,1.0\n2.5,01\n3.5,2\n" * 3)

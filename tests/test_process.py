@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import kfx.torch
 from kfx import KernelFlowRegressor, KernelFlowTransformer
-from kfx.kernels import RBF
+from kfx.kernels import RBF, Laplace, Matern, RationalQuadratic
 from kfx.kernels.formula import Formula
 from kfx.numerics import process
 from kfx.objectives import nll, rho
@@ -127,6 +127,44 @@ def test_a_switch_of_one_operation_is_put_back_too():
         assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_switches_that_follow_another_still_follow_it():
+    if not hasattr(torch.backends.mkldnn, "matmul"):
+        pytest.skip("torch has no switches of operations")
+    code = (  # in a process where nobody has set one by itself
+        "import numpy as np, torch; from kfx.kernels import RBF; torch.backends.fp32_precision = 'bf16';"
+        "RBF(1.0).gram(np.ones((3, 2), np.float32)); assert torch.backends.mkldnn.matmul.fp32_precision == 'bf16';"
+        "torch.backends.fp32_precision = 'ieee'; assert torch.backends.mkldnn.matmul.fp32_precision == 'ieee';"
+        "assert torch.get_float32_matmul_precision() == 'highest'"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+
+
+def test_threads_that_begin_within_anothers_block_leave_torchs_count():
+    torch.set_num_threads(2)
+    counts, entered, leave = [], threading.Event(), threading.Event()
+
+    def first():
+        with process.computing():
+            entered.set()
+            leave.wait(10)
+
+    def second():
+        RBF(1.0).gram(X)
+        counts.append(torch.get_num_threads())
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    entered.wait(10)
+    threads[1].start()
+    threads[1].join()
+    leave.set()
+    threads[0].join()
+    last = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+    last.start()
+    last.join()
+    assert counts == [2, 2]
 
 
 def test_the_last_of_overlapping_blocks_puts_the_settings_back():
@@ -278,6 +316,16 @@ def test_gram_matrices_that_are_none():
         kfx.torch.rho_loss(theta.to(torch.complex128), torch.as_tensor(Y), 10)
     with pytest.raises(ValueError, match="at least one point"):
         kfx.torch.gram(RBF(1.0), x[:0])
+
+
+@pytest.mark.parametrize("kernel", [RBF(1.5), Laplace(1.5), RationalQuadratic(), Matern(1.5)])
+def test_a_gram_matrix_may_be_scaled_in_place(kernel):
+    def gradient(scaled):
+        x = torch.as_tensor(X).clone().requires_grad_()
+        scaled(kfx.torch.gram(kernel, x)).square().sum().backward()
+        return x.grad
+
+    assert torch.equal(gradient(lambda gram: gram.mul_(2.0)), gradient(lambda gram: gram * 2.0))
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,29 @@ def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray
     return np.where(codes < 0, -1, np.argsort(order)[codes]), [values[i] for i in order]
 
 
+def spelt_as(known: pd.Series, other: pd.Series) -> pd.Series:
+    """`other`, of a second file, with its words spelt as in `known` where tools may write the same value in two ways:
+    whole numbers with and without `.0`, `True` and `true`. A value that one file itself writes in two ways stays as it
+    is there."""
+    ours, theirs = _by_meaning(known), _by_meaning(other)
+    respelt = {spelling: ours[meaning] for meaning, spelling in theirs.items() if meaning in ours}
+    return other.map(lambda value: respelt.get(value, value), na_action="ignore")
+
+
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0+)?")
+
+
+def _by_meaning(column: pd.Series) -> dict[str, str]:
+    """The spelling of each value that a column of words writes in one way."""
+    spellings: dict[str, list[str]] = {}
+    for value in column.dropna().unique():
+        text = str(value).strip()
+        number = _WHOLE.fullmatch(text)
+        meaning = number[1] if number else text.lower() if text.lower() in ("true", "false") else text
+        spellings.setdefault(meaning, []).append(value)
+    return {meaning: written[0] for meaning, written in spellings.items() if len(written) == 1}
+
+
 def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> np.ndarray:
     """(n, features): numbers, and of each categorical column a column of 0 and 1 a value, in the order of `levels`."""
     parts: list[np.ndarray] = []

@@ -27,6 +27,7 @@ from kfx.data.table_columns import (
     levels,
     make_numbers,
     require_present,
+    spelt_as,
     target_values,
     warn_of_identifiers,
 )
@@ -323,4 +324,7 @@ def _stacked(frame: pd.DataFrame, other: pd.DataFrame, layout: Layout, path: Pat
                 both = f"{path} and {test_path}: column {name} holds words and fractions"
                 raise DataError(f"{both}; save both files as CSV, or both as Parquet")
             frame[name], other[name] = (each[name].map(str, na_action="ignore") for each in (frame, other))
+    for name in frame.columns:
+        if pd.api.types.infer_dtype(frame[name], skipna=True) == "string":
+            other[name] = spelt_as(frame[name], other[name])
     return pd.concat([frame, other[list(frame.columns)]], ignore_index=True)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -60,10 +61,11 @@ def _write_jax(value: str | None) -> None:
         jax.config.update(_JAX, value)
 
 
-def _of_operation(backend: str, operation: str) -> _Setting:
-    switch = getattr(getattr(torch.backends, backend), operation)
-    tf32 = "ieee" if backend == "mkldnn" else "tf32"
-    return _Setting(lambda: switch.fp32_precision, lambda value: setattr(switch, "fp32_precision", value), "ieee", tf32)
+def _switch(place: str) -> _Setting:
+    """The precision of all, of a backend, or of an operation of it, as `cudnn.conv`."""
+    of: Any = attrgetter(place)(torch.backends) if place else torch.backends
+    tf32 = "tf32" if place in ("cuda.matmul", "cudnn.conv", "cudnn.rnn") else "ieee"
+    return _Setting(lambda: of.fp32_precision, lambda value: setattr(of, "fp32_precision", value), "ieee", tf32)
 
 
 _JAX = "jax_default_matmul_precision"
@@ -82,10 +84,11 @@ _SETTINGS = {  # those of torch as a whole first: they set each operation's too
     _JAX_VARIABLE: _Setting(lambda: os.environ.get(_JAX_VARIABLE), _write_variable, "highest", "default"),
     _JAX: _Setting(_read_jax, _write_jax, "highest", "default"),
 }
-if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9
-    for _backend, _operations in (("cuda", "matmul"), ("cudnn", "conv rnn"), ("mkldnn", "matmul conv rnn")):
-        for _each in _operations.split():
-            _SETTINGS[f"torch.backends.{_backend}.{_each}.fp32_precision"] = _of_operation(_backend, _each)
+if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9; those that others inherit from first
+    for _place in (
+        "", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"
+    ):  # fmt: skip
+        _SETTINGS[".".join(filter(None, ("torch.backends", _place, "fp32_precision")))] = _switch(_place)
 
 
 def set_switches(allow_tf32: bool) -> dict[str, Any]:
@@ -104,17 +107,17 @@ def set_switches(allow_tf32: bool) -> dict[str, Any]:
 
 def found() -> dict[str, Any]:
     """The caller's settings that differ from kfx's, by name: those that kfx puts back. Empty outside of `computing`."""
-    return {name: value for name, value in _before.items() if value not in (_SETTINGS[name].full, "none", None, _MIXED)}
+    return {name: value for name, value in _before.items() if value is not None}
 
 
-def _read() -> dict[str, Any]:
-    return {name: setting.read() for name, setting in _SETTINGS.items()}
+def _differs(value: Any, other: Any) -> bool:
+    """Whether the one is to be replaced by the other: "none" is full precision too, and what is mixed has no value."""
+    return value != other and (value, other) != ("none", "ieee") and _MIXED not in (value, other)
 
 
 def _write(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
-        present = _SETTINGS[name].read()
-        if value not in (present, _MIXED) and (present, value) != ("none", "ieee"):  # "none": nobody has set it
+        if _differs(_SETTINGS[name].read(), value):
             _SETTINGS[name].write(value)
 
 
@@ -139,18 +142,21 @@ class computing:
         depth = getattr(_here, "depth", 0)
         self._is_outer = depth == 0
         if self._is_outer:
-            self._generation, self._threads, self._autocast = _generation, torch.get_num_threads(), []
-            with _lock:
-                if _users == 0:
-                    _take_over()
-                _users += 1
+            self._generation, self._autocast, is_counted = _generation, [], False
             try:
+                with _lock:
+                    self._threads = _threads_of_caller()
+                    if _users == 0:
+                        _take_over()
+                    _users += 1
+                    is_counted = True
                 threads.use_for(self.work, self._threads)
                 for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
                     self._autocast.append(torch.autocast(device, enabled=False))
                     self._autocast[-1].__enter__()
             except BaseException:  # as Ctrl-C
-                self._leave()
+                if is_counted:
+                    self._leave()
                 raise
         _here.depth = depth + 1
         return self
@@ -162,15 +168,17 @@ class computing:
 
     def _leave(self) -> None:
         global _users
-        for each in self._autocast:
-            each.__exit__(None, None, None)
-        threads.use_again(self._threads)
-        with _lock:
-            if self._generation != _generation:  # in a child that was forked within the block
-                return
-            _users -= 1
-            if _users == 0:
-                _give_back()
+        try:
+            for each in self._autocast:
+                each.__exit__(None, None, None)
+            threads.use_again(self._threads)
+        finally:
+            with _lock:
+                if self._generation == _generation:  # else in a child that was forked within the block
+                    _users -= 1
+                    _here.is_known = True
+                    if _users == 0:
+                        _give_back()
 
 
 @contextmanager
@@ -180,7 +188,7 @@ def exclusively(count: int | None = None, engine: int | None = None, *, allow_tf
     count, engine: as `threads.use`; None leaves them to the block.
     """
     with _turn, computing(), threads.restored():
-        before = _read()
+        before = {name: setting.read() for name, setting in _SETTINGS.items()}
         set_switches(allow_tf32)
         if count is not None:
             threads.use(count, engine)
@@ -201,18 +209,38 @@ _here = threading.local()
 _users, _generation = 0, 0
 _before: dict[str, Any] = {}
 _blas_before: list[int] = []
+_threads_before = 1
+
+
+def _threads_of_caller() -> int:
+    """The threads of torch that the calling thread had before kfx. One that was born within another's block took the
+    single thread, which kfx had set there, for its own."""
+    count = torch.get_num_threads()
+    return _threads_before if _users and count == 1 and not hasattr(_here, "is_known") else count
 
 
 def _take_over() -> None:
-    global _before, _blas_before
-    _before, _blas_before = _read(), threads.limit_blas()
-    set_switches(False)
+    global _before, _blas_before, _threads_before
+    found = {name: setting.read() for name, setting in _SETTINGS.items()}
+    _before = {name: value for name, value in found.items() if _differs(value, _SETTINGS[name].full)}
+    _blas_before, _threads_before = threads.of_blas(), torch.get_num_threads()
+    try:
+        threads.limit_blas()
+        _write({name: _SETTINGS[name].full for name in _before})
+    except BaseException:  # as Ctrl-C
+        _give_back()
+        raise
 
 
 def _give_back() -> None:
     global _before
-    _write(_before)
-    threads.release_blas(_blas_before)
+    try:
+        _write(_before)
+        threads.release_blas(_blas_before)
+    except BaseException:
+        _write(_before)
+        threads.release_blas(_blas_before)
+        raise
     _before = {}
 
 

@@ -108,15 +108,18 @@ def restored() -> Iterator[None]:
         _engine = before[1]
 
 
-def limit_blas() -> list[int]:
-    """Give NumPy's and SciPy's BLAS one thread each; return how many they had."""
-    before = [library.get_num_threads() for library in _blas()]
-    release_blas([1] * len(before))
-    return before
+def of_blas() -> list[int]:
+    """Threads of NumPy's and SciPy's BLAS."""
+    return [library.get_num_threads() for library in _blas()]
+
+
+def limit_blas() -> None:
+    """Give NumPy's and SciPy's BLAS one thread each."""
+    release_blas([1] * len(_blas()))
 
 
 def release_blas(counts: Sequence[int]) -> None:
-    """Give each BLAS so many threads, in the order of `limit_blas`."""
+    """Give each BLAS so many threads, in the order of `of_blas`."""
     _let_any_thread_set()
     for library, count in zip(_blas(), counts, strict=True):
         library.set_num_threads(count)
