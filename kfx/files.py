@@ -91,7 +91,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class Rows:
+class CsvFile:
     """A CSV file whose rows reach the operating system as they are written, each call in one piece.
 
     keep: None goes on at the end of what is there; a number of bytes goes on after those; 0 starts anew.

@@ -20,8 +20,7 @@ from kfx.config.registry import (
     variance,
     whole,
 )
-from kfx.data.options import DatasetOption
-from kfx.data.options import Table as TableOption
+from kfx.data.options import DatasetOption, TableOption
 from kfx.evaluation.options import EvaluationOption
 from kfx.experiment.options import DeviceOption
 from kfx.flows.options import FlowOption

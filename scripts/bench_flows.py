@@ -31,7 +31,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
-from kfx.record.parts import Part, Parts
+from kfx.record.journal import Part, Parts
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler

@@ -28,7 +28,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import Adam, GradientDescent
 from kfx.optimizers.loss import Loss
-from kfx.record.parts import Parts
+from kfx.record.journal import Parts
 from kfx.record.reading import load_run
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory

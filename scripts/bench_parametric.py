@@ -26,7 +26,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import GradientDescent, Nesterov
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.record.parts import Parts
+from kfx.record.journal import Parts
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler

@@ -446,28 +446,28 @@ def test_settled_kernels_treat_each_point_by_itself():
     kernel, x = machine(replace(ARCHITECTURE, normalizing=Normalizing("batch", "location"))).kernel, images(30)
     alone = kernel.gram(x[:10])
     assert float((alone - kernel.gram(x)[:10, :10]).abs().max()) > 1e-6
-    settled = kernel.settled(x)
-    torch.testing.assert_close(settled.gram(x[:10]), settled.gram(x)[:10, :10])
-    torch.testing.assert_close(settled.gram(x[:10], x[10:]), settled.gram(x)[:10, 10:])
-    torch.testing.assert_close(kernel.gram(x[:10], x), settled.gram(x[:10], x))
-    assert settled.settled(x[:3]) is settled
-    mapped, compare = settled.unfolded()
-    torch.testing.assert_close(compare.gram(mapped(x)), settled.gram(x))
-    torch.testing.assert_close(compare.gram(mapped(x[:4]), mapped(x)), settled.gram(x[:4], x))
+    fixed = kernel.fixed_on(x)
+    torch.testing.assert_close(fixed.gram(x[:10]), fixed.gram(x)[:10, :10])
+    torch.testing.assert_close(fixed.gram(x[:10], x[10:]), fixed.gram(x)[:10, 10:])
+    torch.testing.assert_close(kernel.gram(x[:10], x), fixed.gram(x[:10], x))
+    assert fixed.fixed_on(x[:3]) is fixed
+    mapped, compare = fixed.feature_map_and_kernel()
+    torch.testing.assert_close(compare.gram(mapped(x)), fixed.gram(x))
+    torch.testing.assert_close(compare.gram(mapped(x[:4]), mapped(x)), fixed.gram(x[:4], x))
     rows, cotangent = mapped(x[:6]), torch.ones(6, 6, dtype=torch.float64) + torch.diag(torch.arange(6.0).double())
     _, to_rows = compare.pullback(rows)[1](cotangent, inputs=True)
     along = torch.as_tensor(np.random.default_rng(2).normal(size=rows.shape))
     difference = ((compare.gram(rows + 1e-6 * along) - compare.gram(rows - 1e-6 * along)) * cotangent).sum() / 2e-6
     assert float((to_rows * along).sum()) == pytest.approx(float(difference), rel=1e-6)
-    names, grams = zip(*settled.inner_grams(x), strict=True)
+    names, grams = zip(*fixed.inner_grams(x), strict=True)
     layers = ("stage1_block1", "stage2_block1", "top")
     assert names == tuple(itertools.chain.from_iterable((name, f"{name}.explained") for name in layers))
-    torch.testing.assert_close(grams[-2], settled.gram(x))
+    torch.testing.assert_close(grams[-2], fixed.gram(x))
     off = ~torch.eye(len(x), dtype=torch.bool)
     torch.testing.assert_close(grams[-1][off], grams[-2][off])
     assert bool((grams[-1].diagonal() <= grams[-2].diagonal() * (1 + 1e-12)).all())
     local = machine().kernel
-    assert local.settled(x) is local
+    assert local.fixed_on(x) is local
 
 
 def test_a_fresh_kernel_has_other_weights_and_starts_at_its_kernel():
@@ -534,7 +534,7 @@ def trained(normalization, steps=130):
         vector = rule.step(vector, found.gradient)
         values.append(found.objective)
     fitted = machine.with_flat(vector)
-    prediction = fitted.settled(x[:1500]).predict(x[1500:])
+    prediction = fitted.fixed_on(x[:1500]).predict(x[1500:])
     right = (prediction.outputs.argmax(dim=1) == y[1500:].argmax(dim=1)).double().mean()
     return np.mean(values[:5]), np.mean(values[-10:]), float(right)
 
@@ -671,7 +671,7 @@ def test_what_cannot_be_is_said_in_a_line(kfx, words, said):
 
 
 def test_elbo_refuses_targets_of_one_output():
-    from kfx.optimizers.elbo import Elbo
+    from kfx.optimizers.elbo import ElboOption
 
     with pytest.raises(ConfigError, match="takes one output a class"):
-        Elbo().start(machine().kernel, images(), one_hot()[:, :1], np.random.default_rng(0))
+        ElboOption().start(machine().kernel, images(), one_hot()[:, :1], np.random.default_rng(0))

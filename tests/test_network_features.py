@@ -13,8 +13,8 @@ from torch import nn
 
 from kfx import load_run
 from kfx.kernels import RBF, NetworkFeatures, Regularized
-from kfx.kernels.headed import Headed
 from kfx.kernels.networks import NETWORKS, SameConv2d
+from kfx.kernels.with_head import KernelWithHead
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import interpolation_error, nll, rho, rho_prediction
 from kfx.optimizers.classification import ClassificationLoss
@@ -109,12 +109,12 @@ def test_length_is_of_the_batch_until_it_is_settled():
     features = kernel.features(x)
     squared = torch.cdist(features, features).square()
     torch.testing.assert_close(kernel.gram(x), torch.exp(-4 * squared / squared.mean()), rtol=1e-8, atol=1e-10)
-    settled = kernel.settled(x)
-    assert settled.parameters["gamma"] == pytest.approx(4 / float(squared.mean()), rel=1e-8)
-    torch.testing.assert_close(settled.gram(x[:5], x[5:]), kernel.gram(x)[:5, 5:], rtol=1e-8, atol=1e-10)
-    assert settled.settled(x[:3]) is settled
+    fixed = kernel.fixed_on(x)
+    assert fixed.parameters["gamma"] == pytest.approx(4 / float(squared.mean()), rel=1e-8)
+    torch.testing.assert_close(fixed.gram(x[:5], x[5:]), kernel.gram(x)[:5, 5:], rtol=1e-8, atol=1e-10)
+    assert fixed.fixed_on(x[:3]) is fixed
     part = kernel.gram(x[:7], x[7:])  # the length of the second's points, where K(x, y) interpolates y
-    torch.testing.assert_close(part, kernel.settled(x[7:]).gram(x[:7], x[7:]), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(part, kernel.fixed_on(x[7:]).gram(x[:7], x[7:]), rtol=1e-8, atol=1e-10)
 
 
 def test_weights_are_blocks_with_the_names_of_the_module():
@@ -257,11 +257,11 @@ def test_a_vector_that_changed_leaves_the_kernel_as_it_is():
 def test_features_that_are_all_the_same_fail_in_words():
     kernel = NetworkFeatures(network())
     flat = kernel.with_flat(kernel.flat * 0)
-    assert flat.settled(images()) is flat
+    assert flat.fixed_on(images()) is flat
     assert not torch.isfinite(flat.gram(images())[0, 1])
-    map_of, compare = kernel.settled(images()).unfolded()
+    map_of, compare = kernel.fixed_on(images()).feature_map_and_kernel()
     features = map_of(images())
-    torch.testing.assert_close(compare.gram(features), kernel.settled(images()).gram(images()), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(compare.gram(features), kernel.fixed_on(images()).gram(images()), rtol=1e-8, atol=1e-10)
 
 
 def test_dropout_does_nothing_in_a_kernel():
@@ -292,7 +292,7 @@ def test_the_papers_network_has_its_layers():
 
 
 def headed(x, outputs=3):
-    return Headed.over(NetworkFeatures(network()), x[:1], outputs, np.random.default_rng(0))
+    return KernelWithHead.over(NetworkFeatures(network()), x[:1], outputs, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("inner_weight", [0.0, 0.7])
@@ -360,7 +360,7 @@ def test_a_run_leaves_norms_blocks_errors_and_pictures(kfx, objective):
 def test_the_recorded_kernel_predicts_what_was_evaluated(kfx):
     assert kfx("run", *SMALL, "objective=cross_entropy", "optimizer.iterations=20", "figures=false")[0] == 0
     run = load_run("r")
-    assert isinstance(run.kernel, Headed)
+    assert isinstance(run.kernel, KernelWithHead)
     rows = run.evaluation[(run.evaluation["kernel"] == "trained") & (run.evaluation["metric"] == "head_accuracy")]
     from kfx.experiment.config import check
     from kfx.numerics.streams import Streams

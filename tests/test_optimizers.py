@@ -251,8 +251,8 @@ def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated(monkeypatch):
 class Drawn(Optimizer):
     """Draws its start when it starts, and ends early."""
 
-    def start(self, task):
-        self.kernel, self.rng, self.at = task.kernel, task.rng, task.rng.uniform(1, 2)
+    def start(self, setup):
+        self.kernel, self.rng, self.at = setup.kernel, setup.rng, setup.rng.uniform(1, 2)
 
     def ask(self, iteration, batch):
         return None if iteration == 4 else Question(np.array([self.at]), gradient=False)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from kfx.evaluation.on_disk import Beyond, OnDisk, factored
+from kfx.evaluation.on_disk import DiskStores, OnDisk, factored
 from kfx.evaluation.systems import InMemory
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.lock import Lock
@@ -475,7 +475,7 @@ def test_a_work_travels_without_what_it_has_opened(store):
 
 
 def beyond(folder, **settings):
-    return Beyond(folder, 10**6, do, **settings)
+    return DiskStores(folder, 10**6, do, **settings)
 
 
 @pytest.mark.parametrize("scale", ["absolute", "mean_diagonal", "centered"])

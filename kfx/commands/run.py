@@ -215,7 +215,7 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
         codes.append(code)
         return loss
 
-    compose.prepare()
+    compose.give_options_to_hydra()
     pool.register()
     pool.smoke = smoke
     entry = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)

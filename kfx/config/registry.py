@@ -199,7 +199,7 @@ def _made(carried: _Carried, make: Callable[..., Any], arguments: tuple[Any, ...
 # ---- options
 
 
-class Config(Protocol):
+class ConfigView(Protocol):
     """What an option sees of the config that it is part of: the other options, and the sections, by name."""
 
     dataset: Any
@@ -265,7 +265,7 @@ class Option(Portable):
                 plain[key] = factory() if factory is not dataclasses.MISSING else item.default
         return {"name": cls.name, **plain} if cls.name else plain
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         """ConfigError if this option cannot go with the others of a config."""
 
 

@@ -11,7 +11,7 @@ from kfx.config.choices import STEPS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     MOST_POINTS,
-    Config,
+    ConfigView,
     FieldError,
     Option,
     count,
@@ -56,7 +56,7 @@ class DatasetOption(Option, abc.ABC):
     from_path: ClassVar[bool] = False
     """Whether it is read from a file that the person names."""
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if "normalize_channels" in self.preprocess and self.image is None:
             raise ConfigError(
                 f"dataset.preprocess={self.preprocess}: expected no normalize_channels: it has no images; use normalize"
@@ -104,7 +104,7 @@ class DatasetOption(Option, abc.ABC):
 
         return [locate(dataset, file) for dataset, file in self.files()]
 
-    def placed(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
         """Its part of a config with paths that hold wherever one stands."""
         return node
 
@@ -121,7 +121,7 @@ def _any(least: int, meaning: str, default: int) -> Any:
 
 
 @option("dataset", "three_bumps", "f(x) = sin 2x + 3 sin 3x + 2 sin 4x on [-pi, pi]; one-dimensional regression")
-class ThreeBumps(DatasetOption):
+class ThreeBumpsOption(DatasetOption):
     n_train: int = _any(2, "training points", 100)
     n_test: int = _any(1, "test points", 200)
     points: str = one_of("grid", "grid", "random", meaning="where the training points are")
@@ -133,7 +133,7 @@ class ThreeBumps(DatasetOption):
 
 
 @option("dataset", "swiss_roll", "Two interleaved spirals, labels +1 and -1")
-class SwissRoll(DatasetOption):
+class SwissRollOption(DatasetOption):
     has_classes = True
 
     n_train: int = _any(2, "training points of both arms together", 120)
@@ -154,7 +154,7 @@ class SwissRoll(DatasetOption):
 
 
 @option("dataset", "gp_sample", "A draw of a Gaussian process with a known kernel: can its parameters be found again?")
-class GPSample(DatasetOption):
+class GPSampleOption(DatasetOption):
     n_train: int = count(100, 2, "training points", most=20_000)  # the eigenvalues of their Gram matrix are computed
     n_test: int = count(100, 1, "test points", most=20_000)
     dimensions: int = count(1, 1, "coordinates of a point", most=10_000)
@@ -185,7 +185,7 @@ class _NoisyCurve(DatasetOption):
 
 
 @option("dataset", "noisy_sine", "y = sin x + noise on [0, 3 pi] (Darcy 2020, section 2.2.3 and eq. 2.5)")
-class NoisySine(_NoisyCurve):
+class NoisySineOption(_NoisyCurve):
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.synthetic import noisy_sine
 
@@ -193,7 +193,7 @@ class NoisySine(_NoisyCurve):
 
 
 @option("dataset", "line", "y = x + noise on [0, 1]")
-class Line(_NoisyCurve):
+class LineOption(_NoisyCurve):
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.synthetic import line
 
@@ -203,7 +203,7 @@ class Line(_NoisyCurve):
 @option(
     "dataset", "elliptic_1d", "Solution u of -(a u')' = f at nodes of (0, 1), a rough (Owhadi & Yoo 2019, section 5)"
 )
-class Elliptic1D(DatasetOption):
+class Elliptic1DOption(DatasetOption):
     n_train: int = count(128, 2, "nodes that are training points", most=100_000)
     n_test: int | None = count_or_null(None, 1, "all nodes", "test points: every node, or the first so many at random")
     intervals: int = count(256, 3, "elements of (0, 1): one more than there are inner nodes", most=4096)
@@ -235,7 +235,7 @@ class Elliptic1D(DatasetOption):
 
 
 @dataclass
-class Table(DatasetOption):
+class TableOption(DatasetOption):
     """Rows of one table, training and test points disjoint."""
 
     is_table = True
@@ -248,7 +248,7 @@ class Table(DatasetOption):
 
 
 @option("dataset", "diabetes", "scikit-learn's diabetes progression, 442 patients, 10 features; embedded, regression")
-class Diabetes(Table):
+class DiabetesOption(TableOption):
     pool = 442
 
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -258,7 +258,7 @@ class Diabetes(Table):
 
 
 @option("dataset", "boston", "Boston housing: 506 districts, 13 features, median price")
-class Boston(Table):
+class BostonOption(TableOption):
     pool = 506
 
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -268,7 +268,7 @@ class Boston(Table):
 
 
 @option("dataset", "wine_red", "Red wine: 1599 wines, 11 measurements, a grade from 1 to 10")
-class WineRed(Table):
+class WineRedOption(TableOption):
     pool = 1599
 
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -278,7 +278,7 @@ class WineRed(Table):
 
 
 @option("dataset", "wine_white", "White wine: 4898 wines, 11 measurements, a grade from 1 to 10")
-class WineWhite(Table):
+class WineWhiteOption(TableOption):
     pool = 4898
 
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -300,7 +300,7 @@ def _classes(last: int = 9) -> Any:
 
 
 @option("dataset", "digits", "scikit-learn's 1797 handwritten digits, 8 x 8 pixels; embedded, needs no file")
-class Digits(Table):
+class DigitsOption(TableOption):
     has_classes = True
     image = (8, 8)
     pool = 1797
@@ -374,7 +374,7 @@ class IdxImages(Images):
 
 
 @option("dataset", "mnist", "MNIST: handwritten digits, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images")
-class MNIST(IdxImages):
+class MNISTOption(IdxImages):
     most_of_a_class = 6742
 
 
@@ -383,12 +383,12 @@ class MNIST(IdxImages):
     "fashion_mnist",
     "Fashion-MNIST: articles of clothing, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images",
 )
-class FashionMNIST(IdxImages):
+class FashionMNISTOption(IdxImages):
     most_of_a_class = 6000
 
 
 @option("dataset", "cifar10", "CIFAR-10: colour images of 32 x 32 pixels in [-1, 1], channels first")
-class Cifar10(Images):
+class Cifar10Option(Images):
     image = (32, 32, 3)
     most_of_a_class = 5000
 
@@ -413,7 +413,7 @@ class Cifar10(Images):
 
 
 @option("dataset", "cifar100", "CIFAR-100: colour images of 32 x 32 pixels in [-1, 1] in 100 classes, channels first")
-class Cifar100(Images):
+class Cifar100Option(Images):
     image = (32, 32, 3)
     pool = 50_000
     most_of_a_class = 500

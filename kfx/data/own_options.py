@@ -87,7 +87,7 @@ class OwnFile(DatasetOption, abc.ABC):
         fraction = float(self.test) if _is_fraction(self.test) else 0.0
         return as_dataset(self.name, self.read(), fraction, self.n_train, self.n_test, rng)
 
-    def placed(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
         return {**node, "path": str(self.file().absolute())}
 
     def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _is_encoding(name: str) -> bool:
 
 
 @option("dataset", "table", "A table of one's own: CSV, TSV or Parquet, names of columns first, a row a point")
-class OwnTable(OwnFile):
+class OwnTableOption(OwnFile):
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
     target: Any = _names(None, "", "what is predicted; must be given", one=True)
     features: Any = _names(None, "all that are nothing else", "what it is predicted from")
@@ -215,9 +215,11 @@ class OwnTable(OwnFile):
 
         return super().preprocessed(imputed(data, self.missing))
 
-    def placed(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
         second = self.second()
-        return _used({**super().placed(node), **({} if second is None else {"test": str(second.absolute())})})
+        return _used(
+            {**super().with_absolute_paths(node), **({} if second is None else {"test": str(second.absolute())})}
+        )
 
     def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
         second = self.second()
@@ -240,7 +242,7 @@ def _table(file: tuple[str, ...], layout: Any, second: tuple[str, ...] | None) -
 
 
 @option("dataset", "arrays", "Arrays of one's own in an .npz file: x and y, or x_train, y_train, x_test and y_test")
-class OwnArrays(OwnFile):
+class OwnArraysOption(OwnFile):
     path: str | None = _path(".npz")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(0.2, "a fraction >= 0 and < 1", _is_fraction, "of x and y, random test points by seed")

@@ -208,7 +208,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
         with self._own_settings():
-            mapped, compare = self.kernel_.unfolded()
+            mapped, compare = self.kernel_.feature_map_and_kernel()
             self._points = mapped(self._tensor(data.x_train[order]))
             targets = torch.as_tensor(data.y_train[order], device=self._device)
             gram = compare.gram(self._points)
@@ -225,7 +225,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """The interpolant at x, (n, outputs), and the posterior standard deviation of each output."""
         with self._own_settings():
-            mapped, compare = self.kernel_.unfolded()
+            mapped, compare = self.kernel_.feature_map_and_kernel()
             points = self._tensor(x)
             if deviation and not self._kept_factor:
                 self._kept_factor.append(cholesky(compare.gram(self._points), self._effective))

@@ -26,8 +26,8 @@ from kfx.record.fitted import recorded_layers
 from kfx.record.record import Record
 from kfx.record.trace import Trace
 from kfx.running import remarks, stages
-from kfx.running.task import Machine, Task
-from kfx.screen.progress import Audience, Rows, told_to
+from kfx.running.context import Machine, RunContext
+from kfx.screen.progress import Audience, TraceProgress, told_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +61,8 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         threads.use(of_fit, count)
         notes = _Notes(Path(folder))
         record = cast(Record, notes)  # of which a start needs no more
-        task = Task(config, record, machine, Streams(config.seed), [data], [tensors], of_evaluation)
-        start = stages.choose_starts(task)[0]
+        context = RunContext(config, record, machine, Streams(config.seed), [data], [tensors], of_evaluation)
+        start = stages.choose_starts(context)[0]
         start.prepare(dtype, device)
         optimizer = config.optimizer.build(config)
         notes.trace = Trace(
@@ -73,24 +73,26 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             0.0,
             notes.remark,
         )
-        with Rows(f"{config.kernel.name} {config.optimizer.name}", optimizer.iterations, config.objective.name) as bar:
+        with TraceProgress(
+            f"{config.kernel.name} {config.optimizer.name}", optimizer.iterations, config.objective.name
+        ) as bar:
             notes.watch = bar if verbose else None
-            fitted = optimizer.fit(start, tensors[:2], task.streams, notes)
+            fitted = optimizer.fit(start, tensors[:2], context.streams, notes)
         if isinstance(fitted, FlowedKernel):
             layers = notes.layer_path.read_bytes() if notes.layer_path.is_file() else b""
             fitted = fitted.with_layers(partial(recorded_layers, config, layers, start))
         notes.trace.close()
         rows = read_rows(notes.folder / "trace.csv")
-        kernel = chosen = stages.settled(task, [fitted])[0]
+        kernel = chosen = stages.fixed_on(context, [fitted])[0]
         if fitted is not start:
             with told_to(Audience.COMMAND if verbose else Audience.NOBODY):
-                stages.measure_on_held_out_batches(task, [start], [fitted])
-            remarks.of_fit(task, [start], [fitted])
+                stages.measure_on_held_out_batches(context, [start], [fitted])
+            remarks.of_fit(context, [start], [fitted])
             threads.use(of_evaluation, count)
             if config.evaluation.chooses_again(config):
-                chosen = stages.with_chosen_regularization(task, [kernel], config.regularization.scale)[0]
-                remarks.of_edges(task, "trained", [chosen])
-            remarks.of_points_left_out(task, stages.settled(task, [start])[0], chosen)
+                chosen = stages.with_chosen_regularization(context, [kernel], config.regularization.scale)[0]
+                remarks.of_edges(context, "trained", [chosen])
+            remarks.of_points_left_out(context, stages.fixed_on(context, [start])[0], chosen)
         regularization = chosen.own_regularization or config.regularization.build()
         return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
 
@@ -102,7 +104,7 @@ class _Notes:
         self.folder, self.layer_path = folder, folder / "layers.bin"
         self.remarks: list[str] = []
         self.metrics: dict[str, Any] = {}
-        self.watch: Rows | None = None
+        self.watch: TraceProgress | None = None
         self.trace: Trace
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from kfx.config.nodes import near
 from kfx.config.registry import OPTIONS, SECTIONS, Option, chosen, load
 from kfx.data.options import DatasetOption
-from kfx.experiment.compose import composed, prepared, without_hydra
+from kfx.experiment.compose import composed, options_in_hydra, without_hydra
 from kfx.experiment.config import Config, typed
 from kfx.kernels.base import Kernel
 from kfx.kernels.kernel_option import Image, KernelOption
@@ -138,7 +138,7 @@ def _typed_once(content: str, options: tuple[type[Option] | None, ...]) -> Confi
 @cache
 def _plain_usual() -> Mapping[str, Any]:
     """The default settings of everything; not to be changed."""
-    with prepared():
+    with options_in_hydra():
         content = OmegaConf.to_container(without_hydra(composed([])), resolve=True)
     assert isinstance(content, dict)
     return {str(key): value for key, value in content.items()}
@@ -149,7 +149,7 @@ def _usual_option(group: str, name: str) -> dict[str, Any]:
     """The settings of an option, or of a preset of it, by default."""
     if name not in OPTIONS[group]:
         try:
-            with prepared():
+            with options_in_hydra():
                 content = OmegaConf.to_container(composed([f"{group}={name}"])[group], resolve=True)
         except ConfigError:
             chosen(group, group, name)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from kfx.evaluation.on_disk import Beyond, factored
+from kfx.evaluation.on_disk import DiskStores, factored
 from kfx.kernels.base import Kernel
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.regularization import Regularization
@@ -30,17 +30,17 @@ def choose_regularization(
     folds: int,
     points: int | None,
     rng: np.random.Generator,
-    beyond: Beyond | None = None,
+    disk: DiskStores | None = None,
 ) -> Regularization:
     """The candidate with the smallest mean squared error over `folds` random folds of at most `points` points.
 
-    One Gram matrix serves all folds and candidates; it goes `beyond` memory where it does not fit. A candidate whose
+    One Gram matrix serves all folds and candidates; it goes on disk where it does not fit. A candidate whose
     matrix has no Cholesky factor is out; NumericalError if none is left.
     """
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
-    if beyond is not None and beyond.takes(len(order), 0, chosen.element_size()):
-        errors = _errors_on_disk(beyond, kernel, chosen, targets.cpu(), candidates, folds)
+    if disk is not None and disk.takes(len(order), 0, chosen.element_size()):
+        errors = _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds)
     else:
         errors = _errors(kernel.gram(chosen), targets, candidates, folds)
     if not math.isfinite(min(errors)):
@@ -66,7 +66,7 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
 
 
 def _errors_on_disk(
-    beyond: Beyond,
+    disk: DiskStores,
     kernel: Kernel,
     points: torch.Tensor,
     targets: torch.Tensor,
@@ -84,23 +84,23 @@ def _errors_on_disk(
         def error_of(fold: slice, candidate: Regularization) -> float:
             nonlocal stored
             if stored is None:
-                stored = _Stored(beyond, held.enter_context(beyond.store(kernel, points, None)), targets)
+                stored = _Stored(disk, held.enter_context(disk.store(kernel, points, None)), targets)
             return stored.error_without(fold, candidate)
 
         for part in np.array_split(np.arange(n), folds):
             fold = slice(int(part[0]), int(part[-1]) + 1)
             for i, candidate in enumerate(candidates):
                 key = [*common, fold.start, fold.stop, candidate.value, candidate.scale]
-                errors[i] += beyond.known(key, partial(error_of, fold, candidate))
-    beyond.discard()
+                errors[i] += disk.known(key, partial(error_of, fold, candidate))
+    disk.discard()
     return errors
 
 
 class _Stored:
     """A Gram matrix on disk whose points are left out in turn."""
 
-    def __init__(self, beyond: Beyond, store: GramStore, targets: torch.Tensor) -> None:
-        self._beyond, self._store, self._targets, n = beyond, store, targets, len(targets)
+    def __init__(self, disk: DiskStores, store: GramStore, targets: torch.Tensor) -> None:
+        self._disk, self._store, self._targets, n = disk, store, targets, len(targets)
         self._diagonal = products.diagonal(store)[:n]
         self._row_sums = products.product(store, torch.ones(n, 1, dtype=torch.float64))[:, 0]
 
@@ -112,7 +112,7 @@ class _Stored:
         total = float(self._row_sums.sum() - 2 * self._row_sums[fold].sum()) + within
         effective = candidate.of_sums(len(rest), float(self._diagonal[inside].sum()), total)
         try:
-            factor = factored(self._beyond, self._store, rest, effective)
+            factor = factored(self._disk, self._store, rest, effective)
         except NumericalError:
             return math.inf
         alpha = torch.zeros_like(self._targets)

@@ -35,7 +35,7 @@ def errors_of_draws(
     """
     x_train, y_train, x_test = tensors
     parts = order[: size * count].reshape(count, size)
-    mapped, compare = kernel.unfolded()
+    mapped, compare = kernel.feature_map_and_kernel()
     test = torch.cat([mapped(block) for block in x_test.split(_BLOCK)])
     regularization = (kernel.own_regularization if scoring.own else None) or scoring.regularizations[0]
     metric, rows = "mse" if data.labels_test is None else "error", []

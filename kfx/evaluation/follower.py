@@ -15,7 +15,7 @@ import torch
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import evaluate, interpolation_order
-from kfx.files import Rows, read_rows, whole_file
+from kfx.files import CsvFile, read_rows, whole_file
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests
 from kfx.numerics.linear_algebra import Factored
@@ -25,7 +25,7 @@ from kfx.outcomes import CheckpointError, NumericalError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kfx.config.registry import Config
+    from kfx.config.registry import ConfigView
 
 _MOST_COORDINATES = 10
 _FAR = 1e150
@@ -56,7 +56,7 @@ class Follower:
 
     def __init__(
         self,
-        config: Config,
+        config: ConfigView,
         directory: Path,
         parts: Sequence[Dataset],
         tensors: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
@@ -78,7 +78,7 @@ class Follower:
         self.shown = {int(layer) for layer in shown} if snapshots else set()
         flows = tensors if self.moves_points else ()
         self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in flows]
-        self._rows: Rows | None = None
+        self._rows: CsvFile | None = None
         self._measured: tuple[int, int] | None = None
 
     def _orders(self, part: Dataset, rng: np.random.Generator) -> list[np.ndarray]:
@@ -131,14 +131,14 @@ class Follower:
             )
         except ValueError as error:
             raise CheckpointError(f"{path}: damaged ({error}); start anew with kfx run") from error
-        self._rows = Rows(path, self.columns, keep=len(head) + sum(map(len, kept)) if head.endswith(b"\n") else 0)
+        self._rows = CsvFile(path, self.columns, keep=len(head) + sum(map(len, kept)) if head.endswith(b"\n") else 0)
 
     def _measure(self, part: int, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor) -> None:
         assert self._rows is not None
         data, y, labels = self.parts[part], self.tensors[part][1], self.parts[part].labels_train
         if self.moves_points and (first := self._first[part]) is not None:
             x, along = torch.cat([x, along])[first].split([len(x), len(along)])
-        kernel = kernel.settled(some_of(x))
+        kernel = kernel.fixed_on(some_of(x))
         wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
         rows: list[tuple[Any, ...]] = []
         orders, sizes = self.orders[part], self.sizes or [len(x)]

@@ -43,7 +43,7 @@ _AT_ONCE = 32
 
 
 @dataclass(frozen=True)
-class Beyond:
+class DiskStores:
     """Where Gram matrices go that do not fit.
 
     root: a folder of stores, one for each kernel and points; or a store that is there already, which serves where it is
@@ -67,7 +67,7 @@ class Beyond:
     @contextmanager
     def store(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Iterator[GramStore]:
         """The whole Gram matrix of these points, computed as far as it is not there, held as long as the block runs."""
-        mapped, compare = kernel.unfolded()
+        mapped, compare = kernel.feature_map_and_kernel()
         points, test_points = mapped(points), None if test_points is None else mapped(test_points)
         folder = self._folder(compare, points, test_points)
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,9 +140,9 @@ class OnDisk:
     """
 
     def __init__(
-        self, store: GramStore, beyond: Beyond, kernel: Kernel, largest: int, solver: str, tolerance: float
+        self, store: GramStore, disk: DiskStores, kernel: Kernel, largest: int, solver: str, tolerance: float
     ) -> None:
-        self._store, self._beyond, self._kernel, self._largest = store, beyond, kernel, largest
+        self._store, self._disk, self._kernel, self._largest = store, disk, kernel, largest
         self._solver, self._tolerance = solver, tolerance
         self._sums: dict[int, tuple[float, float]] = {}
         self._factor: FactorStore | None = None
@@ -184,7 +184,7 @@ class OnDisk:
 
         def watch(iteration: int, residual: float, alpha: torch.Tensor) -> None:
             nonlocal saved
-            self._beyond.follow(iteration, residual)
+            self._disk.follow(iteration, residual)
             if time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
                 _write(half_done, {"alpha": in_numpy(alpha), "iterations": np.array(iteration)})
                 saved = time.monotonic()
@@ -197,7 +197,7 @@ class OnDisk:
             y,
             effective,
             self._tolerance,
-            self._beyond.memory,
+            self._disk.memory,
             start=torch.from_numpy(before["alpha"]) if "alpha" in before else None,
             watch=watch,
         )
@@ -228,14 +228,14 @@ class OnDisk:
         return self._factor
 
     def _made(self, size: int, effective: float) -> FactorStore:
-        return factored(self._beyond, self._store, Selection.head(self._store, size), effective)
+        return factored(self._disk, self._store, Selection.head(self._store, size), effective)
 
     def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
         return products.predictions(self._store, alpha)
 
     def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(x), alpha.shape[1], dtype=torch.float64)
-        mapped, compare = self._kernel.unfolded()
+        mapped, compare = self._kernel.feature_map_and_kernel()
         diagonal, n = products.diagonal(self._store)[: len(alpha)], len(alpha)
         of_head = products.product(self._store, alpha, len(head))
         for start in range(0, n, _AT_ONCE):  # a point and its copy, which a kernel with noise of its own tells apart
@@ -261,7 +261,7 @@ class OnDisk:
         factor, tiles = self._factored(regularization, size), self._store.test
         assert tiles is not None
         out = prior.to("cpu", torch.float64, copy=True)
-        at_once = max(self._beyond.memory // (16 * 8 * size), 1)  # four arrays of them in a quarter of the memory
+        at_once = max(self._disk.memory // (16 * 8 * size), 1)  # four arrays of them in a quarter of the memory
         for start in range(0, len(out), at_once):
             rows = slice(start, min(start + at_once, len(out)))
             cross = block_of(tiles, rows, slice(0, size)).astype(np.float64)
@@ -287,7 +287,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
-def factored(beyond: Beyond, store: GramStore, selection: Selection, regularization: float) -> FactorStore:
+def factored(disk: DiskStores, store: GramStore, selection: Selection, regularization: float) -> FactorStore:
     """The factor of Θ + λI of these points, in the store's folder, in place of the one before; with a jitter where it
     needs one, as in memory, see `jitters`."""
     diagonal = products.diagonal(store)
@@ -297,7 +297,7 @@ def factored(beyond: Beyond, store: GramStore, selection: Selection, regularizat
         folder = store.folder / "factor" / str(number)
         factor = FactorStore.prepare(folder, store, selection, regularization, jitter)
         try:
-            beyond.do(FactorWork.of(factor, store, beyond.memory), "Cholesky")
+            disk.do(FactorWork.of(factor, store, disk.memory), "Cholesky")
             return factor
         except NumericalError as error:
             complaint = error.detail

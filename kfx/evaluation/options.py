@@ -13,7 +13,7 @@ from kfx.config.choices import EVALUATION_SOLVERS, SCALES
 from kfx.config.registry import (
     MOST_REPEATS,
     OPTIONS,
-    Config,
+    ConfigView,
     FieldError,
     Option,
     between,
@@ -75,7 +75,7 @@ class EvaluationRegularization(Option):
     )
 
 
-Job = tuple[int, int, "np.ndarray"]
+Split = tuple[int, int, "np.ndarray"]
 """(repeat, part, order of its training points) of one evaluation."""
 
 
@@ -147,10 +147,10 @@ class EvaluationOption(Option, abc.ABC):
         return [whole]
 
     @abc.abstractmethod
-    def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
+    def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         """The evaluations of one kernel."""
 
-    def regularizations(self, config: Config) -> list[Regularization]:
+    def regularizations(self, config: ConfigView) -> list[Regularization]:
         """λ, one or several: the objective's where the config is silent."""
         from kfx.numerics.regularization import Regularization
 
@@ -159,18 +159,18 @@ class EvaluationOption(Option, abc.ABC):
         listed = values if isinstance(values, list) else [values]
         return [Regularization(float(value), own.scale or usual.scale) for value in listed]
 
-    def is_validated(self, config: Config) -> bool:
+    def is_validated(self, config: ConfigView) -> bool:
         """Whether λ is chosen by validation for each kernel that is evaluated."""
         own = self.regularization.value
         return own == "validation" or (own is None and config.regularization.selection == "validation")
 
-    def chooses_again(self, config: Config) -> bool:
+    def chooses_again(self, config: ConfigView) -> bool:
         """Whether that is done for the fitted kernel, in place of keeping the start's λ. Folds say little after a flow,
         which has moved the points by their own targets: there only where evaluation asks for it."""
         asked = self.regularization.value == "validation"
         return self.is_validated(config) and (asked or not config.optimizer.moves_points)
 
-    def scoring(self, config: Config) -> Scoring:
+    def scoring(self, config: ConfigView) -> Scoring:
         """How predictions are made and judged."""
         from kfx.evaluation.scoring import Scoring
 
@@ -187,7 +187,7 @@ class EvaluationOption(Option, abc.ABC):
             head=config.objective.has_head,
         )
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         try:
             size = config.training_size()
         except DataError as error:
@@ -198,20 +198,20 @@ class EvaluationOption(Option, abc.ABC):
 
 
 @option("evaluation", "default", "Kernel ridge regression with the initial and the trained kernel")
-class TestPoints(EvaluationOption):
+class TestPointsOption(EvaluationOption):
     repeats: int = count(1, 1, "different random subsets", most=MOST_REPEATS)
     draws: int = count(0, 0, "disjoint draws of the smallest N_I, in draws.csv; best and worst as a picture", most=999)
     balanced: bool = flag(False, "equal numbers of each class")
     order: str = one_of("random", "random", "file", meaning="file: the first N_I training points, as they come")
 
-    def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
+    def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order
 
         rng = streams["evaluation"] if self.order == "random" else None
         orders = [interpolation_order(parts[0], self.balanced, rng) for _ in range(self.repeats)]
         return [(repeat, 0, order) for repeat, order in enumerate(orders)]
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         super().check(config)
         size = config.training_size()
         if self.draws and self.solver == "conjugate_gradients":
@@ -238,7 +238,7 @@ class TestPoints(EvaluationOption):
     "k-fold cross-validation over the training points: a kernel is trained on each fold's complement "
     "(dataset.n_test=0: over all points)",
 )
-class KFold(EvaluationOption):
+class KFoldOption(EvaluationOption):
     folds: int = count(5, 2, "parts, each the test points once")
     shuffle: bool = flag(False, "false: in the order of the file")
     train_error: bool = flag(True, "also train_mse and train_mae: on the training points")
@@ -251,14 +251,14 @@ class KFold(EvaluationOption):
 
         return folds(whole, self.folds, self.shuffle, rng)
 
-    def jobs(self, parts: Sequence[Dataset], streams: Streams) -> list[Job]:
+    def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         import numpy as np
 
         rng, whole = streams["evaluation"], self.n_interpolation is None
         sizes = [len(part.x_train) for part in parts]
         return [(k, k, np.arange(n) if whole else rng.permutation(n)) for k, n in enumerate(sizes)]
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if not config.dataset.is_table:
             tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node.is_table)
             raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
@@ -299,7 +299,7 @@ class FollowSection(Option):
         "statistics over the evaluations from the first to the last iteration, or layer, of each, as over the last",
     )
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         for first, last in self.windows or ():
             if not self._evaluates_within(first, last, config.optimizer.iterations):
                 raise ConfigError(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
-from kfx.evaluation.on_disk import Beyond, OnDisk
+from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.systems import InMemory, System
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
@@ -70,14 +70,14 @@ def evaluate(
     order: np.ndarray,
     sizes: Sequence[int],
     scoring: Scoring,
-    beyond: Beyond | None = None,
+    disk: DiskStores | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
     """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel and one repeat.
 
     A system that cannot be solved gives NaN and a line among the failures.
 
     tensors: x_train, y_train, x_test. sizes: N_I, each a head of `order`, so that one Gram matrix serves them all.
-    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`). beyond: where a matrix goes that is too large.
+    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`). disk: where a matrix goes that is too large.
     """
     x_train, y_train, x_test = tensors
     head = torch.as_tensor(order[: max(sizes)], device=x_train.device)
@@ -95,9 +95,9 @@ def evaluate(
     system: System | None = None
     held = ExitStack()
     try:
-        if beyond is not None and beyond.takes(len(points), len(x_test), points.element_size()):
-            store = held.enter_context(beyond.store(kernel, points, x_test))
-            system = OnDisk(store, beyond, kernel, len(points), scoring.solver, scoring.tolerance)
+        if disk is not None and disk.takes(len(points), len(x_test), points.element_size()):
+            store = held.enter_context(disk.store(kernel, points, x_test))
+            system = OnDisk(store, disk, kernel, len(points), scoring.solver, scoring.tolerance)
         else:
             system = InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)
     except NumericalError as error:

@@ -55,7 +55,7 @@ class InMemory:
         rcond: float | None = None,
         tolerance: float = 1e-6,
     ) -> None:
-        self._mapped, self._compare = kernel.unfolded()
+        self._mapped, self._compare = kernel.feature_map_and_kernel()
         self._points = self._mapped(points)
         self._gram = self._compare.gram(self._points)
         blocks = x_test.split(TEST_BLOCK)

@@ -39,7 +39,7 @@ def run_name(choices: DictConfig) -> str:
     return choices.get("experiment") or "-".join(str(choices.get(g)) for g in ("dataset", "kernel", "optimizer"))
 
 
-def prepare() -> list[tuple[str | None, str]]:
+def give_options_to_hydra() -> list[tuple[str | None, str]]:
     """Give Hydra the options with their defaults, the sections, and the one resolver that the config files use; what of
     it was new, as group and name."""
     registry.load()
@@ -71,10 +71,10 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 @contextmanager
-def prepared() -> Iterator[None]:
-    """Within the block, one thread's at a time, Hydra has what `prepare` gives it; afterwards it is as it was."""
+def options_in_hydra() -> Iterator[None]:
+    """Within the block, one thread's at a time, Hydra has kfx's options; afterwards it is as it was."""
     with _turn:
-        new = prepare()
+        new = give_options_to_hydra()
         try:
             yield
         finally:
@@ -202,7 +202,7 @@ def smoke_words(raw: DictConfig) -> list[str]:
 
 
 def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
-    prepare()
+    give_options_to_hydra()
     if search_path is not None:
         _check_own(Path(search_path))
     extra = [f"hydra.searchpath=[{quoted(f'file://{Path(search_path).resolve()}')}]"] if search_path else []

@@ -98,12 +98,12 @@ def typed(raw: DictConfig) -> Config:
     return Config(**parts, **{name: getattr(own, name) for name in general.fields()})
 
 
-def placed(raw: DictConfig, config: Config) -> DictConfig:
+def with_absolute_paths(raw: DictConfig, config: Config) -> DictConfig:
     """The config with paths that hold wherever one stands, as a record needs them."""
     own = OmegaConf.to_container(raw.dataset, resolve=True)
     assert isinstance(own, dict)
     moved = raw.copy()
-    moved.dataset = config.dataset.placed({str(key): value for key, value in own.items()})
+    moved.dataset = config.dataset.with_absolute_paths({str(key): value for key, value in own.items()})
     if config.evaluation.store is not None:
         moved.evaluation.store = os.path.abspath(config.evaluation.store)
     return moved

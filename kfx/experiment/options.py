@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import FORMATS
 from kfx.config.published import published
 from kfx.config.registry import (
-    Config,
+    ConfigView,
     Option,
     count,
     flag,
@@ -62,12 +62,12 @@ class DeviceOption(Option):
 
 
 @option("device", "cpu", "The CPU, in double precision")
-class CPU(DeviceOption):
+class CPUOption(DeviceOption):
     pass
 
 
 @option("device", "cuda", "An NVIDIA GPU, kernels in single precision, factorisations in double")
-class CUDA(DeviceOption):
+class CUDAOption(DeviceOption):
     dtype: str = one_of(
         "float32",
         "float32",
@@ -84,7 +84,7 @@ class CUDA(DeviceOption):
 
 
 @option("device", "auto", "A GPU where there is one, else the CPU")
-class Auto(DeviceOption):
+class AutoOption(DeviceOption):
     pass
 
 
@@ -120,7 +120,7 @@ class ClusterSection(Option):
         """Whether Dask does the work."""
         return self.workers > 1 or self.scheduler is not None
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         needed = {"distributed": self.is_used, "dask_jobqueue": self.scheduler == "slurm"}
         if any(wanted and find_spec(name) is None for name, wanted in needed.items()):
             raise ConfigError(

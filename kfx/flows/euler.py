@@ -15,7 +15,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import as_tensor, in_numpy, numpy_if_small
 from kfx.optimizers.gradient import Rule
-from kfx.optimizers.loop import Task
+from kfx.optimizers.loop import FitSetup
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event, NumericalError
 
@@ -80,8 +80,8 @@ class HybridFlow(EulerFlow):
         super().__init__(*arguments, **options)
         self.parameters, self.space = parameters, space
 
-    def start(self, task: Task) -> None:
-        super().start(task)
+    def start(self, setup: FitSetup) -> None:
+        super().start(setup)
         self.parameters.reset()
 
     def state(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from kfx.flows.vector_field import Interpolation, Velocity
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests, rows_of
 from kfx.numerics.incidents import collect
-from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -107,11 +107,11 @@ class Flow(Optimizer):
 
     # ---- a fit
 
-    def start(self, task: Task) -> None:
-        self.kernel, self.x, self.along = task.kernel, task.x, task.along
-        self.names = digests(torch.cat([task.x, task.along]))
-        self.velocity = Velocity(task.loss, self.settings.interpolation, self.settings.complete)
-        self.pool, self.pool_changed = torch.arange(len(task.x), device=task.x.device), False
+    def start(self, setup: FitSetup) -> None:
+        self.kernel, self.x, self.along = setup.kernel, setup.x, setup.along
+        self.names = digests(torch.cat([setup.x, setup.along]))
+        self.velocity = Velocity(setup.loss, self.settings.interpolation, self.settings.complete)
+        self.pool, self.pool_changed = torch.arange(len(setup.x), device=setup.x.device), False
         self.field_evaluations, self.layer_file_size = 0, 0
         self.layer_file: LayerFile | None = None
 
@@ -128,7 +128,7 @@ class Flow(Optimizer):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        x = self.task.x
+        x = self.setup.x
         self.x, self.along = (
             torch.as_tensor(state[name], device=x.device).reshape(-1, *x.shape[1:]) for name in ("x", "along")
         )
@@ -153,7 +153,7 @@ class Flow(Optimizer):
 
     def ask(self, iteration: int, batch: Batch) -> Question:
         index = rows_of(self.pool, batch.indices)
-        x_f, y_f, kernel = rows_of(self.x, index), rows_of(self.task.y, index), self.look_ahead(self.kernel)
+        x_f, y_f, kernel = rows_of(self.x, index), rows_of(self.setup.y, index), self.look_ahead(self.kernel)
         self.at = LayerBatch(iteration, batch, index, x_f, y_f, kernel)
         return Question(kernel.flat, kernel=kernel, points=x_f, targets=y_f)
 
@@ -170,7 +170,7 @@ class Flow(Optimizer):
             "displacement": move.displacement,
             "field_jitter": incidents.jitter,
             "field_evaluations": self.field_evaluations,
-            "crossings": crossings(self.task.x, self.x),
+            "crossings": crossings(self.setup.x, self.x),
         }
         return Row(diagnostics=shown)
 
@@ -178,7 +178,7 @@ class Flow(Optimizer):
         layers = None
         if self.settings.record_layers:
             self._layer_file().close()
-            layers = partial(self.recorded, self.task.layer_path, self.kernel, self.task.loss)
+            layers = partial(self.recorded, self.setup.layer_path, self.kernel, self.setup.loss)
         return FlowedKernel(self.kernel, (self.names, torch.cat([self.x, self.along])), layers, self.needs_together)
 
     def recorded(self, source: Path | bytes, kernel: Kernel, loss: Loss) -> Iterator[Layer]:
@@ -187,13 +187,13 @@ class Flow(Optimizer):
 
     def _layer_file(self) -> LayerFile:
         if self.layer_file is None:
-            self.layer_file = LayerFile(self.task.layer_path, self.layer_file_size)
+            self.layer_file = LayerFile(self.setup.layer_path, self.layer_file_size)
         return self.layer_file
 
     def _without_merged(self) -> torch.Tensor:
         """The candidates for batches without those that merged with another of the same target."""
         points = self.x[self.pool].reshape(len(self.pool), -1)
-        targets = torch.unique(self.task.y[self.pool], dim=0, return_inverse=True)[1]
+        targets = torch.unique(self.setup.y[self.pool], dim=0, return_inverse=True)[1]
         # By differences: a matrix product cannot tell points this near apart.
         distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
         near = (targets[:, None] == targets[None, :]) & (distances < self.settings.remove_merged)

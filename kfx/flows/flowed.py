@@ -95,10 +95,10 @@ class FlowedKernel(Kernel):
             blocks = [layer.move(block) for block in blocks]
         return torch.cat(blocks)
 
-    def settled(self, x: torch.Tensor) -> Self:
+    def fixed_on(self, x: torch.Tensor) -> Self:
         kernel = self.kernel
-        settled = kernel.settled(self._transform(x))
-        return self if settled is kernel else self._replaced(settled.parameters)
+        fixed = kernel.fixed_on(self._transform(x))
+        return self if fixed is kernel else self._replaced(fixed.parameters)
 
     def backend_on(self, device: torch.device) -> str:
         return self._kernel.backend_on(device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import METHODS, SOLVERS
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
-    Config,
+    ConfigView,
     Option,
     count,
     count_or_null,
@@ -83,7 +83,7 @@ class InterpolationSection(Option):
         "lstsq: drop singular values below rcond times the largest",
     )
 
-    def build(self, config: Config) -> Interpolation:
+    def build(self, config: ConfigView) -> Interpolation:
         from kfx.flows.vector_field import Interpolation
         from kfx.numerics.regularization import Regularization
 
@@ -102,14 +102,14 @@ class FlowOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 
-    def settings(self, config: Config) -> FlowSettings:
+    def settings(self, config: ConfigView) -> FlowSettings:
         from kfx.flows.flow import FlowSettings
 
         node = config.flow
         own = config.interpolation.build(config)
         return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
 
-    def euler(self, config: Config) -> dict[str, Any]:
+    def euler(self, config: ConfigView) -> dict[str, Any]:
         """How Euler steps are chosen."""
         from kfx.flows.layers import StepRule
 
@@ -120,7 +120,7 @@ class FlowOption(OptimizerOption):
     def refuses_trained_regularization(self) -> str | None:
         return self.moves_no_regularization()
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         super().check(config)
         if not config.kernel.input_gradients:
             raise ConfigError(
@@ -136,7 +136,7 @@ class FlowOption(OptimizerOption):
         if own.rcond is not None and own.solver != "lstsq":
             raise ConfigError(f"interpolation.rcond={own.rcond}: is lstsq's; set interpolation.solver=lstsq")
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         own = config.interpolation.kernel
         if own is not None:
             if own.initial != "explicit" or own.starts != 1:
@@ -146,8 +146,8 @@ class FlowOption(OptimizerOption):
 
 
 @option("optimizer", "flow_euler", "The points flow along -d rho/dx, an Euler step a layer; see flow and interpolation")
-class FlowEuler(FlowOption):
-    def build(self, config: Config) -> Optimizer:
+class FlowEulerOption(FlowOption):
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.flows.euler import EulerFlow
 
         return EulerFlow(*self.arguments(config), self.settings(config), **self.euler(config))
@@ -158,13 +158,13 @@ class FlowEuler(FlowOption):
     "flow_rk45",
     "The points flow along -d rho/dx, each layer from t = 0 to 1 by a Runge-Kutta method; see flow and interpolation",
 )
-class FlowRK45(FlowOption):
+class FlowRK45Option(FlowOption):
     method: str = one_of("RK45", *METHODS, meaning="as SciPy's")
     rtol: float = positive(1e-3, "relative tolerance, on training points")
     atol: float = positive(1e-6, "absolute tolerance, on training points")
     max_evaluations: int = count(20000, 1, "of the field in one layer; a layer that needs more ends the flow")
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.flows.runge_kutta import RungeKuttaFlow
 
         return RungeKuttaFlow(
@@ -182,7 +182,7 @@ class FlowRK45(FlowOption):
     "hybrid",
     "Points by an Euler step and parameters by a gradient step, from one pullback; see flow and interpolation",
 )
-class Hybrid(FlowOption):
+class HybridOption(FlowOption):
     keeps_within_bounds = True
 
     rule: str = one_of(
@@ -192,14 +192,14 @@ class Hybrid(FlowOption):
     momentum: float = momentum()
     space: str = space("raw")
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.flows.euler import HybridFlow
         from kfx.optimizers import options
 
         rules = {
-            "sgd": options.SGD(learning_rate=self.learning_rate),
-            "nesterov": options.Nesterov(learning_rate=self.learning_rate, momentum=self.momentum),
-            "adam": options.Adam(learning_rate=self.learning_rate),
+            "sgd": options.SGDOption(learning_rate=self.learning_rate),
+            "nesterov": options.NesterovOption(learning_rate=self.learning_rate, momentum=self.momentum),
+            "adam": options.AdamOption(learning_rate=self.learning_rate),
         }
         return HybridFlow(
             *self.arguments(config),

@@ -198,5 +198,5 @@ def _prepared(
 def _turns(progress: bool) -> Iterator[None]:
     """One call at a time; what it sets for the process is as before when it ends."""
     audience = Audience.PYTHON if progress else Audience.NOBODY
-    with process.exclusively(), told_to(audience), compose.prepared():
+    with process.exclusively(), told_to(audience), compose.options_in_hydra():
         yield

@@ -46,7 +46,7 @@ def start(
     settings: Any = HydraConfig.get()
     registry.plug_in([plugin["path"] for plugin in plugins])
     registry.require(plugins, str(settings.runtime.output_dir))
-    compose.prepare()
+    compose.give_options_to_hydra()
     words = list(settings.overrides.task)
     if smoke:
         extra = compose.smoke_words(raw)

@@ -9,7 +9,7 @@ from pathlib import Path
 from kfx.experiment.compose import composed, without_hydra
 from kfx.jobs.processes import Job
 from kfx.report import tables
-from kfx.report.reproduction import Entry, Part, part_of
+from kfx.report.reproduction import CommandNumbers, Entry, part_of
 from kfx.report.tables import Command
 
 RUNS = Path("runs") / "reproduce"
@@ -19,7 +19,7 @@ RUNS = Path("runs") / "reproduce"
 class Missing:
     """A command with a seed. seconds: what it is expected to take; None where nothing like it has been run."""
 
-    part: Part
+    part: CommandNumbers
     seed: int
     seconds: float | None
 
@@ -43,14 +43,14 @@ def missing(entries: Sequence[Entry], seeds: int) -> list[Missing]:
     return sorted(found, key=lambda each: (each.seconds is None, each.seconds or 0.0))
 
 
-def _readings(entry: Entry) -> list[Part]:
+def _readings(entry: Entry) -> list[CommandNumbers]:
     """Variants that a remark names and nobody has run."""
     there = {part.command for part in entry.parts}
     named = [Command(entry.experiment, overrides) for overrides in entry.remark.readings]
     return [replace(part_of(command), is_reading=True) for command in named if command not in there]
 
 
-def add(directory: Path, part: Part, folder: Path) -> Path:
+def add(directory: Path, part: CommandNumbers, folder: Path) -> Path:
     """Put what a run measured into the table of its command."""
     raw = without_hydra(composed(part.command.words))
     table = tables.measure(directory, [item.printed.published for item in part.items], raw)

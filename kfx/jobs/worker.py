@@ -62,7 +62,7 @@ def _done(job: dict[str, Any]) -> int:
     """The exit code of one job, with the plugins that the command was given."""
     registry.plug_in([plugin["path"] for plugin in job["plugins"]])
     registry.require(job["plugins"], job["directory"])
-    compose.prepare()
+    compose.give_options_to_hydra()
     raw = OmegaConf.create(job["config"])
     assert isinstance(raw, DictConfig)
     with told_to(Audience(job.get("audience", Audience.COMMAND))):

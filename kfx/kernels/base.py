@@ -57,7 +57,7 @@ class Kernel(Portable, Parameters, abc.ABC):
         """What the kernel compares in place of the points, (n, …): those of a network. For most the points."""
         return x
 
-    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+    def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
         """A map f and a kernel k with K(x, x') = k(f(x), f(x')), so that who needs many Gram matrices of the same
         points maps them once. For most the points as they are, and the kernel itself."""
         return _as_they_are, self
@@ -73,7 +73,7 @@ class Kernel(Portable, Parameters, abc.ABC):
         """What a head of the kernel's own predicts; None where it has none, as most."""
         return None
 
-    def settled(self, x: torch.Tensor) -> Self:
+    def fixed_on(self, x: torch.Tensor) -> Self:
         """Fix data-dependent settings, such as a length, from these points. Most kernels have none."""
         return self
 
@@ -266,12 +266,12 @@ class Combination(Kernel):
         }
         return moved._replaced(blocks)
 
-    def settled(self, x: torch.Tensor) -> Self:
+    def fixed_on(self, x: torch.Tensor) -> Self:
         parts = self.parts
-        settled = [part.settled(x) for part in parts]
-        if all(map(operator.is_, settled, parts)):
+        fixed = [part.fixed_on(x) for part in parts]
+        if all(map(operator.is_, fixed, parts)):
             return self
-        return self._replaced({f"{i}.{k}": v for i, part in enumerate(settled) for k, v in part.parameters.items()})
+        return self._replaced({f"{i}.{k}": v for i, part in enumerate(fixed) for k, v in part.parameters.items()})
 
     def require_good_on(self, x: torch.Tensor) -> None:
         for part in self.parts:

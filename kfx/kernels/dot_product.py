@@ -49,11 +49,11 @@ class DotProduct(Kernel):
 class Linear(DotProduct):
     """x·x' + σ_b², `bias_variance` ≥ 0 (scikit-learn's DotProduct)."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Linear.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.LinearOption.default_bounds()
 
     def __init__(
         self,
-        bias_variance: float = options.Linear.bias_variance,
+        bias_variance: float = options.LinearOption.bias_variance,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -71,13 +71,13 @@ class Linear(DotProduct):
 class Polynomial(DotProduct):
     """(γ x·x' + σ_b²)^degree, γ > 0, `bias_variance` ≥ 0, a whole degree ≥ 1 (scikit-learn's polynomial_kernel)."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Polynomial.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.PolynomialOption.default_bounds()
 
     def __init__(
         self,
-        degree: int = options.Polynomial.degree,
-        gamma: float = options.Polynomial.gamma,
-        bias_variance: float = options.Polynomial.bias_variance,
+        degree: int = options.PolynomialOption.degree,
+        gamma: float = options.PolynomialOption.gamma,
+        bias_variance: float = options.PolynomialOption.bias_variance,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,

@@ -28,14 +28,14 @@ class GreensFunction(Kernel):
     conductivity: a₀ by name, see `elliptic.CONDUCTIVITIES`. No gradient to the points: they are nodes.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.GreensFunction.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.GreensFunctionOption.default_bounds()
     signed = frozenset({"cosine", "sine"})
 
     def __init__(
         self,
-        modes: int = options.GreensFunction.modes,
-        intervals: int = options.GreensFunction.intervals,
-        conductivity: str = options.GreensFunction.conductivity,
+        modes: int = options.GreensFunctionOption.modes,
+        intervals: int = options.GreensFunctionOption.intervals,
+        conductivity: str = options.GreensFunctionOption.conductivity,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,

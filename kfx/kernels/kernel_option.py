@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
-from kfx.config.registry import MOST_REPEATS, Config, Option, count, flag, one_of, ranged, variance
+from kfx.config.registry import MOST_REPEATS, ConfigView, Option, count, flag, one_of, ranged, variance
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ class KernelOption(Option, abc.ABC):
         """Whether a network's weights in it are drawn by seed, whatever becomes of its other parameters."""
         return False
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if self.start_from == "worst" and self.starts == 1:
             raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
 
     def check_device(self, name: str, device: torch.device) -> None:
         """ConfigError if it cannot be computed there. name: the device as the config has it."""
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """ConfigError if the start that the config describes is none for the kernel as built."""
         from kfx.kernels.parameters import are_many
 
@@ -162,7 +162,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
     mixed_precision: bool = flag(False, "the network in bfloat16, its weights and all else in float32")
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if self.mixed_precision and config.device.dtype != "float32":
             raise ConfigError(f"kernel.mixed_precision=true: with device.dtype={config.device.dtype}; set float32")
         super().check(config)

@@ -30,7 +30,7 @@ class NetworkFeatures(ModuleKernel):
     module: from points, (n, …), to features, (n, features); in evaluation mode, so that dropout does nothing. It must
         treat each point by itself, change nothing in place that it did not make, and give the same twice.
     gamma: γ; 0 stands for 4 over the mean squared distance of the features of the points at hand (of all pairs, a
-        point with itself among them): those of the batch in a fit, of y in K(x, y), else of x. `settled` fixes it.
+        point with itself among them): those of the batch in a fit, of y in K(x, y), else of x. `fixed_on` fixes it.
         Trained only if `trainable` names it.
     length_gradient: where γ is of the batch, `differentiated`, or `held`, as if it were a number.
     mixed_precision: the network computes in bfloat16; points, weights, features and Gram matrices stay in float32.
@@ -39,7 +39,7 @@ class NetworkFeatures(ModuleKernel):
     A module without parameters, or with batch normalization, which couples the points of a batch, is refused.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NetworkFeatures.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NetworkFeaturesOption.default_bounds()
     may_be_zero = frozenset({"gamma"})
 
     def __init__(
@@ -112,7 +112,7 @@ class NetworkFeatures(ModuleKernel):
         """γ, for this mean squared distance; a tensor where it is of the points, so that no GPU waits for it."""
         return self._scalar("gamma") or 4 / mean
 
-    def settled(self, x: torch.Tensor) -> Self:
+    def fixed_on(self, x: torch.Tensor) -> Self:
         """With γ of these points, if it had none; itself where their features are all the same: evaluation then says
         what is wrong."""
         if self._scalar("gamma"):
@@ -165,9 +165,9 @@ class NetworkFeatures(ModuleKernel):
         """Whether the network is a chain of layers, whose outputs are known."""
         return isinstance(self._module, nn.Sequential) and len(self._module) > 1
 
-    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+    def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
         gamma = self._scalar("gamma")
-        return (self.features, RBF(1 / math.sqrt(2 * gamma))) if gamma else super().unfolded()
+        return (self.features, RBF(1 / math.sqrt(2 * gamma))) if gamma else super().feature_map_and_kernel()
 
     # ---- other weights, another place
 

@@ -11,7 +11,7 @@ from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NE
 from kfx.config.nodes import make_option
 from kfx.config.registry import (
     OPTIONS,
-    Config,
+    ConfigView,
     count,
     nested,
     one_of,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
-class RBF(KernelOption):
+class RBFOption(KernelOption):
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
 
     def make(self, image: Image, **common: Any) -> Kernel:
@@ -43,7 +43,7 @@ class RBF(KernelOption):
 
 
 @option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
-class RationalQuadratic(KernelOption):
+class RationalQuadraticOption(KernelOption):
     alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
     beta: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
     gamma: float = parameter(1.0, 1e-8, 1e8, "weight of r^2; fixed unless named in trainable")
@@ -55,7 +55,7 @@ class RationalQuadratic(KernelOption):
 
 
 @option("kernel", "matern", "Matern with smoothness nu, length sigma, as in scikit-learn")
-class Matern(KernelOption):
+class MaternOption(KernelOption):
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
     nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
 
@@ -66,7 +66,7 @@ class Matern(KernelOption):
 
 
 @option("kernel", "laplace", "exp(-|x - x'|_1 / sigma), by the sum of absolute differences")
-class Laplace(KernelOption):
+class LaplaceOption(KernelOption):
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
 
     def make(self, image: Image, **common: Any) -> Kernel:
@@ -79,7 +79,7 @@ class Laplace(KernelOption):
 
 
 @option("kernel", "linear", "x.x' + bias_variance")
-class Linear(KernelOption):
+class LinearOption(KernelOption):
     bias_variance: float = variance(1.0, 1e-4, 1e4, "added to x.x'")
 
     def make(self, image: Image, **common: Any) -> Kernel:
@@ -89,7 +89,7 @@ class Linear(KernelOption):
 
 
 @option("kernel", "polynomial", "(gamma x.x' + bias_variance)^degree")
-class Polynomial(KernelOption):
+class PolynomialOption(KernelOption):
     degree: int = count(3, 1, "a whole exponent", most=1000)
     gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
     bias_variance: float = variance(1.0, 1e-4, 1e4, "added to it")
@@ -108,7 +108,7 @@ class Polynomial(KernelOption):
     "greens_function",
     "Green's function of -(b u')' on (0, 1), whose conductivity b is learned (Owhadi & Yoo 2019, section 5)",
 )
-class GreensFunction(KernelOption):
+class GreensFunctionOption(KernelOption):
     input_gradients = False
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
@@ -127,7 +127,7 @@ class GreensFunction(KernelOption):
 
         return GreensFunction(self.modes, self.intervals, self.conductivity, **common)
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         intervals = getattr(config.dataset, "intervals", None)
         if intervals is None:
             raise ConfigError(f"kernel={self.name}: takes nodes of an interval; use dataset=elliptic_1d")
@@ -183,7 +183,7 @@ class CombinationOption(KernelOption):
     def draws_blocks(self) -> bool:
         return any(part.draws_blocks() for _, part in self.parts)
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         for _, part in self.parts:
             part.check(config)
         super().check(config)
@@ -206,7 +206,7 @@ _NETWORK_PARTS = ("rbf", "rational_quadratic")
 
 
 @option("kernel", "sum", "The sum of kernels; a part with a coefficient c counts c^2 times")
-class Sum(CombinationOption):
+class SumOption(CombinationOption):
     parts: Any = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
         _PARTS,
@@ -221,7 +221,7 @@ class Sum(CombinationOption):
 
 
 @option("kernel", "product", "The product of kernels")
-class Product(CombinationOption):
+class ProductOption(CombinationOption):
     parts: Any = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
         _PARTS,
@@ -238,7 +238,7 @@ class Product(CombinationOption):
 @option(
     "kernel", "rbf_network", "Sum of RBF and rational quadratic kernels with squared coefficients (Darcy 2020, ch. 4)"
 )
-class RBFNetwork(Sum):
+class RBFNetworkOption(SumOption):
     parts: Any = nested(
         [
             {"name": "rbf", "sigma": 1.0, "coefficient": 1.0},
@@ -261,7 +261,7 @@ class _NetworkOption(KernelOption):
 
 
 @option("kernel", "nngp", "Dense network of infinite width: depth activations, one weight and one bias variance")
-class NNGP(_NetworkOption):
+class NNGPOption(_NetworkOption):
     depth: int = count(3, 0, "how many activations", most=10_000)
     activation: str = one_of("relu", *ACTIVATIONS, meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
     backend: str = one_of(
@@ -277,7 +277,7 @@ class NNGP(_NetworkOption):
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx import kernels
 
-        kind = kernels.NTK if isinstance(self, NTK) else kernels.NNGP
+        kind = kernels.NTK if isinstance(self, NTKOption) else kernels.NNGP
         return kind(
             self.depth, self.activation, self.weight_variance, self.bias_variance, backend=self.backend, **common
         )
@@ -288,7 +288,7 @@ class NNGP(_NetworkOption):
 
 
 @option("kernel", "ntk", "Tangent kernel of a dense network of infinite width, with the settings of nngp")
-class NTK(NNGP):
+class NTKOption(NNGPOption):
     def check_device(self, name: str, device: torch.device) -> None:
         super().check_device(name, device)
         if self.backend == "auto" and device.type != "cpu":
@@ -296,7 +296,7 @@ class NTK(NNGP):
 
 
 @option("kernel", "network_features", "Gaussian kernel on the features of a convolutional network of finite width")
-class NetworkFeatures(NetworkOption):
+class NetworkFeaturesOption(NetworkOption):
     images_only = True
 
     architecture: str = one_of("small", *NETWORKS, meaning="layers: small, for 8 x 8 pixels; mnist; fashion")
@@ -314,7 +314,7 @@ class NetworkFeatures(NetworkOption):
     "cnngp",
     "Convolutional network of infinitely many channels: exact gradients in the memory of a few tiles",
 )
-class CNNGP(_NetworkOption):
+class CNNGPOption(_NetworkOption):
     images_only = True
 
     architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers; sizes follow the image")

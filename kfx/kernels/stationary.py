@@ -174,11 +174,11 @@ def squared_distances(x: Array, y: Array | None) -> Any:
 class RBF(Stationary):
     """exp(−r² / (2 σ²)), σ > 0: `sigma`, a length in the units of x."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBF.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBFOption.default_bounds()
 
     def __init__(
         self,
-        sigma: float = options.RBF.sigma,
+        sigma: float = options.RBFOption.sigma,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -202,14 +202,14 @@ class RationalQuadratic(Stationary):
     γ stays 1 unless named in `trainable`: with α and β alone the kernel's length is β.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.RationalQuadratic.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.RationalQuadraticOption.default_bounds()
     default_trainable: ClassVar[tuple[str, ...]] = ("alpha", "beta")
 
     def __init__(
         self,
-        alpha: float = options.RationalQuadratic.alpha,
-        beta: float = options.RationalQuadratic.beta,
-        gamma: float = options.RationalQuadratic.gamma,
+        alpha: float = options.RationalQuadraticOption.alpha,
+        beta: float = options.RationalQuadraticOption.beta,
+        gamma: float = options.RationalQuadraticOption.gamma,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -244,12 +244,12 @@ class Matern(Stationary):
     ν = 1/2: exp(−a).    ν = 3/2: (1 + a) exp(−a).    ν = 5/2: (1 + a + a²/3) exp(−a).
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Matern.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.MaternOption.default_bounds()
 
     def __init__(
         self,
-        sigma: float = options.Matern.sigma,
-        nu: float = options.Matern.nu,
+        sigma: float = options.MaternOption.sigma,
+        nu: float = options.MaternOption.nu,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -295,11 +295,11 @@ class Laplace(Kernel):
     """exp(−‖x − x'‖₁ / σ), the sum of absolute differences, as scikit-learn's `laplacian_kernel`; with one feature
     Matérn's ν = 1/2."""
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.Laplace.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.LaplaceOption.default_bounds()
 
     def __init__(
         self,
-        sigma: float = options.Laplace.sigma,
+        sigma: float = options.LaplaceOption.sigma,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,

@@ -48,13 +48,13 @@ class Wrapped(Kernel, Generic[K]):
     def predict(self, x: torch.Tensor) -> Prediction | None:
         return self.kernel.predict(x)
 
-    def settled(self, x: torch.Tensor) -> Self:
+    def fixed_on(self, x: torch.Tensor) -> Self:
         kernel = self.kernel
-        settled = kernel.settled(x)
-        return self if settled is kernel else self._replaced(settled.parameters)
+        fixed = kernel.fixed_on(x)
+        return self if fixed is kernel else self._replaced(fixed.parameters)
 
-    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
-        return self.kernel.unfolded()
+    def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        return self.kernel.feature_map_and_kernel()
 
     def backend_on(self, device: torch.device) -> str:
         return self._kernel.backend_on(device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import SCALES
 from kfx.config.registry import (
-    Config,
+    ConfigView,
     FieldError,
     Option,
     count,
@@ -62,10 +62,10 @@ class ObjectiveOption(Option, abc.ABC):
         """What is fitted in place of the kernel: with parameters that the objective has of its own. Most have none."""
         return kernel
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """ConfigError if it cannot be had of the kernel as built."""
 
-    def own_loss(self, config: Config) -> Callable[..., Any] | None:
+    def own_loss(self, config: ConfigView) -> Callable[..., Any] | None:
         """For an objective that is no function of Gram matrices: from a kernel, x and y to what optimizers see."""
         return None
 
@@ -84,7 +84,7 @@ class HeadOption(ObjectiveOption):
     def build(self) -> Objective:
         raise TypeError(f"objective={self.name} is no function of a Gram matrix: see own_loss")
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if not config.dataset.has_classes:
             raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
         if config.sampler.follows_rho or config.sampler.samples > 1:
@@ -114,7 +114,7 @@ class _Named(ObjectiveOption):
 
 
 @option("objective", "rho", "Relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019, eq. 3.4)")
-class Rho(ObjectiveOption):
+class RhoOption(ObjectiveOption):
     symbol = "ρ"
     compares_norms = True
 
@@ -137,13 +137,13 @@ class Rho(ObjectiveOption):
     "rho_polarized",
     "rho between regularized interpolants, without assuming that they interpolate (later public code)",
 )
-class RhoPolarized(_Named):
+class RhoPolarizedOption(_Named):
     symbol = "polarized ρ"
     compares_norms = True
 
 
 @option("objective", "rho_prediction", "rho by the sample's predictions at the batch (Khalid 2022, Algorithm 4)")
-class RhoPrediction(_Named):
+class RhoPredictionOption(_Named):
     symbol = "prediction ρ"
 
     form: str = one_of(
@@ -160,12 +160,12 @@ class RhoPrediction(_Named):
     "interpolation_error",
     "Sum of squared errors of the sample's predictions at the batch (Owhadi & Yoo 2019, section 8.5)",
 )
-class InterpolationError(_Named):
+class InterpolationErrorOption(_Named):
     symbol = "e₂"
 
 
 @option("objective", "nll", "Negative log marginal likelihood of the batch; the sample is ignored")
-class NLL(_Named):
+class NLLOption(_Named):
     symbol = "−log p(Y)"
     trains_regularization = True
 
@@ -173,7 +173,7 @@ class NLL(_Named):
 
 
 @option("objective", "loo", "Leave-one-out error of the batch, in closed form; the sample is ignored")
-class LOO(_Named):
+class LOOOption(_Named):
     trains_regularization = True
 
 
@@ -223,7 +223,7 @@ class RegularizationSection(Option):
 
         return [Regularization(float(value), scale or self.scale) for value in self.candidates]
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if self.selection != "trained":
             return
         if not config.objective.trains_regularization:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space as Box
-from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -55,8 +55,8 @@ class BayesianOptimization(Optimizer):
         self.initial_points, self.bounds, self.space = initial_points, bounds, space
         self.noise, self.recheck_threshold, self.two_sided = noise, recheck_threshold, recheck == "two_sided"
 
-    def start(self, task: Task) -> None:
-        self.kernel, self.is_ratio, self.rng = task.kernel, task.loss.is_ratio, task.rng
+    def start(self, setup: FitSetup) -> None:
+        self.kernel, self.is_ratio, self.rng = setup.kernel, setup.loss.is_ratio, setup.rng
         self.incumbent = math.inf
         self.best: np.ndarray | None = None
         self.history: list[tuple[list[float], float]] = []

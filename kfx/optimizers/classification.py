@@ -8,9 +8,9 @@ import zlib
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from kfx.kernels.headed import BIAS, WEIGHT, Headed
 from kfx.kernels.network_features import gaussian
 from kfx.kernels.regularized import Regularized
+from kfx.kernels.with_head import BIAS, WEIGHT, KernelWithHead
 from kfx.numerics.arrays import Vector, is_finite
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
@@ -22,7 +22,7 @@ from kfx.sampling.samplers import Batch
 
 
 class ClassificationLoss(Loss):
-    """−mean log softmax(F(x) Wᵀ + b)[class] over a batch, of a `Headed` kernel.
+    """−mean log softmax(F(x) Wᵀ + b)[class] over a batch, of a `KernelWithHead` kernel.
 
     dropout: share of the features that are zero in a step, others then 1/(1 − dropout) times as large; which ones, the
         batch alone decides. None without a gradient, as on held-out batches, where ρ is measured too.
@@ -35,7 +35,7 @@ class ClassificationLoss(Loss):
         dropout: float,
         inner_weight: float,
         regularization: Regularization,
-        kernel: Headed | Regularized,
+        kernel: KernelWithHead | Regularized,
         x: torch.Tensor,
         y: torch.Tensor,
     ) -> None:
@@ -71,10 +71,10 @@ class ClassificationLoss(Loss):
         detail = f"{kernel!r}: {failed.detail}" if failed else ""
         return Evaluation(vector, number, math.nan, slope, math.nan, incidents.jitter, events, detail)
 
-    def _headed(self, vector: Vector) -> Headed:
+    def _headed(self, vector: Vector) -> KernelWithHead:
         kernel = self.kernel.with_flat(vector)
         inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
-        assert isinstance(inner, Headed)
+        assert isinstance(inner, KernelWithHead)
         return inner
 
     @torch.no_grad()

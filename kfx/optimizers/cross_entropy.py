@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import Config, from_to, not_negative, option
+from kfx.config.registry import ConfigView, from_to, not_negative, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @option("objective", "cross_entropy", "For comparison: a linear head on a network's features, trained without kernels")
-class CrossEntropy(HeadOption):
+class CrossEntropyOption(HeadOption):
     quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
 
     dropout: float = from_to(0.25, 0, 1, "share of the features that are dropped in a step")
@@ -27,32 +27,32 @@ class CrossEntropy(HeadOption):
         0.0, "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
     )
 
-    def own_loss(self, config: Config) -> Callable[..., Loss]:
+    def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.classification import ClassificationLoss
 
         return partial(ClassificationLoss, self.dropout, self.inner_weight, config.regularization.build())
 
     def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
-        from kfx.kernels.headed import Headed
+        from kfx.kernels.with_head import KernelWithHead
 
         self.require_classes(y)
-        return Headed.over(kernel, x[:1], y.shape[1], rng)
+        return KernelWithHead.over(kernel, x[:1], y.shape[1], rng)
 
     def recorded(self, kernel: Any, values: Mapping[str, Any]) -> Kernel:
         import torch
 
-        from kfx.kernels.headed import BIAS, WEIGHT, Headed
+        from kfx.kernels.with_head import BIAS, WEIGHT, KernelWithHead
 
-        return Headed(kernel, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
+        return KernelWithHead(kernel, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if not config.kernel.has_network:
             raise ConfigError(
                 f"objective={self.name}: trains a network; kernel={config.kernel.name} has none, use network_features"
             )
         super().check(config)
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """ConfigError if the network has no layers to regularize."""
         if self.inner_weight and not getattr(kernel, "has_layers", False):
             raise ConfigError("objective.inner_weight: takes a network that is a Sequential of layers; set 0")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import Config, count, one_of, option
+from kfx.config.registry import ConfigView, count, one_of, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @option("objective", "elbo", "Evidence lower bound a training point, negative: of kernel=conv_dkm (Milsom et al. 2023)")
-class Elbo(HeadOption):
+class ElboOption(HeadOption):
     symbol = "−ELBO"
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
@@ -29,7 +29,7 @@ class Elbo(HeadOption):
         "sum", "sum", "mean", meaning="of the outputs' KL divergences; mean: over classes, as in the public scripts"
     )
 
-    def own_loss(self, config: Config) -> Callable[..., Loss]:
+    def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.evidence import EvidenceLoss
 
         return partial(EvidenceLoss, self.samples, self.kl == "mean", config.regularization.build())
@@ -56,7 +56,7 @@ class Elbo(HeadOption):
 
         return WithPosterior(kernel, *(torch.as_tensor(values[name]) for name in (MEAN, ROOT)))
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if not config.kernel.is_deep:
             raise ConfigError(f"objective={self.name}: trains a deep kernel machine; use kernel=conv_dkm")
         super().check(config)

@@ -13,7 +13,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector, as_kind
-from kfx.optimizers.loop import Optimizer, Question, Restarts, Row, Task
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Restarts, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Constant
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -143,11 +143,11 @@ class GradientDescent(Optimizer):
         anywhere = redraw or (lambda kernel, rng: kernel.drawn(rng))
         self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
-    def start(self, task: Task) -> None:
-        self.kernel, self.space = task.kernel, Space(self.space_name, task.kernel.bounds)
-        self.position = self.space.project(self.space.to_coordinates(task.kernel.flat))
+    def start(self, setup: FitSetup) -> None:
+        self.kernel, self.space = setup.kernel, Space(self.space_name, setup.kernel.bounds)
+        self.position = self.space.project(self.space.to_coordinates(setup.kernel.flat))
         self.window: deque[float] = deque(maxlen=self.final_window)
-        self.best_mean, self.best = float("inf"), task.kernel.flat
+        self.best_mean, self.best = float("inf"), setup.kernel.flat
         self.rule.reset()
         self.schedule.start(self.iterations, self.sampler.epoch)
 
@@ -175,7 +175,7 @@ class GradientDescent(Optimizer):
         self.window.clear()
 
     def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
-        return self.kernel.with_flat(self.space.to_parameters(self.position)), self.task.x, self.task.along
+        return self.kernel.with_flat(self.space.to_parameters(self.position)), self.setup.x, self.setup.along
 
     def ask(self, iteration: int, batch: Batch) -> Question:
         self.rule.learning_rate = self.learning_rate * self.schedule.factor(iteration)

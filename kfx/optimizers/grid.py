@@ -10,7 +10,7 @@ import numpy as np
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector
-from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -41,10 +41,10 @@ class GridSearch(Optimizer):
         self.n, self.gradient = min(points, iterations), gradient
         self.diagnostics = ("gradient",) if gradient else ()
 
-    def start(self, task: Task) -> None:
-        self.kernel = task.kernel
-        self.entry = task.kernel.names.index(self.parameter) if self.parameter else 0
-        space = Space(self.space_name, np.array([self.ends or task.kernel.bounds[self.entry]]))
+    def start(self, setup: FitSetup) -> None:
+        self.kernel = setup.kernel
+        self.entry = setup.kernel.names.index(self.parameter) if self.parameter else 0
+        space = Space(self.space_name, np.array([self.ends or setup.kernel.bounds[self.entry]]))
         self.values = space.to_parameters(np.linspace(space.low, space.high, self.n))[:, 0]
         self.totals, self.counts = np.zeros(self.n), np.zeros(self.n)
 

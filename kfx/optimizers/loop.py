@@ -64,7 +64,7 @@ class Restarts:
 
 
 @dataclass(frozen=True)
-class Task:
+class FitSetup:
     """What an optimizer is given to start from.
 
     along: points that flows carry and none learns from. rng: its own random stream. layer_path: where a flow may
@@ -138,7 +138,7 @@ class Optimizer(abc.ABC):
     # ---- what a subclass writes
 
     @abc.abstractmethod
-    def start(self, task: Task) -> None:
+    def start(self, setup: FitSetup) -> None:
         """Begin a fit, and forget every other."""
 
     @abc.abstractmethod
@@ -173,7 +173,7 @@ class Optimizer(abc.ABC):
 
     def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
         """The kernel that the fit would end with now, and where training points and those that flow along are."""
-        return self.result(), self.task.x, self.task.along
+        return self.result(), self.setup.x, self.setup.along
 
     # ---- the loop
 
@@ -187,18 +187,18 @@ class Optimizer(abc.ABC):
         loss = self.loss(kernel, x, y)
         self.sampler.start(x, y)
         rng, path = streams["optimizer"], record.layer_path
-        self.task = task = Task(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
-        self.start(task)
+        self.setup = setup = FitSetup(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
+        self.start(setup)
         restored = record.restore(streams)  # the streams too, from which `start` may have drawn
-        fit = _Fit(task, batch=None, restarts=0, stopped=False)
+        fit = _Fit(setup, batch=None, restarts=0, stopped=False)
         first = 0
         if restored is not None:
             first, state = restored
             self.restore(state["own"])
-            self._draw_from(task, self.candidates())
+            self._draw_from(setup, self.candidates())
             self.sampler.restore(state["sampler"])
             loss.kernel_evaluations = state["kernel_evaluations"]
-            fit = _Fit(task, _as_batch(state["batch"]), state["restarts"], state["stopped"])
+            fit = _Fit(setup, _as_batch(state["batch"]), state["restarts"], state["stopped"])
 
         def checkpoint(iteration: int) -> None:
             state = {
@@ -234,15 +234,15 @@ class Optimizer(abc.ABC):
 
     def _show(self, iteration: int, record: FitRecord, *, final: bool = False) -> None:
         if record.wants(iteration, final=final):
-            at = self.task.kernel, self.task.x, self.task.along
+            at = self.setup.kernel, self.setup.x, self.setup.along
             with contextlib.suppress(NumericalError):  # a search that has found nothing yet is where it started
                 at = self.positions() if iteration else at
             record.moved(iteration, *at, final=final)
 
     def _iterate(self, iteration: int, fit: _Fit, streams: Streams, record: FitRecord) -> bool:
         """One row of the trace; False where the optimizer has no further question."""
-        batches, loss = streams["batches"], fit.task.loss
-        self._draw_from(fit.task, self.candidates())
+        batches, loss = streams["batches"], fit.setup.loss
+        self._draw_from(fit.setup, self.candidates())
         if fit.batch is None or not self.keeps_batch(iteration):
             fit.batch = self.sampler.draw(batches, iteration)
         batch = fit.batch
@@ -259,7 +259,7 @@ class Optimizer(abc.ABC):
             )
             if give_up:
                 evaluation.require()
-            self.restarts.go_on_from(self.restarts.draw(fit.task.kernel, streams["optimizer"]).flat)
+            self.restarts.go_on_from(self.restarts.draw(fit.setup.kernel, streams["optimizer"]).flat)
             return True
         if not evaluation.failed:
             self.sampler.observe(evaluation.rho_half)
@@ -274,11 +274,11 @@ class Optimizer(abc.ABC):
             raise answer.error
         return True
 
-    def _draw_from(self, task: Task, candidates: torch.Tensor | None) -> None:
+    def _draw_from(self, setup: FitSetup, candidates: torch.Tensor | None) -> None:
         """Have the sampler draw from these points alone, with what it remembers of the fit."""
         if candidates is not None:
             memory = self.sampler.state()
-            self.sampler.start(task.x[candidates], task.y[candidates])
+            self.sampler.start(setup.x[candidates], setup.y[candidates])
             self.sampler.restore(memory)
 
 
@@ -286,7 +286,7 @@ class Optimizer(abc.ABC):
 class _Fit:
     """What the loop itself keeps from one iteration to the next."""
 
-    task: Task
+    setup: FitSetup
     batch: Batch | None
     restarts: int
     stopped: bool

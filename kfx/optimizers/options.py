@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.registry import (
-    Config,
+    ConfigView,
     FieldError,
     Option,
     between,
@@ -54,14 +54,14 @@ class OptimizerOption(Option, abc.ABC):
     """Whether it starts at the kernel's parameters and moves them within their bounds."""
 
     @abc.abstractmethod
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         """The optimizer, bound to its objective, sampler and λ."""
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         """(n, 2): where it looks for each parameter of the kernel."""
         return kernel.bounds
 
-    def loss(self, config: Config) -> Callable[..., Loss]:
+    def loss(self, config: ConfigView) -> Callable[..., Loss]:
         """From a kernel, x and y to the objective that it sees."""
         from kfx.optimizers.loss import Loss
 
@@ -69,11 +69,11 @@ class OptimizerOption(Option, abc.ABC):
             return own
         return partial(Loss, config.objective.build(), config.regularization.build())
 
-    def arguments(self, config: Config) -> tuple[Any, Any, int]:
+    def arguments(self, config: ConfigView) -> tuple[Any, Any, int]:
         """What every optimizer is built from: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if config.objective.has_head and not self.can_train_heads:
             raise ConfigError(
                 f"objective={config.objective.name}: is minimised by gradients; use optimizer=adam, sgd or nesterov"
@@ -83,7 +83,7 @@ class OptimizerOption(Option, abc.ABC):
         """Why λ cannot be trained with it, as an error names it; None if it can."""
         return None
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """ConfigError if it cannot start from the kernel as built."""
         import numpy as np
 
@@ -124,11 +124,11 @@ LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space
 
 
 @option("optimizer", "none", "Measures rho on the same batches as every other optimizer, and moves nothing")
-class Unmoved(OptimizerOption):
+class UnmovedOption(OptimizerOption):
     keeps_within_bounds = False
     can_train_heads = True
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.optimizers.unmoved import Unmoved
 
         return Unmoved(*self.arguments(config))
@@ -185,7 +185,7 @@ class GradientOption(OptimizerOption):
     def rule(self) -> Rule:
         """How a gradient becomes a step."""
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.kernels.starts import random_kernel
         from kfx.optimizers.gradient import GradientDescent
 
@@ -219,7 +219,7 @@ class GradientOption(OptimizerOption):
 
 
 @option("optimizer", "sgd", "Gradient descent on a fresh batch at each iteration")
-class SGD(GradientOption):
+class SGDOption(GradientOption):
     def rule(self) -> Rule:
         from kfx.optimizers.gradient import SGD
 
@@ -227,7 +227,7 @@ class SGD(GradientOption):
 
 
 @option("optimizer", "nesterov", "Gradient descent with Nesterov momentum (Darcy 2020, eq. 2.4)")
-class Nesterov(GradientOption):
+class NesterovOption(GradientOption):
     momentum: float = momentum()
 
     def rule(self) -> Rule:
@@ -237,7 +237,7 @@ class Nesterov(GradientOption):
 
 
 @option("optimizer", "adam", "Adam, by default on the logarithms of the parameters: the robust choice")
-class Adam(GradientOption):
+class AdamOption(GradientOption):
     space: str = space("log")
     beta1: float = from_to(0.9, 0, 1, "decay of the mean gradient")
     beta2: float = from_to(0.999, 0, 1, "decay of the mean square")
@@ -252,7 +252,7 @@ class Adam(GradientOption):
 @option(
     "optimizer", "finite_difference", "Gradient descent by finite differences on the same batch (Khalid 2022, eq. 3.7)"
 )
-class FiniteDifference(GradientOption):
+class FiniteDifferenceOption(GradientOption):
     can_train_heads = False
 
     step: float = positive(1e-4, "h, in the parameters' own units")
@@ -263,13 +263,13 @@ class FiniteDifference(GradientOption):
 
         return SGD(self.learning_rate)
 
-    def loss(self, config: Config) -> Callable[..., Loss]:
+    def loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.finite_difference import DifferencedLoss
 
         objective, regularization = config.objective.build(), config.regularization.build()
         return partial(DifferencedLoss, self.step, self.scheme, objective, regularization)
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         if len(kernel.keys) > _MOST_DIFFERENCES:
             raise ConfigError(
                 f"optimizer=finite_difference: takes at most {_MOST_DIFFERENCES} parameters, an evaluation each, and "

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.registry import (
-    Config,
+    ConfigView,
     FieldError,
     count,
     flag,
@@ -32,7 +32,7 @@ _MOST_SEARCHED, _MOST_NAMED = 300, 40
     "bayesian",
     "Bayesian optimisation: expected improvement on a Gaussian-process surrogate (scikit-optimize)",
 )
-class Bayesian(OptimizerOption):
+class BayesianOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.initial_points=3",)
 
@@ -59,7 +59,7 @@ class Bayesian(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.optimizers.bayesian import BayesianOptimization
 
         loss, sampler, iterations = self.arguments(config)
@@ -90,7 +90,7 @@ class Bayesian(OptimizerOption):
             )
         return None
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         box = self.searched(kernel)
         if len(box) > _MOST_SEARCHED:
             raise ConfigError(
@@ -116,7 +116,7 @@ def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
 
 
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
-class Grid(OptimizerOption):
+class GridOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.points=3", "optimizer.space=log")
 
@@ -134,7 +134,7 @@ class Grid(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.optimizers.grid import GridSearch
 
         loss, sampler, iterations = self.arguments(config)
@@ -158,7 +158,7 @@ class Grid(OptimizerOption):
     def refuses_trained_regularization(self) -> str:
         return self.moves_no_regularization()
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         name = self.parameter or kernel.names[0]
         if name not in kernel.names:
             known = ", ".join(kernel.names[:_MOST_NAMED]) + (" …" if len(kernel.names) > _MOST_NAMED else "")
@@ -177,18 +177,18 @@ class Grid(OptimizerOption):
     "sklearn_gpr",
     "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
 )
-class SklearnGPR(OptimizerOption):
+class SklearnGPROption(OptimizerOption):
     views_batches = False
     minimizes_objective = False
 
     iterations: int = count(100, 1, "evaluations of the marginal likelihood, at most")
 
-    def build(self, config: Config) -> Optimizer:
+    def build(self, config: ConfigView) -> Optimizer:
         from kfx.optimizers.sklearn_gpr import SklearnGPR
 
         return SklearnGPR(*self.arguments(config))
 
-    def check_start(self, config: Config, kernel: Kernel) -> None:
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         from kfx.optimizers.sklearn_gpr import has_counterpart
 
         if not has_counterpart(kernel):

@@ -16,7 +16,7 @@ import torch
 
 from kfx.kernels import RBF, Kernel, Matern, RationalQuadratic, Regularized, Scaled, Sum
 from kfx.numerics.regularization import Regularization
-from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
@@ -48,8 +48,8 @@ class SklearnGPR(Optimizer):
     the same batch with the same kernel and λ, once scikit-learn has ended.
     """
 
-    def start(self, task: Task) -> None:
-        self.own = task.kernel.kernel if isinstance(task.kernel, Regularized) else task.kernel
+    def start(self, setup: FitSetup) -> None:
+        self.own = setup.kernel.kernel if isinstance(setup.kernel, Regularized) else setup.kernel
         self.found: list[_Found] | None = None
 
     def state(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class SklearnGPR(Optimizer):
             return None
         self.shown = self.found[iteration]
         brought = self._kernel(self.shown)
-        given = self.task.kernel
+        given = self.setup.kernel
         values = {k: v for k, v in brought.parameters.items() if k in given.parameters}
         return Question(given.with_parameters(**values).flat, gradient=False, kernel=brought)
 
@@ -91,7 +91,7 @@ class SklearnGPR(Optimizer):
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import WhiteKernel
 
-        data = self.task.x, self.task.y
+        data = self.setup.x, self.setup.y
         x, y = (part[torch.as_tensor(batch.indices, device=part.device)].cpu().numpy() for part in data)
         y = y.astype(np.float64)
         scale = math.sqrt(float(np.mean(y**2)))

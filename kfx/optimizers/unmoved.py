@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kfx.kernels.base import Kernel
-from kfx.optimizers.loop import Optimizer, Question, Row, Task
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation
 from kfx.sampling.samplers import Batch
 
@@ -11,8 +11,8 @@ from kfx.sampling.samplers import Batch
 class Unmoved(Optimizer):
     """Evaluates the objective on the same batches as every other optimizer, and moves nothing."""
 
-    def start(self, task: Task) -> None:
-        self.kernel = task.kernel
+    def start(self, setup: FitSetup) -> None:
+        self.kernel = setup.kernel
 
     def ask(self, iteration: int, batch: Batch) -> Question:
         return Question(self.kernel.flat, gradient=False)

@@ -99,7 +99,7 @@ FIGURES: dict[str, Kind] = {
     ),
     "parameters": Kind(
         trace.parameters_over_iterations,
-        "The kernel's parameters at each iteration: they have settled where the lines are level.",
+        "The kernel's parameters at each iteration: they have fixed where the lines are level.",
     ),
     "sample_size": Kind(
         trace.sample_size_over_iterations,

@@ -16,7 +16,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.evaluation.follower import Follower
-from kfx.files import Rows, digest, sync, whole_file, write_json, write_whole
+from kfx.files import CsvFile, digest, sync, whole_file, write_json, write_whole
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
@@ -74,10 +74,10 @@ class Record:
             self._snapshot: dict[str, Any] | None = None
             self.restored: dict[str, Any] | None = None
             self.trace: Trace | None = None
-            self._evaluation: Rows | None = None
+            self._evaluation: CsvFile | None = None
             self._evaluated: list[dict[str, Any]] = []
             self._predictions: dict[str, np.ndarray] = {}
-            self._history = Rows(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
+            self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
             if resume:
                 self._reopen(identity)
             else:
@@ -270,7 +270,7 @@ class Record:
     # ---- evaluation
 
     def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
-        """Rows of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
+        """CsvFile of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
         path = self.directory / "evaluation.csv"
         rows: list[dict[str, Any]] = []
         arrays = self.directory / "predictions.npz"
@@ -286,18 +286,18 @@ class Record:
                     self._predictions = {name: stored[name] for name in stored.files}
         except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then all of it is done again
             rows, self._predictions = [], {}
-        self._evaluation = Rows(path, list(EVALUATION_COLUMNS))
+        self._evaluation = CsvFile(path, list(EVALUATION_COLUMNS))
         self.evaluation(rows)
         return rows
 
     def evaluation(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rows of `evaluation.csv`."""
+        """CsvFile of `evaluation.csv`."""
         assert self._evaluation is not None
         self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """A further CSV file, whole."""
-        written = Rows(self.directory / name, list(columns))
+        written = CsvFile(self.directory / name, list(columns))
         for row in rows:
             written.write([row[c] for c in columns])
         written.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kfx.files import Rows, read_rows
+from kfx.files import CsvFile, read_rows
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.numerics.arrays import Vector
@@ -51,7 +51,7 @@ class Trace:
         self.rho: list[float] = []
         """Every finite ρ so far."""
         parameters = [f"parameter.{name}" for name in self._values]
-        self._rows = Rows(path, [*TRACE_COLUMNS, *parameters, *(f"diagnostic.{n}" for n in diagnostics)], keep=keep)
+        self._rows = CsvFile(path, [*TRACE_COLUMNS, *parameters, *(f"diagnostic.{n}" for n in diagnostics)], keep=keep)
         if keep:
             before = read_rows(path)
             rho = before["rho"].to_numpy(dtype=float)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kfx.report import words
-from kfx.report.reproduction import Entry, Part
+from kfx.report.reproduction import CommandNumbers, Entry
 from kfx.report.verdict import RULE, Verdict
 
 _HEAD = """\
@@ -52,7 +52,7 @@ def _entry(entry: Entry) -> Iterator[str]:
         yield entry.remark.why
 
 
-def _part(part: Part) -> Iterator[str]:
+def _part(part: CommandNumbers) -> Iterator[str]:
     yield f"`{part.command}`{' (another reading)' if part.is_reading else ''}  "
     yield words.made_on(part)
     if part.changed:
@@ -67,7 +67,7 @@ def _part(part: Part) -> Iterator[str]:
             yield f"| {' | '.join(cells)} |"
 
 
-def _missing(missing: Sequence[tuple[Part, Entry]]) -> Iterator[str]:
+def _missing(missing: Sequence[tuple[CommandNumbers, Entry]]) -> Iterator[str]:
     yield "| command | numbers | of | would take |"
     yield "|---|---:|---|---|"
     for part, entry in missing:

@@ -62,7 +62,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Part:
+class CommandNumbers:
     """The numbers of one command. is_reading: whether it was printed for another one, and this is a variant of that.
     changed: settings that are others today than in the table."""
 
@@ -79,7 +79,7 @@ class Entry:
 
     experiment: str
     description: str
-    parts: Sequence[Part]
+    parts: Sequence[CommandNumbers]
     remark: Remark = field(default_factory=Remark)
 
     @property
@@ -148,14 +148,14 @@ def commands(printed: Iterable[Printed], experiment: str) -> list[Command]:
     return list(dict.fromkeys(Command.of(experiment, each.published.overrides) for each in printed))
 
 
-def part_of(command: Command) -> Part:
+def part_of(command: Command) -> CommandNumbers:
     """The numbers that a run of a command is compared with; ConfigError where there are none."""
     if command.experiment not in experiments():
         raise ConfigError(f"{command.experiment}: is no experiment; it takes {near(command.experiment, experiments())}")
     own = of_command(read_published(command.experiment), command)
     if not own:
         raise ConfigError(f"{command}: no number is printed for it; see `published` in its experiment")
-    return Part(command, [Item(each, None, [], Verdict.NOT_RUN) for each in own], None)
+    return CommandNumbers(command, [Item(each, None, [], Verdict.NOT_RUN) for each in own], None)
 
 
 def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
@@ -216,7 +216,7 @@ def _part(
     is_reading: bool,
     read_otherwise: Sequence[Published],
     checked: bool,
-) -> Part:
+) -> CommandNumbers:
     own = of_command(printed, command)
     if not is_reading:
         own = [each for each in own if Command.of(command.experiment, each.published.overrides) == command]
@@ -242,4 +242,4 @@ def _part(
         if not measured and table is not None:
             said = Verdict.NONE  # no single run measures it
         items.append(Item(each, beside[0] if beside else None, measured, said))
-    return Part(command, items, table, is_reading, changed)
+    return CommandNumbers(command, items, table, is_reading, changed)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kfx.report.reproduction import Entry, Item, Part
+from kfx.report.reproduction import CommandNumbers, Entry, Item
 from kfx.report.verdict import Verdict
 
 METRICS = {
@@ -62,7 +62,7 @@ def spread(item: Item) -> str:
     return shown + (f" ± {np.std(item.measured, ddof=1):.2g}" if len(item.measured) > 1 else "")
 
 
-def fallen(item: Item, part: Part) -> str:
+def fallen(item: Item, part: CommandNumbers) -> str:
     """By what factor a curve's quantity falls from the initial kernel to the trained one: geometric mean over seeds."""
     printed = item.printed.published
     if item.printed.text is not None or printed.kernel != "trained" or len(item.measured) < 3:
@@ -78,7 +78,7 @@ def fallen(item: Item, part: Part) -> str:
     return ""
 
 
-def shown(item: Item, part: Part) -> str:
+def shown(item: Item, part: CommandNumbers) -> str:
     """The verdict where there is one to give; of another reading only that it reproduces."""
     said = item.verdict
     if said is Verdict.NONE or (part.is_reading and said is not Verdict.REPRODUCED):
@@ -86,12 +86,12 @@ def shown(item: Item, part: Part) -> str:
     return str(said)
 
 
-def missing(entries: Sequence[Entry]) -> list[tuple[Part, Entry]]:
+def missing(entries: Sequence[Entry]) -> list[tuple[CommandNumbers, Entry]]:
     """The commands that nobody has run."""
     return [(part, entry) for entry in entries for part in entry.parts if part.table is None]
 
 
-def tables(part: Part) -> str:
+def tables(part: CommandNumbers) -> str:
     """Which tables and figures its numbers are from."""
     return ", ".join(dict.fromkeys(where(item).split(",")[0] for item in part.items))
 
@@ -103,7 +103,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def cost(part: Part, entry: Entry) -> str:
+def cost(part: CommandNumbers, entry: Entry) -> str:
     """What a run of it takes: as measured, as its siblings took, or as people say."""
     if part.table is not None:
         return duration(part.table.seconds())
@@ -113,7 +113,7 @@ def cost(part: Part, entry: Entry) -> str:
     return f"about {duration(max(siblings))}, as its siblings" if siblings else "unknown"
 
 
-def made_on(part: Part) -> str:
+def made_on(part: CommandNumbers) -> str:
     """Iterations, time, seeds, machine and version of a part that was run."""
     assert part.table is not None
     rows, count = part.table.rows, len(part.table.seeds)

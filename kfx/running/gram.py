@@ -17,8 +17,8 @@ from kfx.numerics import threads
 from kfx.numerics.process import exclusively, set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import StoreError
-from kfx.running.on_store import workers
-from kfx.screen.progress import Steps, Waiting
+from kfx.running.disk import workers
+from kfx.screen.progress import Steps, WaitMessage
 from kfx.store.gram_store import GRAM, TEST, GramStore
 from kfx.store.gram_work import GramWork
 from kfx.store.identity import finite
@@ -49,12 +49,12 @@ def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> G
     the tiles that are there, or grown where it has the first of the points."""
     kernel, x_train, x_test = _configured(config)
     threads.use(config.device.threads or threads.available())
-    mapped, compare = kernel.unfolded()
+    mapped, compare = kernel.feature_map_and_kernel()
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock(folder)
     try:
         points = mapped(x_train)
-        with Waiting("compiling the kernel, once on this machine"):
+        with WaitMessage("compiling the kernel, once on this machine"):
             compare.prepare(points.dtype, points.device)
         store = GramStore.prepare(folder, compare, points, mapped(x_test) if test else None, tile=tile)
         if tile not in (None, store.gram.tile):
@@ -108,7 +108,7 @@ def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))
     kernel = config.objective.start(kernel, x_train, torch.as_tensor(data.y_train, device=device), streams["head"])
-    return kernel.settled(some_of(x_train)), x_train, x_test
+    return kernel.fixed_on(some_of(x_train)), x_train, x_test
 
 
 def _fill(kernel: Kernel, rows: torch.Tensor, x_train: torch.Tensor, path: Path, block: int, steps: Steps) -> None:

@@ -21,8 +21,8 @@ from kfx.objectives.leave_one_out import errors
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
-    from kfx.evaluation.options import Job
-    from kfx.running.task import Task
+    from kfx.evaluation.options import Split
+    from kfx.running.context import RunContext
 
 _ERRORS = 2.0
 """Standard errors of a paired difference that count as more than chance."""
@@ -35,40 +35,44 @@ _MOST_PARAMETERS, _MOST_LEFT_OUT = 16, 500
 _LAMBDA = "regularization"
 
 
-def of_fit(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+def of_fit(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
     """Tell what the targets, the parameters and the held-out batches show, where anything was fitted."""
     pairs = [pair for pair in zip(starts, fitted, strict=True) if pair[0] is not pair[1]]
     if not pairs:
         return
-    _of_targets(task)
-    _of_bounds(task, pairs)
-    if (held_out := task.record.metrics.get("held_out")) is not None and task.config.optimizer.minimizes_objective:
-        _of_objective(task, held_out)
-        if task.config.objective.compares_norms:
-            _of_coupling(task, fitted, held_out["rho"])
+    _of_targets(context)
+    _of_bounds(context, pairs)
+    if (
+        held_out := context.record.metrics.get("held_out")
+    ) is not None and context.config.optimizer.minimizes_objective:
+        _of_objective(context, held_out)
+        if context.config.objective.compares_norms:
+            _of_coupling(context, fitted, held_out["rho"])
 
 
-def _tell(task: Task, event: Event, what: str) -> None:
-    task.record.remark(event, f"{what}: {event.advice}")
+def _tell(context: RunContext, event: Event, what: str) -> None:
+    context.record.remark(event, f"{what}: {event.advice}")
 
 
-def _of_targets(task: Task) -> None:
+def _of_targets(context: RunContext) -> None:
     """Targets whose mean has most of their squares, under an objective that sees it."""
-    if not task.config.objective.compares_norms:
+    if not context.config.objective.compares_norms:
         return
-    y = torch.cat([y for _, y, _ in task.tensors]).to(torch.float64)
+    y = torch.cat([y for _, y, _ in context.tensors]).to(torch.float64)
     means, deviations = y.mean(dim=0), y.std(dim=0)
     if float(means.square().sum()) > _MEAN_SQUARES * float(y.square().mean(dim=0).sum()):
         i = int(means.abs().argmax())
         shown = f"the targets' mean, {number(float(means[i]))}, is much larger than their deviation"
-        _tell(task, Event.MEAN_DOMINATES, f"{shown}, {number(float(deviations[i]))}, and {_objective(task)} sees it")
+        _tell(
+            context, Event.MEAN_DOMINATES, f"{shown}, {number(float(deviations[i]))}, and {_objective(context)} sees it"
+        )
 
 
-def _of_bounds(task: Task, pairs: Sequence[tuple[Kernel, Kernel]]) -> None:
+def _of_bounds(context: RunContext, pairs: Sequence[tuple[Kernel, Kernel]]) -> None:
     """Parameters that ended where their range ends, but for those that stayed there and were told of on the way, and
     those that a flow does not move."""
-    names, optimizer = pairs[0][1].names, task.config.optimizer
-    stayed = task.record.trace.stayed if task.record.trace is not None else ()
+    names, optimizer = pairs[0][1].names, context.config.optimizer
+    stayed = context.record.trace.stayed if context.record.trace is not None else ()
     if len(names) > _MOST_PARAMETERS:
         return
     for i, name in enumerate(names):
@@ -81,9 +85,9 @@ def _of_bounds(task: Task, pairs: Sequence[tuple[Kernel, Kernel]]) -> None:
         if not found or name in stayed:
             continue
         folds = f" in {len(found)} of {len(pairs)} folds" if len(pairs) > 1 else ""
-        shown = "λ" if name == _LAMBDA else readable(name, task.config.kernel)
+        shown = "λ" if name == _LAMBDA else readable(name, context.config.kernel)
         event = Event.REGULARIZATION_AT_BOUND if name == _LAMBDA else Event.AT_BOUND
-        _tell(task, event, f"{shown} ended at {found[0]:g}, an end of its range{folds}")
+        _tell(context, event, f"{shown} ended at {found[0]:g}, an end of its range{folds}")
 
 
 def _end(value: float, low: float, high: float) -> float | None:
@@ -91,15 +95,15 @@ def _end(value: float, low: float, high: float) -> float | None:
     return next((end for end in (low, high) if math.isclose(value, end, rel_tol=1e-6)), None)
 
 
-def _objective(task: Task) -> str:
-    return "ρ" if task.config.objective.name == "rho" else task.config.objective.name
+def _objective(context: RunContext) -> str:
+    return "ρ" if context.config.objective.name == "rho" else context.config.objective.name
 
 
 def _is_more_than_chance(change: float, error: float) -> bool:
     return math.isfinite(change) and (change > _ERRORS * error or not math.isfinite(error))
 
 
-def _of_objective(task: Task, held_out: Mapping[str, Any]) -> None:
+def _of_objective(context: RunContext, held_out: Mapping[str, Any]) -> None:
     """The objective is worse than before training."""
     found, count = held_out["objective"], held_out["batches"] - held_out["failed"]
     before, after, change = (found[name]["mean"] for name in ("initial", "trained", "change"))
@@ -107,19 +111,21 @@ def _of_objective(task: Task, held_out: Mapping[str, Any]) -> None:
     if _is_more_than_chance(change, error) and change > _LEAST_CHANGE["objective"] * abs(before):
         shown = f"{number(before)} → {number(after)} (+{number(change, before)} ± {number(error, before)})"
         _tell(
-            task, Event.OBJECTIVE_ROSE, f"{_objective(task)} on held-out batches is worse than before training, {shown}"
+            context,
+            Event.OBJECTIVE_ROSE,
+            f"{_objective(context)} on held-out batches is worse than before training, {shown}",
         )
 
 
-def _of_coupling(task: Task, fitted: Sequence[Kernel], rho: Mapping[str, Any]) -> None:
+def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: Mapping[str, Any]) -> None:
     """ρ is 1 − p because A = Θ + λI is nearly diagonal: there each kernel has that ρ."""
-    config = task.config
+    config = context.config
     before, after = (rho[name]["mean"] for name in ("initial", "trained"))
     of_identity = 1 - config.sampler.usual_proportion()
     if not abs(after - of_identity) < _NEAR_ONE_MINUS_P:
         return
     coupled = []
-    for kernel, (x, _, _) in zip(fitted, task.tensors, strict=True):
+    for kernel, (x, _, _) in zip(fitted, context.tensors, strict=True):
         gram = kernel.gram(some_of(x, config.sampler.batch_size or len(x))).to(torch.float64)
         regularization = kernel.own_regularization or config.regularization.build()
         own = gram.diagonal() + regularization.of(gram)
@@ -127,13 +133,13 @@ def _of_coupling(task: Task, fitted: Sequence[Kernel], rho: Mapping[str, Any]) -
         coupled.append(float((others / own).median()))
     if np.median(coupled) < _COUPLED:
         shown = f"{number(before)} → {number(after)}, near 1 − p = {of_identity:g}"
-        _tell(task, Event.NEARLY_IDENTITY, f"the trained kernel is nearly the identity, ρ {shown}")
+        _tell(context, Event.NEARLY_IDENTITY, f"the trained kernel is nearly the identity, ρ {shown}")
 
 
-def of_errors(task: Task, metric: str, before: float, after: float, error: float, on: str) -> None:
+def of_errors(context: RunContext, metric: str, before: float, after: float, error: float, on: str) -> None:
     """Tell that predictions got worse while the objective got better. error: of the difference, its standard error,
     NaN where it is unknown. on: the points that the errors are of."""
-    held_out = task.record.metrics.get("held_out")
+    held_out = context.record.metrics.get("held_out")
     if held_out is None or not held_out["objective"]["change"]["mean"] < 0:
         return
     worse = before - after if metric == "accuracy" else after - before
@@ -141,28 +147,30 @@ def of_errors(task: Task, metric: str, before: float, after: float, error: float
     if _is_more_than_chance(worse, error) and worse > least:
         means = [number(held_out["objective"][name]["mean"]) for name in ("initial", "trained")]
         shown = f"{metric} {on} got worse, {number(before)} → {number(after)}"
-        _tell(task, Event.ERROR_ROSE, f"{shown}, while {_objective(task)} fell, {means[0]} → {means[1]}")
+        _tell(context, Event.ERROR_ROSE, f"{shown}, while {_objective(context)} fell, {means[0]} → {means[1]}")
 
 
-def of_edges(task: Task, name: str, kernels: Sequence[Kernel]) -> None:
+def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
     """Tell where the λ that validation chose is the smallest or largest that it could choose."""
-    offered = task.config.regularization.candidates
+    offered = context.config.regularization.candidates
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
         if count := found.count(edge):
             folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
             text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
-            task.record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
+            context.record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 
 
-def of_predictions(task: Task, rows: Sequence[Mapping[str, Any]], jobs: Sequence[Job], failures: Sequence[str]) -> None:
+def of_predictions(
+    context: RunContext, rows: Sequence[Mapping[str, Any]], splits: Sequence[Split], failures: Sequence[str]
+) -> None:
     """Tell what failed, where the trained kernel knows less than a constant, and where it knows less than before."""
-    parts, record = task.parts, task.record
+    parts, record = context.parts, context.record
     for failure in failures:
         record.remark(Event.EVALUATION_FAILED, failure)
     metric = constant_prediction(parts[0])[0]
     constants = [constant_prediction(part)[1] for part in parts]
-    of_part = {repeat: part for repeat, part, _ in jobs}
+    of_part = {repeat: part for repeat, part, _ in splits}
     pick = max if metric == "accuracy" else min
     best = {}
     for kernel in ("initial", "trained"):
@@ -187,18 +195,18 @@ def of_predictions(task: Task, rows: Sequence[Mapping[str, Any]], jobs: Sequence
     if both:
         before, after = (float(mean) for mean in np.mean(both, axis=0))
         error = _error_of_difference(metric, both, sum(len(part.x_test) for part in parts))
-        of_errors(task, metric, before, after, error, "on test points")
+        of_errors(context, metric, before, after, error, "on test points")
 
 
-def of_points_left_out(task: Task, before: Kernel, after: Kernel) -> None:
+def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> None:
     """As `of_predictions` where there are no test points: by leave-one-out errors of some training points. There are
     none after a flow, which has moved them by their own targets."""
-    if task.config.optimizer.moves_points or before is after:
+    if context.config.optimizer.moves_points or before is after:
         return
-    (x, y, _), labels = task.tensors[0], task.parts[0].labels_train
+    (x, y, _), labels = context.tensors[0], context.parts[0].labels_train
     try:
         pair = [
-            _errors_left_out(task, kernel, some_of(x, _MOST_LEFT_OUT), some_of(y, _MOST_LEFT_OUT))
+            _errors_left_out(context, kernel, some_of(x, _MOST_LEFT_OUT), some_of(y, _MOST_LEFT_OUT))
             for kernel in (before, after)
         ]
     except NumericalError:  # the interpolation says so, where it fails too
@@ -207,13 +215,13 @@ def of_points_left_out(task: Task, before: Kernel, after: Kernel) -> None:
     means = [float(errors.mean()) for errors in pair]
     error = float((pair[1] - pair[0]).std()) / math.sqrt(len(pair[0]))
     shown = means if labels is None else [1 - mean for mean in means]
-    of_errors(task, metric, shown[0], shown[1], error, "on training points left out")
+    of_errors(context, metric, shown[0], shown[1], error, "on training points left out")
 
 
-def _errors_left_out(task: Task, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Of each point the squared error, or whether its class is missed."""
-    left = errors(kernel.gram(x), y, kernel.own_regularization or task.config.regularization.build())
-    if task.parts[0].labels_train is None:
+    left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
+    if context.parts[0].labels_train is None:
         return left.square().mean(dim=1)
     return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
 

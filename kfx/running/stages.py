@@ -20,7 +20,7 @@ from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
 from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
-from kfx.evaluation.on_disk import Beyond
+from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
@@ -35,11 +35,11 @@ from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
-from kfx.record.parts import Parts
+from kfx.record.journal import FoldFits
 from kfx.record.record import Record
 from kfx.running import remarks
-from kfx.running.task import Machine, Task, Tensors
-from kfx.screen.progress import Rows, Steps, Waiting, say
+from kfx.running.context import Machine, RunContext, Tensors
+from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 
 class Clock:
@@ -100,7 +100,7 @@ def _check_precision(config: Config, machine: Machine, record: Record) -> None:
 # ---- the data
 
 
-def load_data(config: Config, machine: Machine, record: Record, beyond: Beyond) -> Task:
+def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores) -> RunContext:
     """Load and preprocess the data set, or each of its folds by itself, and write what the run stands on."""
     streams = Streams(config.seed)
     whole = config.dataset.build(streams["data"])
@@ -121,7 +121,7 @@ def load_data(config: Config, machine: Machine, record: Record, beyond: Beyond) 
     if change := record.environment(here):
         say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     threads.use(of_fit, machine.threads)
-    return Task(config, record, machine, streams, parts, tensors, of_evaluation, beyond)
+    return RunContext(config, record, machine, streams, parts, tensors, of_evaluation, disk)
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
@@ -148,27 +148,27 @@ def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> t
 # ---- where kernels start
 
 
-def choose_starts(task: Task) -> list[Kernel]:
+def choose_starts(context: RunContext) -> list[Kernel]:
     """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
-    config = task.config
-    built = config.kernel.build(config.dataset.image).to(task.machine.dtype, task.machine.device)
+    config = context.config
+    built = config.kernel.build(config.dataset.image).to(context.machine.dtype, context.machine.device)
     try:
-        built.require_good_on(task.tensors[0][0][:3])
+        built.require_good_on(context.tensors[0][0][:3])
     except ValueError as error:
         raise ConfigError(f"kernel={config.kernel.name}: {error}") from error
-    drawn = candidates(config.kernel, built, task.parts, task.streams["initial_parameters"])
+    drawn = candidates(config.kernel, built, context.parts, context.streams["initial_parameters"])
     worst, selection = config.kernel.start_from == "worst", config.regularization.selection
     if worst and selection == "validation":  # as it will be evaluated
         scale = config.regularization.scale
-        by_start = [with_chosen_regularization(task, list(each), scale) for each in zip(*drawn, strict=True)]
+        by_start = [with_chosen_regularization(context, list(each), scale) for each in zip(*drawn, strict=True)]
         drawn = [list(own) for own in zip(*by_start, strict=True)]
-    task.drawn = drawn
-    starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(task, drawn)
-    heads = task.streams["head"]
-    starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, task.tensors, strict=True)]
+    context.drawn = drawn
+    starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(context, drawn)
+    heads = context.streams["head"]
+    starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, context.tensors, strict=True)]
     if selection == "validation":
-        chosen = starts if worst else with_chosen_regularization(task, starts, config.regularization.scale)
-        remarks.of_edges(task, "initial", chosen)
+        chosen = starts if worst else with_chosen_regularization(context, starts, config.regularization.scale)
+        remarks.of_edges(context, "initial", chosen)
         return chosen
     if selection == "trained":
         regularization = config.regularization.build()
@@ -176,31 +176,31 @@ def choose_starts(task: Task) -> list[Kernel]:
     return starts
 
 
-def _best_or_worst(task: Task, drawn: Sequence[Sequence[Kernel]]) -> list[Kernel]:
+def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> list[Kernel]:
     """Of each part's candidates the best by the objective, or the worst by its error; all are in `starts.csv`."""
-    config, starts, rows = task.config, [], []
+    config, starts, rows = context.config, [], []
     worst = config.kernel.start_from == "worst"
     loss, sampler = config.optimizer.loss(config), config.sampler.build(config.optimizer.iterations)
     for part, kernels in enumerate(drawn):
         if worst:
-            values = _errors_of(task, kernels, part)
+            values = _errors_of(context, kernels, part)
         else:
-            values = mean_objectives(kernels, loss, sampler, task.tensors[part][:2], task.streams["starts"])
+            values = mean_objectives(kernels, loss, sampler, context.tensors[part][:2], context.streams["starts"])
         starts.append(kernels[int(np.argmax(values) if worst else np.argmin(values))])
         for kernel, value in zip(kernels, values, strict=True):
             named = {f"parameter.{k}": v for k, v in flat_parameters(kernel.parameters).items()}
             measure = "error" if worst else "objective"
             rows.append({"part": part, measure: value, "chosen": int(kernel is starts[part]), **named})
-    task.record.table("starts.csv", list(rows[0]), rows)
+    context.record.table("starts.csv", list(rows[0]), rows)
     return starts
 
 
-def _errors_of(task: Task, kernels: Sequence[Kernel], part: int) -> list[float]:
+def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> list[float]:
     """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; −∞ where
     that fails: such a kernel is no start."""
-    config, data = task.config, task.parts[part]
-    jobs = config.evaluation.jobs(task.parts, Streams(config.seed))
-    order = next(order for _, number, order in jobs if number == part)
+    config, data = context.config, context.parts[part]
+    splits = config.evaluation.splits(context.parts, Streams(config.seed))
+    order = next(order for _, number, order in splits if number == part)
     size = max(config.evaluation.n_interpolation or [len(data.x_train)])
     metric, scoring = constant_prediction(data)[0], config.evaluation.scoring(config)
     errors = []
@@ -208,30 +208,30 @@ def _errors_of(task: Task, kernels: Sequence[Kernel], part: int) -> list[float]:
         for kernel in kernels:
             rows, _, _ = evaluate(
                 "start",
-                kernel.settled(some_of(task.tensors[part][0])),
+                kernel.fixed_on(some_of(context.tensors[part][0])),
                 data,
-                task.tensors[part],
+                context.tensors[part],
                 0,
                 order,
                 [size],
                 scoring,
-                task.beyond,
+                context.disk,
             )
-            if task.beyond is not None:
-                task.beyond.discard()
+            if context.disk is not None:
+                context.disk.discard()
             value = next(row["value"] for row in rows if row["metric"] == metric)
             errors.append(-math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
             steps.advance()
     return errors
 
 
-def with_chosen_regularization(task: Task, kernels: Sequence[Kernel], scale: str) -> list[Kernel]:
+def with_chosen_regularization(context: RunContext, kernels: Sequence[Kernel], scale: str) -> list[Kernel]:
     """Each with the λ that does best in folds of its own training points, the same folds for every kernel of a part."""
-    node, rng = task.config.regularization, Streams(task.config.seed)["validation"]
+    node, rng = context.config.regularization, Streams(context.config.seed)["validation"]
     chosen: list[Kernel] = []
-    for kernel, (x, y, _) in zip(kernels, task.tensors, strict=True):
+    for kernel, (x, y, _) in zip(kernels, context.tensors, strict=True):
         inner = bare(kernel)
-        of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng, task.beyond)
+        of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng, context.disk)
         chosen.append(Regularized(inner, of))
     return chosen
 
@@ -241,26 +241,28 @@ def bare(kernel: Kernel) -> Kernel:
     return kernel.kernel if isinstance(kernel, Regularized) else kernel
 
 
-def prepare_kernel(task: Task, kernel: Kernel) -> None:
+def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
     """Compile what has to be, and note what computes the kernel."""
-    config, parts, machine = task.config, task.parts, task.machine
-    task.record.metrics["kernel_backend"] = kernel.backend_on(machine.device)
-    task.record.metrics["n_train"] = len(parts[0].x_train)
+    config, parts, machine = context.config, context.parts, context.machine
+    context.record.metrics["kernel_backend"] = kernel.backend_on(machine.device)
+    context.record.metrics["n_train"] = len(parts[0].x_train)
     check_sizes(config, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
-    with Waiting("compiling the kernel, once on this machine"):
+    with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
 
 
 # ---- the fit
 
 
-def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
+def fit(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
     """Fit a kernel to each part, one after another, from where an earlier process stopped."""
-    config, record = task.config, task.record
+    config, record = context.config, context.record
     optimizer = config.optimizer.build(config)
-    fits = Parts(record, len(task.parts), optimizer.iterations)
+    fits = FoldFits(record, len(context.parts), optimizer.iterations)
     if config.optimizer.moves_points or config.follow.every + config.follow.last:
-        record.follow = Follower(config, record.directory, task.parts, task.tensors, task.streams["flow_evaluation"])
+        record.follow = Follower(
+            config, record.directory, context.parts, context.tensors, context.streams["flow_evaluation"]
+        )
         record.follow.start(*fits.resumed_at)
     if config.optimizer.moves_points and config.flow.record_layers:
         say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
@@ -268,33 +270,33 @@ def fit(task: Task, starts: Sequence[Kernel]) -> list[Kernel]:
     label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
     names = partial(readable, node=config.kernel)
     fitted = fits.ended(starts)
-    with Rows(label, optimizer.iterations * len(task.parts), config.objective.name, names) as bar:
+    with TraceProgress(label, optimizer.iterations * len(context.parts), config.objective.name, names) as bar:
         record.watch = bar
-        for number in range(len(fitted), len(task.parts)):
-            fitted.append(fits.fit(starts[number], optimizer, task.tensors[number], task.streams))
+        for number in range(len(fitted), len(context.parts)):
+            fitted.append(fits.fit(starts[number], optimizer, context.tensors[number], context.streams))
     record.save()
-    record.final_parameters(starts, settled(task, fitted))
+    record.final_parameters(starts, fixed_on(context, fitted))
     return fitted
 
 
-def settled(task: Task, kernels: Sequence[Kernel]) -> list[Kernel]:
+def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:
     """The kernels with what they otherwise take from the points of a batch, taken from the training points."""
-    return [kernel.settled(some_of(x)) for kernel, (x, _, _) in zip(kernels, task.tensors, strict=True)]
+    return [kernel.fixed_on(some_of(x)) for kernel, (x, _, _) in zip(kernels, context.tensors, strict=True)]
 
 
-def measure_on_held_out_batches(task: Task, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+def measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
     """ρ and the objective before and after, on the same batches: single ones of a fit say little."""
-    config, count = task.config, task.config.evaluation.batches
+    config, count = context.config, context.config.evaluation.batches
     if not count:
         return
     loss, sampler = config.optimizer.loss(config), config.sampler.held_out()
     rows: list[dict[str, Any]] = []
-    with Waiting("held-out batches"):
+    with WaitMessage("held-out batches"):
         for part, pair in enumerate(zip(starts, fitted, strict=True)):
-            data, rng = task.tensors[part][:2], task.streams["held_out"]
+            data, rng = context.tensors[part][:2], context.streams["held_out"]
             measured = on_the_same_batches(pair, loss, sampler, data, rng, count)
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
-    task.record.table("held_out.csv", held_out.COLUMNS, rows)
+    context.record.table("held_out.csv", held_out.COLUMNS, rows)
     found = held_out.summary(rows)
-    task.record.metrics |= {"rho": rho_of(found), "held_out": found}
+    context.record.metrics |= {"rho": rho_of(found), "held_out": found}

@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig
 
 from kfx.config import registry
-from kfx.experiment.config import Config, check, placed, typed
+from kfx.experiment.config import Config, check, typed, with_absolute_paths
 from kfx.experiment.identity import identity
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
@@ -21,8 +21,8 @@ from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, Numerica
 from kfx.record.reading import read_config, read_metrics
 from kfx.record.record import Record
 from kfx.running import remarks, stages
-from kfx.running.assess import assess
-from kfx.running.on_store import beyond_memory
+from kfx.running.disk import disk_stores
+from kfx.running.evaluation import evaluate_kernels
 from kfx.running.signals import Terminated, noted, stoppable, undisturbed
 from kfx.screen.progress import say, tell
 from kfx.screen.summary import closing_lines, relative
@@ -32,18 +32,18 @@ def story(config: Config, record: Record) -> None:
     """One run from its checked config to its completed record."""
     clock = stages.Clock()
     machine = stages.prepare_machine(config, record)
-    with beyond_memory(config, record.directory) as beyond:
-        task = stages.load_data(config, machine, record, beyond)
-        starts = stages.choose_starts(task)
-        stages.prepare_kernel(task, starts[0])
+    with disk_stores(config, record.directory) as disk:
+        context = stages.load_data(config, machine, record, disk)
+        starts = stages.choose_starts(context)
+        stages.prepare_kernel(context, starts[0])
         clock.lap("load", machine.device)
 
-        fitted = stages.fit(task, starts)
-        stages.measure_on_held_out_batches(task, starts, fitted)
-        remarks.of_fit(task, starts, fitted)
+        fitted = stages.fit(context, starts)
+        stages.measure_on_held_out_batches(context, starts, fitted)
+        remarks.of_fit(context, starts, fitted)
         clock.lap("fit", machine.device)
 
-        entries = assess(task, starts, fitted)
+        entries = evaluate_kernels(context, starts, fitted)
         clock.lap("evaluation", machine.device)
     with undisturbed():  # a signal now would make an interrupted run of a completed one
         record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
@@ -85,7 +85,7 @@ def _recorded(
     """Run the story into a record; its end, good or bad, is written, drawn and said."""
     config = check(raw)
     if overrides is not None:
-        raw = placed(raw, config)
+        raw = with_absolute_paths(raw, config)
     record = Record(
         directory,
         None if overrides is None else (raw, overrides),

@@ -10,7 +10,7 @@ from kfx.config.choices import POINTS, VIEWS
 from kfx.config.registry import (
     MOST_POINTS,
     MOST_REPEATS,
-    Config,
+    ConfigView,
     Option,
     between,
     count,
@@ -61,7 +61,7 @@ class SamplerOption(Option, abc.ABC):
         """p of batches that no optimizer sees."""
         return 0.5
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         name = config.dataset.name
         if self.batch_size is not None and self.batch_size > (size := config.training_size()):
             raise ConfigError(
@@ -82,7 +82,7 @@ class SamplerOption(Option, abc.ABC):
 
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
-class Fixed(SamplerOption):
+class FixedOption(SamplerOption):
     sample_proportion: float = between(0.5, 0, 1, "p = N_c / N_f")
 
     def usual_proportion(self) -> float:
@@ -95,13 +95,13 @@ class Fixed(SamplerOption):
 
 
 @option("sampler", "epochs", "Every training point once an epoch, in random order: minibatches")
-class Epochs(Fixed):
+class EpochsOption(FixedOption):
     def build(self, iterations: int) -> FixedSampler:
         from kfx.sampling.samplers import EpochSampler
 
         return EpochSampler(self.batch_size, self.sample_proportion, **self._common())
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         if config.optimizer.moves_points:
             raise ConfigError(
                 f"sampler=epochs: optimizer={config.optimizer.name} draws from points that move; use sampler=fixed"
@@ -112,7 +112,7 @@ class Epochs(Fixed):
 
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")
-class Linear(SamplerOption):
+class LinearOption(SamplerOption):
     start: float = between(0.1, 0, 1, "p = N_c / N_f at the first iteration")
     end: float = between(0.5, 0, 1, "and at the last")
 
@@ -127,7 +127,7 @@ class Linear(SamplerOption):
     "dynamic",
     "The sample grows as the kernel gets better: p = (1 - mean of the last rho of half samples) / 2 (Darcy 2020)",
 )
-class Dynamic(SamplerOption):
+class DynamicOption(SamplerOption):
     follows_rho = True
 
     window: int = count(10, 1, "how many values of rho the mean is over", most=MOST_POINTS)

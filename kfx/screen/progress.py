@@ -32,7 +32,7 @@ def numbered(number: int, of: int) -> Iterator[None]:
         _label.reset(token)
 
 
-class Waiting:
+class WaitMessage:
     """Says what goes on when a block takes more than a moment, and how long it took."""
 
     def __init__(self, label: str, moment: float = 2.0) -> None:
@@ -157,7 +157,7 @@ class Steps:
         return self._bar is not None or is_step or time.monotonic() - self._last_line > _SECONDS
 
 
-class Rows(Steps):
+class TraceProgress(Steps):
     """Follows the trace rows of a run of `total` iterations."""
 
     def __init__(

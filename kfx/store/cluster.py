@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfx.lock import Lock, has_note, is_held
 from kfx.outcomes import ConfigError, KfxError
-from kfx.store.work import Task, Watch, Work
+from kfx.store.work import TileTask, Watch, Work
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -136,7 +136,7 @@ def on_dask(client: Client, work: Work, setting: Setting, watch: Watch) -> None:
         raise ConfigError(f"cluster.workers: this kernel cannot be sent to other processes ({error}); set 1") from error
     name = uuid.uuid4().hex[:8]
     client.register_plugin(Carrier(name, payload, setting), name=name)
-    futures: dict[Task, Future] = {}
+    futures: dict[TileTask, Future] = {}
     for place, task in enumerate(work.tasks()):
         needed = [futures[before] for before in work.needs(task) if before in futures]
         futures[task] = client.submit(
@@ -187,4 +187,4 @@ def take(name: str, payload: bytes, setting: Setting) -> None:
 
 def _do(name: str, task: Sequence, needed: Sequence[None]) -> None:
     """Make one tile."""
-    _taken[name].do(Task(*task))
+    _taken[name].do(TileTask(*task))

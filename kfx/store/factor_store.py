@@ -22,7 +22,7 @@ from kfx.store.gram_store import GramStore
 from kfx.store.manifest import MANIFEST, Entry, hexadecimal, is_number, read, require, whole
 from kfx.store.selection import Selection
 from kfx.store.tiles import MOST_ROWS, Tiles
-from kfx.store.work import Task, fields_of
+from kfx.store.work import TileTask, fields_of
 
 FACTOR = "factor"
 
@@ -187,11 +187,11 @@ class FactorWork:
         tile = 8 * self._factor.selection.tile**2
         return _Row(self._factor.factor, (self.memory - 5 * tile) // tile)
 
-    def _all(self) -> list[Task]:
+    def _all(self) -> list[TileTask]:
         count = self._factor.selection.places
-        return [Task(FACTOR, i, j) for j in range(count) for i in range(j, count)]
+        return [TileTask(FACTOR, i, j) for j in range(count) for i in range(j, count)]
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[TileTask]:
         return [task for task in self._all() if not self._factor.factor.has(task.row, task.column)]
 
     def total(self) -> int:
@@ -200,21 +200,21 @@ class FactorWork:
     def bytes_to_come(self) -> int:
         return self._factor.factor.bytes_to_come()
 
-    def needs(self, task: Task) -> Iterable[Task]:
+    def needs(self, task: TileTask) -> Iterable[TileTask]:
         _, i, j = task
         if i != j:
-            yield Task(FACTOR, j, j)
+            yield TileTask(FACTOR, j, j)
         if j:
-            yield Task(FACTOR, i, j - 1)
+            yield TileTask(FACTOR, i, j - 1)
 
-    def cost(self, task: Task) -> float:
+    def cost(self, task: TileTask) -> float:
         """Multiplications and additions."""
         _, i, j = task
         rows, columns = (at.stop - at.start for at in (self._factor.factor.rows(i), self._factor.factor.rows(j)))
         products = 2.0 * rows * columns * j * self._factor.selection.tile
         return products / 2 + columns**3 / 3 if i == j else products + rows * columns**2
 
-    def do(self, task: Task) -> None:
+    def do(self, task: TileTask) -> None:
         _, i, j = task
         tiles = self._factor.factor
         if tiles.has(i, j):

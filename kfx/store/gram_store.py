@@ -110,7 +110,7 @@ class GramStore:
     ) -> Self:
         """The store of this kernel on these points: made, or gone on with, and grown where it has the first of them.
 
-        kernel, points: as they come out of `Kernel.unfolded`. tile: of a new store. StoreError where the folder holds
+        kernel, points: from `Kernel.feature_map_and_kernel`. tile: of a new store. StoreError where the folder holds
         another kernel, other points, other test points, or what is no store. The caller holds the lock.
         """
         identity = Identity.of(kernel, points)

@@ -14,14 +14,14 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.store.gram_store import GRAM, TEST, GramStore, size_now
 from kfx.store.identity import finite
-from kfx.store.work import Task, fields_of
+from kfx.store.work import TileTask, fields_of
 
 
 @dataclass(frozen=True)
 class GramWork:
     """Compute the tiles of the store in `folder` that are missing.
 
-    kernel: as `Kernel.unfolded` gives it. n: how many points the store has. device: where it computes.
+    kernel: as `Kernel.feature_map_and_kernel` gives it. n: how many points the store has. device: where it computes.
     """
 
     folder: str
@@ -47,11 +47,11 @@ class GramWork:
     def _store(self) -> GramStore:
         return GramStore(Path(self.folder))
 
-    def _all(self) -> list[Task]:
+    def _all(self) -> list[TileTask]:
         parts = [GRAM] + ([TEST] if self._store.test is not None else [])
-        return [Task(part, i, j) for part in parts for i, j in self._store.tiles(part).places()]
+        return [TileTask(part, i, j) for part in parts for i, j in self._store.tiles(part).places()]
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[TileTask]:
         return [task for task in self._all() if not self._store.finished(*task)]
 
     def total(self) -> int:
@@ -61,17 +61,17 @@ class GramWork:
         test = self._store.test
         return self._store.gram.bytes_to_come() + (test.bytes_to_come() if test is not None else 0)
 
-    def needs(self, task: Task) -> Iterable[Task]:
+    def needs(self, task: TileTask) -> Iterable[TileTask]:
         return ()
 
-    def cost(self, task: Task) -> float:
+    def cost(self, task: TileTask) -> float:
         """Pairs of points."""
         tiles = self._store.tiles(task.matrix)
         rows, columns = tiles.rows(task.row), tiles.columns(task.column)
         pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
         return pairs / 2 if task.matrix == GRAM and task.row == task.column else pairs
 
-    def do(self, task: Task) -> None:
+    def do(self, task: TileTask) -> None:
         store = self._store
         if store.finished(*task):
             return

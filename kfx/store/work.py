@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 
-class Task(NamedTuple):
+class TileTask(NamedTuple):
     """One tile of one matrix of a store: what is sent to a worker, in place of the tile."""
 
     matrix: str
@@ -29,7 +29,7 @@ class Work(Protocol):
     def within(self, processes: int) -> Work:
         """The same, for so many processes that share its memory."""
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[TileTask]:
         """Those not done yet, each after the ones that it needs."""
 
     def total(self) -> int:
@@ -38,13 +38,13 @@ class Work(Protocol):
     def bytes_to_come(self) -> int:
         """Of disk, for the tiles that are not there."""
 
-    def needs(self, task: Task) -> Iterable[Task]:
+    def needs(self, task: TileTask) -> Iterable[TileTask]:
         """The tasks whose tiles this one reads; those that they need in turn may be left out."""
 
-    def cost(self, task: Task) -> float:
+    def cost(self, task: TileTask) -> float:
         """How much there is to do, in units of the work's own."""
 
-    def do(self, task: Task) -> None:
+    def do(self, task: TileTask) -> None:
         """Make the tile, unless it is there. May be called in any process, by one at a time for one task."""
 
 
@@ -53,7 +53,7 @@ def fields_of(work: Any) -> dict[str, Any]:
     return {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
 
 
-Watch = Callable[[Task], None]
+Watch = Callable[[TileTask], None]
 """Called after each task that is done."""
 
 

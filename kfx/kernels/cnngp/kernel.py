@@ -37,17 +37,17 @@ class CNNGP(Kernel):
     exact gradients are computed tile by tile, in the memory of a few tiles at any batch size and depth.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGP.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGPOption.default_bounds()
 
     def __init__(
         self,
         architecture: Sequential,
-        weight_variance: float | Iterable[float] = options.CNNGP.weight_variance,
-        bias_variance: float | Iterable[float] = options.CNNGP.bias_variance,
+        weight_variance: float | Iterable[float] = options.CNNGPOption.weight_variance,
+        bias_variance: float | Iterable[float] = options.CNNGPOption.bias_variance,
         *,
-        variance_scaling: str = options.CNNGP.variance_scaling,
-        engine: str = options.CNNGP.engine,
-        tile_megabytes: float = options.CNNGP.tile_megabytes,
+        variance_scaling: str = options.CNNGPOption.variance_scaling,
+        engine: str = options.CNNGPOption.engine,
+        tile_megabytes: float = options.CNNGPOption.tile_megabytes,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:

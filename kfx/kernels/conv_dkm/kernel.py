@@ -40,7 +40,7 @@ class ConvDKM(ModuleKernel):
     not. In ridge regression, and in ρ, that part acts as a λ of its own.
 
     A normalization by the points at hand, `batch` or `location`, takes those of the batch in a fit, of y in K(x, y),
-    else of x, until `settled` fixes it.
+    else of x, until `fixed_on` fixes it.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {}
@@ -98,7 +98,7 @@ class ConvDKM(ModuleKernel):
 
     def top(self, x: torch.Tensor) -> InducingGram:
         """Of inducing points and images, without gradients."""
-        kernel = self if self._is_settled else self.settled(x)
+        kernel = self if self._is_fixed else self.fixed_on(x)
         module = kernel._bound(kernel._weights(x))
         with torch.no_grad():
             parts = [module(block) for block in x.split(_BLOCK)]
@@ -124,8 +124,8 @@ class ConvDKM(ModuleKernel):
         if y is None:
             features = self.features(x)
             return features @ features.mT
-        settled = self.settled(y)
-        return settled.features(x) @ settled.features(y).mT
+        fixed = self.fixed_on(y)
+        return fixed.features(x) @ fixed.features(y).mT
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return self.top(x).t
@@ -143,7 +143,7 @@ class ConvDKM(ModuleKernel):
     def inner_grams(self, x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """The kernel of each block between images, (n, n): its Gram matrix pooled over positions, as by the top; and
         by itself what inducing points explain of it, `….explained`, without the correction of the diagonal."""
-        kernel = self if self._is_settled else self.settled(x)
+        kernel = self if self._is_fixed else self.fixed_on(x)
         module, pool = kernel._bound(kernel._weights(x)), AveragePooling()
         with torch.no_grad():
             parts: list[Any] = list(x.split(_BLOCK))
@@ -158,23 +158,23 @@ class ConvDKM(ModuleKernel):
                     yield name, nystrom(whole)
                     yield f"{name}.explained", features @ features.mT
 
-    def unfolded(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+    def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
         def mapped(x: torch.Tensor) -> torch.Tensor:
             top = self.top(x)
             return torch.cat([_features(top), top.t[:, None]], dim=1)
 
-        return (mapped, _Nystrom({})) if self._is_settled else super().unfolded()
+        return (mapped, _Nystrom({})) if self._is_fixed else super().feature_map_and_kernel()
 
     # ---- normalization by the points at hand
 
     @property
-    def _is_settled(self) -> bool:
+    def _is_fixed(self) -> bool:
         return all(bool((value > 0).all()) for name, value in self._blocks().items() if name.endswith(_MEAN))
 
-    def settled(self, x: torch.Tensor) -> Self:
+    def fixed_on(self, x: torch.Tensor) -> Self:
         """With mean variances of these points: of blocks of them, each normalized by its own, the mean, as batch
         normalization of networks has it. Itself where they cannot be had: evaluation then says what is wrong."""
-        if self._is_settled:
+        if self._is_fixed:
             return self
         module = self._bound(self._weights(x))
         found: dict[str, torch.Tensor] = {}

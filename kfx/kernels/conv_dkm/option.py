@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
-from kfx.config.registry import Config, FieldError, one_of, option, positive, ranged
+from kfx.config.registry import ConfigView, FieldError, one_of, option, positive, ranged
 from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.outcomes import ConfigError, DataError
 
@@ -19,7 +19,7 @@ _BY_BATCH = ("none", "batch", "local")
 @option(
     "kernel", "conv_dkm", "Convolutional deep kernel machine: Gram matrices learned layer by layer (Milsom et al. 2023)"
 )
-class ConvDKM(KernelOption):
+class ConvDKMOption(KernelOption):
     images_only = True
     is_deep = True
     quick = ("objective=elbo", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
@@ -103,7 +103,7 @@ class ConvDKM(KernelOption):
     def own_threads(self) -> bool:
         return True
 
-    def check(self, config: Config) -> None:
+    def check(self, config: ConfigView) -> None:
         super().check(config)
         if not config.objective.is_of_deep_kernels:
             raise ConfigError(f"kernel={self.name}: takes no objective but its own; set objective=elbo")

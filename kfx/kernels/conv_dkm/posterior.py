@@ -56,7 +56,7 @@ class WithPosterior(Wrapped[ConvDKM]):
         return likelihood(self._kernel.likelihood, self._kernel.noise_variance)
 
     def predict(self, x: torch.Tensor) -> Prediction:
-        kernel, own = self.kernel.settled(x), {name: value.to(x) for name, value in self.posterior.items()}
+        kernel, own = self.kernel.fixed_on(x), {name: value.to(x) for name, value in self.posterior.items()}
         parts = [outputs(kernel.top(block), own) for block in x.split(_BLOCK)]
         mean, variance = torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
         return self.likelihood.predicted(mean, variance)

@@ -32,17 +32,17 @@ class NNGP(Kernel):
     Images count as vectors of their pixels. Computed in x's dtype and returned on x's device.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGP.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGPOption.default_bounds()
     _tangent: ClassVar[bool] = False
 
     def __init__(
         self,
-        depth: int = options.NNGP.depth,
-        activation: str = options.NNGP.activation,
-        weight_variance: float | Iterable[float] = options.NNGP.weight_variance,
-        bias_variance: float | Iterable[float] = options.NNGP.bias_variance,
+        depth: int = options.NNGPOption.depth,
+        activation: str = options.NNGPOption.activation,
+        weight_variance: float | Iterable[float] = options.NNGPOption.weight_variance,
+        bias_variance: float | Iterable[float] = options.NNGPOption.bias_variance,
         *,
-        backend: str = options.NNGP.backend,
+        backend: str = options.NNGPOption.backend,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class NTK(NNGP):
     backend: as of `NNGP`, but torch: a GPU needs one by JAX.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTK.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()
     _tangent: ClassVar[bool] = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from kfx.config import registry
-from kfx.evaluation.on_disk import Beyond
+from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.config import Config
-from kfx.files import Rows
+from kfx.files import CsvFile
 from kfx.numerics import threads
 from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import StoreError
 from kfx.screen.progress import Steps, say
-from kfx.store.work import Task, Work, in_this_process
+from kfx.store.work import TileTask, Work, in_this_process
 
 HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")
 """Columns of a store's `history.csv`. cost: pairs of points, or multiplications and additions."""
@@ -28,13 +28,13 @@ _UNITS = {"gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
 
 
 @contextmanager
-def beyond_memory(config: Config, folder: Path) -> Iterator[Beyond]:
+def disk_stores(config: Config, folder: Path) -> Iterator[DiskStores]:
     """Where Gram matrices go that do not fit, and the processes, begun when first needed, that compute them: those of
     `cluster`, else this one. folder: of the run."""
     kept = config.evaluation.store
     root = Path(kept) if kept else folder / "grams"
     with workers(config) as do:
-        yield Beyond(
+        yield DiskStores(
             root,
             config.evaluation.memory_bytes(),
             do,
@@ -108,8 +108,8 @@ def _storing(work: Work) -> Iterator[None]:
 
 @contextmanager
 def _told(
-    work: Work, name: str, left: list[Task], processes: int, threads_each: int
-) -> Iterator[Callable[[Task], None]]:
+    work: Work, name: str, left: list[TileTask], processes: int, threads_each: int
+) -> Iterator[Callable[[TileTask], None]]:
     """A person is told how many tiles are done, how fast, and how long the rest takes; and in the end, whatever ends
     it, the store's `history.csv`."""
     _require_room(work)
@@ -120,7 +120,7 @@ def _told(
         if done:
             steps.reach(done, "were there", telling=True)
 
-        def watch(task: Task) -> None:
+        def watch(task: TileTask) -> None:
             nonlocal done, did
             done, did = done + 1, did + work.cost(task)
             rate = did / (time.monotonic() - started)
@@ -131,7 +131,7 @@ def _told(
         finally:
             seconds, when = time.monotonic() - started, datetime.now(UTC).isoformat(timespec="seconds")
             with contextlib.suppress(OSError):  # a full disk is said by what it stopped
-                history = Rows(Path(work.store) / "history.csv", HISTORY, keep=None)
+                history = CsvFile(Path(work.store) / "history.csv", HISTORY, keep=None)
                 history.write([when, name, done - total + len(left), did, seconds, processes, threads_each])
                 history.close()
 

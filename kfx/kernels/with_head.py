@@ -19,7 +19,7 @@ WEIGHT, BIAS = "head.weight", "head.bias"
 _BLOCK = 2000
 
 
-class Headed(Wrapped[NetworkFeatures]):
+class KernelWithHead(Wrapped[NetworkFeatures]):
     """`kernel`, and a linear map of its features, F(x) Wᵀ + b, whose largest output is the class: `head.weight`,
     (outputs, features), and `head.bias`. Gram matrices are the kernel's alone."""
 

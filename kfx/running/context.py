@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.on_disk import Beyond
+from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.config import Config
 from kfx.kernels import Kernel
 from kfx.numerics.streams import Streams
@@ -29,7 +29,7 @@ class Machine:
 
 
 @dataclass
-class Task:
+class RunContext:
     """What the stages of a run share. parts: what kernels are trained and judged on, one or one a fold."""
 
     config: Config
@@ -39,6 +39,6 @@ class Task:
     parts: list[Dataset]
     tensors: list[Tensors]
     threads_of_evaluation: int
-    beyond: Beyond | None = None
+    disk: DiskStores | None = None
     drawn: list[list[Kernel]] = field(default_factory=list)
     """The kernels that each part's start was chosen from."""

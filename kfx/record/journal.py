@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kfx.record.record import Record
 
 
-class Parts:
+class FoldFits:
     """One record for several fits, one after another: their iterations are counted on, and a checkpoint tells which
     of them it belongs to and how those before it ended."""
 
@@ -46,7 +46,7 @@ class Parts:
 
     def fit(self, kernel: Kernel, optimizer: Optimizer, data: Data, streams: Streams) -> Kernel:
         """`optimizer.fit` of the next part; of one that ended before the checkpoint, its result."""
-        part = Part(self, len(self.fitted), streams)
+        part = FoldJournal(self, len(self.fitted), streams)
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations
         self.fitted.append(fitted.parameters)
@@ -62,10 +62,10 @@ class Parts:
         return [flowed(self.record.directory, part, kernel) for part, kernel in enumerate(kernels)]
 
 
-class Part:
+class FoldJournal:
     """What an optimizer sees of a record while it fits one of several parts."""
 
-    def __init__(self, parts: Parts, number: int, streams: Streams) -> None:
+    def __init__(self, parts: FoldFits, number: int, streams: Streams) -> None:
         self.parts, self.number = parts, number
         self.first = number * parts.iterations
         self.before = self.evaluations = parts._evaluations
