@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kfx.config.registry import (
-    Option,
+from kfx.config.fields import (
     between,
     count,
     count_or_null,
@@ -11,7 +10,6 @@ from kfx.config.registry import (
     from_to,
     not_negative,
     one_of,
-    option,
     parameter,
     positive,
     ranged,
@@ -20,6 +18,7 @@ from kfx.config.registry import (
     variance,
     whole,
 )
+from kfx.config.option import Option, option
 from kfx.data.options import DatasetOption, TableOption
 from kfx.evaluation.options import EvaluationOption
 from kfx.experiment.options import DeviceOption

@@ -12,7 +12,7 @@ from hydra.core.config_store import ConfigStore
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 
 from kfx.cli import main
-from kfx.config import registry
+from kfx.config import plugins, registry
 from kfx.numerics import threads
 
 
@@ -37,7 +37,7 @@ def own_registry():
         for name in set(registry.OPTIONS[group]) - set(options):
             del registry.OPTIONS[group][name]
             ConfigStore.instance().repo.get(group, {}).pop(f"{name}.yaml", None)
-    registry._plugins.clear()
+    plugins._plugins.clear()
 
 
 @pytest.fixture

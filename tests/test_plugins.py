@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from kfx import load_run
-from kfx.config import registry
+from kfx.config import plugins, registry
+from kfx.config.plugins import load_plugins
 from kfx.kernels import RBF, Formula
 from tests.plugins import BLOCKS, TEXT, write_plugins
 
@@ -83,7 +84,7 @@ def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder, own_registry):
     (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
     words = ["dataset=three_bumps", "kernel=periodic", *SMALL]
     assert kfx("run", "--plugin", "periodic.py", *words, "hydra.run.dir=r")[0] == 0
-    registry._plugins.clear()
+    plugins._plugins.clear()
     registry.OPTIONS["kernel"].pop("periodic")
     for command in (["rerun", "r"], ["resume", "r"]):
         code, _, err = kfx(*command)
@@ -166,9 +167,9 @@ def test_the_code_that_runs_is_the_code_that_was_hashed(kfx, in_folder):
     (in_folder / "mine.py").write_text(BLOCKS["periodic"].replace("parameter(1.0, 1e-2", "parameter(3.0, 1e-2"))
     os.utime("mine.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert "has changed since it was loaded" in kfx("list", "kernel", "--plugin", "mine.py")[2]
-    registry._plugins.clear()
+    plugins._plugins.clear()
     registry.OPTIONS["kernel"].pop("periodic")
-    assert registry.plug_in(["mine.py"]) is None
+    assert load_plugins(["mine.py"]) is None
     assert registry.OPTIONS["kernel"]["periodic"]().sigma == 3.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from kfx.config import catalogue, registry
+from kfx.config import catalogue, option, registry
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def completions(prefix: str, **_: Any) -> dict[str, str]:
     return {word: text for word, text in words.items() if word.startswith(prefix)}
 
 
-def _schemas() -> list[tuple[str, type[registry.Option]]]:
+def _schemas() -> list[tuple[str, type[option.Option]]]:
     """Every option and section, with the prefix of its keys."""
     chosen = [(f"{group}.", option) for group, named in registry.OPTIONS.items() for option in named.values()]
     return [*chosen, *((f"{name}." if name else "", section) for name, section in registry.SECTIONS.items())]

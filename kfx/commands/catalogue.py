@@ -10,7 +10,8 @@ from typing import Any
 from kfx.commands.arguments import add_plugins
 from kfx.config import registry
 from kfx.config.catalogue import GROUPS, description, file_of, options
-from kfx.config.registry import Option
+from kfx.config.option import Option
+from kfx.config.plugins import load_plugins
 from kfx.outcomes import ConfigError
 
 _SECTIONS = "config"
@@ -45,7 +46,7 @@ def _list(parsed: argparse.Namespace) -> int:
     group, words = parsed.group, parsed.words
     if group is not None and group not in (*GROUPS, _SECTIONS):
         raise ConfigError(f"kfx list {group}: unknown group; it takes {', '.join((*GROUPS, _SECTIONS))}")
-    registry.plug_in(parsed.plugin)
+    load_plugins(parsed.plugin)
     registry.load()
     if group == _SECTIONS:
         _show_sections(words)

@@ -36,14 +36,14 @@ def add(commands: Any) -> None:
 def _gram(parsed: argparse.Namespace) -> int:
     if parsed.overrides[:1] == ["verify"]:
         return _verify(parsed)
-    from kfx.config import registry
     from kfx.config.overrides import quoted
+    from kfx.config.plugins import load_plugins
     from kfx.experiment import preflight
     from kfx.experiment.compose import load
     from kfx.running.gram import fill, save
 
     _require(parsed)
-    registry.plug_in(parsed.plugin)
+    load_plugins(parsed.plugin)
     unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]", "optimizer=none"]  # a Gram needs none
     asked = {name: getattr(parsed, name) for name in ("workers", "scheduler", "dashboard")}
     of_cluster = [f"cluster.{name}={quoted(str(value))}" for name, value in asked.items() if value is not None]

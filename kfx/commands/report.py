@@ -20,11 +20,11 @@ def add(commands: Any) -> None:
 
 
 def _report(parsed: argparse.Namespace) -> int:
-    from kfx.config import registry
+    from kfx.config.plugins import load_plugins
     from kfx.files import write_whole
     from kfx.report import run_page
 
-    registry.plug_in(parsed.plugin)
+    load_plugins(parsed.plugin)
     for path in parsed.paths:
         if not path.is_dir():
             raise ConfigError(f"kfx report {path}: is no folder")

@@ -74,8 +74,8 @@ def run(words: Sequence[str]) -> int:
     typed = _typed(words)
     from hydra._internal.utils import get_args_parser
 
-    from kfx.config import registry
     from kfx.config.overrides import quoted
+    from kfx.config.plugins import load_plugins
     from kfx.experiment import compose
     from kfx.jobs.sweep import BASIC_SWEEPER
 
@@ -91,7 +91,7 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("--shell-completion, --hydra-help: are Hydra's; use kfx completion, kfx run --help")
     if parsed.multirun and (parsed.cfg is not None or parsed.info or parsed.run):
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
-    registry.plug_in(typed.plugins)
+    load_plugins(typed.plugins)
     if typed.help:
         first = next(compose.combinations(parsed.overrides, True))
         return _help(first, parsed.config_dir, typed.smoke)
@@ -201,12 +201,12 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
     import hydra
     from omegaconf import DictConfig
 
-    from kfx.config import registry
     from kfx.config.catalogue import config_folder
+    from kfx.config.plugins import plugged_in
     from kfx.experiment import compose
     from kfx.jobs import pool
 
-    plugins, smoke, codes = [asdict(plugin) for plugin in registry.plugins()], typed.smoke, [0]
+    plugins, smoke, codes = [asdict(plugin) for plugin in plugged_in()], typed.smoke, [0]
 
     def job(raw: DictConfig) -> float | None:
         from kfx.jobs.attempt import start

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kfx.commands.arguments import add_plugins
-from kfx.config import registry
+from kfx.config.plugins import load_plugins, require_plugins
 from kfx.outcomes import ConfigError, KfxError
 
 
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
 def _resume(parsed: argparse.Namespace) -> int:
     from kfx.running.story import resume
 
-    registry.plug_in(parsed.plugin)
+    load_plugins(parsed.plugin)
     return resume(parsed.directory)
 
 
@@ -61,7 +61,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
     if not 0 <= parsed.tolerance < 1:
         raise ConfigError(f"--tolerance {parsed.tolerance:g}: expected a number from 0 to below 1")
     recorded = load_run(directory, parsed.plugin)
-    registry.require(recorded.plugins, str(directory), no_others=True)
+    require_plugins(recorded.plugins, str(directory), no_others=True)
     if (difference := require_same_origin(recorded)) is not None:
         say(f"kfx: warning: {difference}")
     check(recorded.config)
@@ -78,7 +78,7 @@ def _plot(parsed: argparse.Namespace) -> int:
     from kfx import plots
     from kfx.config.choices import FORMATS
 
-    registry.plug_in(parsed.plugin)
+    load_plugins(parsed.plugin)
     formats = parsed.format.split(",")
     if not set(formats) <= set(FORMATS):
         raise ConfigError(f"--format {','.join(formats)}: expected {', '.join(FORMATS)}, or several with commas")

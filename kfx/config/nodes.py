@@ -9,7 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kfx.config.registry import FieldError, Option, chosen
+from kfx.config.fields import FieldError
+from kfx.config.option import Option
+from kfx.config.registry import chosen
 from kfx.outcomes import ConfigError
 
 _MOST_SHOWN = 30

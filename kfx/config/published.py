@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfx.config.fields import count_or_null, is_window, one_of, ranged
 from kfx.config.nodes import make
-from kfx.config.registry import Option, count_or_null, is_window, one_of, ranged
+from kfx.config.option import Option
 from kfx.outcomes import ConfigError
 
 

@@ -8,23 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import STEPS
-from kfx.config.nodes import make_option
-from kfx.config.registry import (
+from kfx.config.fields import (
     MOST_POINTS,
-    ConfigView,
     FieldError,
-    Option,
     count,
     count_or_null,
     nested,
     not_negative,
     one_of,
-    option,
     positive,
     ranged,
     rising,
     some_of,
 )
+from kfx.config.nodes import make_option
+from kfx.config.option import ConfigView, Option, option
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:

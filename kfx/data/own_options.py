@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import count_or_null, one_of, option, ranged
+from kfx.config.fields import count_or_null, one_of, ranged
+from kfx.config.option import option
 from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kfx.config.registry import Portable
+from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset
 from kfx.estimators.fit import fit
 from kfx.estimators.settings import GROUPS, NESTED, as_config, modules_of, settings_of, with_settings

@@ -13,7 +13,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from kfx.config.nodes import near
-from kfx.config.registry import OPTIONS, SECTIONS, Option, chosen, load
+from kfx.config.option import Option
+from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
 from kfx.data.options import DatasetOption
 from kfx.experiment.compose import composed, options_in_hydra, without_hydra
 from kfx.experiment.config import Config, typed

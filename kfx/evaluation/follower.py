@@ -25,7 +25,7 @@ from kfx.outcomes import CheckpointError, NumericalError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kfx.config.registry import ConfigView
+    from kfx.config.option import ConfigView
 
 _MOST_COORDINATES = 10
 _FAR = 1e150

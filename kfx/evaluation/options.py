@@ -10,23 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import EVALUATION_SOLVERS, SCALES
-from kfx.config.registry import (
-    MOST_REPEATS,
-    OPTIONS,
-    ConfigView,
-    FieldError,
-    Option,
-    between,
-    count,
-    flag,
-    is_window,
-    nested,
-    one_of,
-    option,
-    ranged,
-    section,
-    whole,
-)
+from kfx.config.fields import MOST_REPEATS, FieldError, between, count, flag, is_window, nested, one_of, ranged, whole
+from kfx.config.option import ConfigView, Option, option, section
+from kfx.config.registry import OPTIONS
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from omegaconf.errors import OmegaConfBaseException
 from kfx.config import catalogue, registry
 from kfx.config.catalogue import config_folder
 from kfx.config.nodes import near
+from kfx.config.option import Option
 from kfx.config.overrides import quoted, typed
-from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
+from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
 from kfx.experiment import hydra_node
 from kfx.experiment.config import Config, check, first_line
 from kfx.outcomes import ConfigError

@@ -14,7 +14,8 @@ from omegaconf.grammar_parser import parse
 
 from kfx.config import registry
 from kfx.config.nodes import make, make_option, near
-from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, Option
+from kfx.config.option import Option
+from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

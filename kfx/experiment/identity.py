@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.config import registry
+from kfx.config.plugins import plugged_in
 from kfx.experiment.config import Config, sources
 from kfx.files import digest
 from kfx.version import __version__
@@ -36,9 +36,9 @@ def identity(raw: DictConfig, config: Config) -> str:
     own = content(raw)
     own["dataset"] = config.dataset.without_places(own["dataset"])
     parts: list[Any] = [own, data_checksums(config), __version__]
-    by_plugins = {Path(plugin.path).name for plugin in registry.plugins()}
+    by_plugins = {Path(plugin.path).name for plugin in plugged_in()}
     packages = sorted(set(sources(config).values()) - by_plugins)
-    outside = sorted(plugin.sha256 for plugin in registry.plugins()), packages
+    outside = sorted(plugin.sha256 for plugin in plugged_in()), packages
     if any(outside):
         parts.append(outside)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -8,20 +8,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import FORMATS
+from kfx.config.fields import count, flag, nested, not_negative, one_of, ranged, whole
+from kfx.config.option import ConfigView, Option, option, section
 from kfx.config.published import published
-from kfx.config.registry import (
-    ConfigView,
-    Option,
-    count,
-    flag,
-    nested,
-    not_negative,
-    one_of,
-    option,
-    ranged,
-    section,
-    whole,
-)
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from kfx.config import registry
 from kfx.config.choices import SOLVERS
+from kfx.config.plugins import in_plugin
 from kfx.data.files import locate
 from kfx.evaluation.on_disk import bytes_in_memory
 from kfx.experiment.config import Config, sources
@@ -108,7 +108,7 @@ def check_start(job: Config) -> None:
         raise
     except Exception as error:  # of a stranger's code anything may come
         if outside := sources(job):
-            why = registry.in_plugin(error) or f"{type(error).__name__}: {error}"
+            why = in_plugin(error) or f"{type(error).__name__}: {error}"
             raise ConfigError(f"{', '.join(outside)}: cannot be built: {why}") from error
         raise
 

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import METHODS, SOLVERS
+from kfx.config.fields import count, count_or_null, flag, nested, not_negative, one_of, positive, ranged
 from kfx.config.nodes import make_option
-from kfx.config.registry import (
-    ConfigView,
-    Option,
-    count,
-    count_or_null,
-    flag,
-    nested,
-    not_negative,
-    one_of,
-    option,
-    positive,
-    ranged,
-    section,
-)
+from kfx.config.option import ConfigView, Option, option, section
 from kfx.optimizers.options import OptimizerOption, momentum, rate, space
 from kfx.outcomes import ConfigError
 

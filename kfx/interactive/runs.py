@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf, open_dict
 
-from kfx.config import registry
+from kfx.config.plugins import load_plugins, plugged_in
 from kfx.experiment import compose
 from kfx.interactive.shown import Run, load_run
 from kfx.jobs import sweep as table_of_sweep
@@ -122,7 +122,7 @@ def _run_all(prepared: Prepared, folder: Path, at_once: int, audience: Audience)
         share = max(threads.available() // at_once, 1)
         shows_bar = audience == Audience.PYTHON and notebook.is_here()  # one for all jobs, which then say nothing
         told = Audience.NOBODY if shows_bar else audience
-        plugins = [asdict(plugin) for plugin in registry.plugins()]
+        plugins = [asdict(plugin) for plugin in plugged_in()]
         jobs: list[dict[str, Any]] = []
         for number, (raw, place, own) in enumerate(zip(configs, places, prepared.words, strict=True), start=1):
             if raw.device.threads is None:
@@ -175,7 +175,7 @@ def compare(
 
 def plug_in(*paths: str | Path) -> None:
     """Register the options in these files, as `--plugin` does, for runs, sweeps and estimators of this process."""
-    registry.plug_in(paths)
+    load_plugins(paths)
 
 
 def _prepared(
@@ -190,7 +190,7 @@ def _prepared(
         raise ConfigError(f"{words!r}: expected a list of words, as ['kernel=rbf', 'seed=1']")
     if options := [word for word in words if word.startswith("-")]:
         raise ConfigError(f"{options[0]}: is an option of the command; expected words as kernel=rbf, and keywords")
-    registry.plug_in([plugins] if isinstance(plugins, (str, Path)) else plugins)
+    load_plugins([plugins] if isinstance(plugins, (str, Path)) else plugins)
     return prepare(list(words), None if config_dir is None else str(config_dir), is_sweep=is_sweep, smoke=smoke)
 
 

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from kfx.config import registry
+from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment import compose
 from kfx.experiment.config import Config, check
 from kfx.experiment.identity import identity
@@ -44,8 +44,8 @@ def start(
     of the command: Hydra may have started this process anew.
     """
     settings: Any = HydraConfig.get()
-    registry.plug_in([plugin["path"] for plugin in plugins])
-    registry.require(plugins, str(settings.runtime.output_dir))
+    load_plugins([plugin["path"] for plugin in plugins])
+    require_plugins(plugins, str(settings.runtime.output_dir))
     compose.give_options_to_hydra()
     words = list(settings.overrides.task)
     if smoke:

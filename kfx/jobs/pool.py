@@ -23,7 +23,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from kfx.config import registry
+from kfx.config.plugins import plugged_in
 from kfx.experiment import compose
 from kfx.jobs import sweep
 from kfx.jobs.sweep import search_roots
@@ -92,7 +92,7 @@ class CoresLauncher(Launcher):
             "overrides": overrides,
             "roots": [str(root) for root in search_roots(folder)],
             "number": number + 1,
-            "plugins": [asdict(plugin) for plugin in registry.plugins()],
+            "plugins": [asdict(plugin) for plugin in plugged_in()],
         }
 
     def _returned(self, directory: Path, overrides: list[str]) -> JobReturn:

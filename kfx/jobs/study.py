@@ -13,9 +13,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
+from kfx.config.fields import nested, one_of, ranged
 from kfx.config.nodes import make, near
+from kfx.config.option import Option
+from kfx.config.plugins import load_plugins
 from kfx.config.published import Published
-from kfx.config.registry import Option, nested, one_of, plug_in, ranged
 from kfx.experiment.compose import composed
 from kfx.experiment.config import check
 from kfx.jobs.processes import Job
@@ -97,7 +99,7 @@ def read(name: str) -> Study:
     if study.picture in NEEDS_X and not study.x:
         raise ConfigError(f"{path}: picture={study.picture}: needs x, what stands on its axis")
     study.plugins = [str(path.parent / name) for name in study.plugins]
-    plug_in(study.plugins)
+    load_plugins(study.plugins)
     study.runs = {label: [*study.words, *words] for label, words in study.runs.items()}
     for words in study.runs.values():
         refused = [word for word in words if word.startswith(("hydra.", "--"))]

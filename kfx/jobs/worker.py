@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.config import registry
+from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment import compose
 from kfx.jobs.attempt import attempt
 from kfx.outcomes import KfxError
@@ -60,8 +60,8 @@ def main() -> None:
 
 def _done(job: dict[str, Any]) -> int:
     """The exit code of one job, with the plugins that the command was given."""
-    registry.plug_in([plugin["path"] for plugin in job["plugins"]])
-    registry.require(job["plugins"], job["directory"])
+    load_plugins([plugin["path"] for plugin in job["plugins"]])
+    require_plugins(job["plugins"], job["directory"])
     compose.give_options_to_hydra()
     raw = OmegaConf.create(job["config"])
     assert isinstance(raw, DictConfig)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from kfx.config.registry import Portable
+from kfx.config.plugins import Portable
 from kfx.kernels.parameters import Bounds, Parameters
 from kfx.kernels.prediction import Prediction
 from kfx.numerics.arrays import Array, Vector, are_finite, as_kind, as_tensor, in_kind

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
-from kfx.config.registry import MOST_REPEATS, ConfigView, Option, count, flag, one_of, ranged, variance
+from kfx.config.fields import MOST_REPEATS, count, flag, one_of, ranged, variance
+from kfx.config.option import ConfigView, Option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

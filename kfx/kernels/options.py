@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NETWORKS
+from kfx.config.fields import count, nested, one_of, parameter, positive, ranged, variance
 from kfx.config.nodes import make_option
-from kfx.config.registry import (
-    OPTIONS,
-    ConfigView,
-    count,
-    nested,
-    one_of,
-    option,
-    parameter,
-    positive,
-    ranged,
-    variance,
-)
+from kfx.config.option import ConfigView, option
+from kfx.config.registry import OPTIONS
 from kfx.kernels.kernel_option import Image, KernelOption, NetworkOption, is_number
 from kfx.outcomes import ConfigError
 

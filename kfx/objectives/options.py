@@ -10,18 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import SCALES
-from kfx.config.registry import (
-    ConfigView,
-    FieldError,
-    Option,
-    count,
-    count_or_null,
-    not_negative,
-    one_of,
-    option,
-    ranged,
-    section,
-)
+from kfx.config.fields import FieldError, count, count_or_null, not_negative, one_of, ranged
+from kfx.config.option import ConfigView, Option, option, section
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

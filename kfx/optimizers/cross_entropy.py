@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import ConfigView, from_to, not_negative, option
+from kfx.config.fields import from_to, not_negative
+from kfx.config.option import ConfigView, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 

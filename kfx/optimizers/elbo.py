@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import ConfigView, count, one_of, option
+from kfx.config.fields import count, one_of
+from kfx.config.option import ConfigView, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 

@@ -9,21 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.registry import (
-    ConfigView,
+from kfx.config.fields import (
     FieldError,
-    Option,
     between,
     count,
     count_or_null,
     from_to,
     one_of,
-    option,
     positive,
     ranged,
     rising,
     whole,
 )
+from kfx.config.option import ConfigView, Option, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.registry import (
-    ConfigView,
-    FieldError,
-    count,
-    flag,
-    not_negative,
-    one_of,
-    option,
-    ranged,
-)
+from kfx.config.fields import FieldError, count, flag, not_negative, one_of, ranged
+from kfx.config.option import ConfigView, option
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.config import registry
+from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment.config import typed
 from kfx.files import read_rows
 from kfx.outcomes import RecordError, Status
@@ -64,7 +64,7 @@ class Run:
         from kfx.kernels.regularized import Regularized, as_recorded
         from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
-        registry.require(self.plugins, str(self.directory))
+        require_plugins(self.plugins, str(self.directory))
         parameters = self.metrics["parameters"]
         config = typed(self.config)
         built = config.kernel.build(config.dataset.image)
@@ -94,7 +94,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     half-written is dropped. FileNotFoundError where there is no run; RecordError where a file of it is damaged.
     """
     directory = Path(path)
-    registry.plug_in(plugins)
+    load_plugins(plugins)
     if not (directory / "metrics.json").is_file():
         raise FileNotFoundError(f"{directory} holds no run: it has no metrics.json")
     return Run(

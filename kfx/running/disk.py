@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kfx.config import registry
+from kfx.config.plugins import plugged_in
 from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.config import Config
 from kfx.files import CsvFile
@@ -62,7 +62,7 @@ class _Steps:
 def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
     """Yield `do(work, label)`, which computes the missing tiles and shows progress under that label."""
     node, open_ = config.cluster, ExitStack()
-    plugins = tuple(plugin.path for plugin in registry.plugins())
+    plugins = tuple(plugin.path for plugin in plugged_in())
     cores = config.device.threads or threads.available()
     client: Any = None
 

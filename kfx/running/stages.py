@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.config import registry
+from kfx.config.plugins import plugged_in
 from kfx.data.dataset import Dataset, checked
 from kfx.evaluation import held_out
 from kfx.evaluation.cross_validation import choose_regularization
@@ -114,7 +114,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     )
     if found := process.found():
         here["precision_found"] = found
-    if plugins := registry.plugins():
+    if plugins := plugged_in():
         here["plugins"] = [asdict(plugin) for plugin in plugins]
     if outside := sources(config):
         here["options_from"] = outside

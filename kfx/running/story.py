@@ -12,7 +12,7 @@ from signal import Signals
 import torch
 from omegaconf import DictConfig
 
-from kfx.config import registry
+from kfx.config.plugins import in_plugin, plugged_in, require_plugins
 from kfx.experiment.config import Config, check, typed, with_absolute_paths
 from kfx.experiment.identity import identity
 from kfx.files import write_whole
@@ -65,7 +65,7 @@ def resume(directory: Path, dataset: DictConfig | None = None) -> int:
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
     metrics = read_metrics(directory)
-    registry.require(metrics.get("plugins", []), str(directory), no_others=True)
+    require_plugins(metrics.get("plugins", []), str(directory), no_others=True)
     raw = read_config(directory)
     if dataset is not None:
         raw.dataset = dataset
@@ -90,7 +90,7 @@ def _recorded(
         directory,
         None if overrides is None else (raw, overrides),
         identity=identity(raw, config),
-        plugins=[asdict(plugin) for plugin in registry.plugins()],
+        plugins=[asdict(plugin) for plugin in plugged_in()],
         resume=resume,
         replace_failed=replace_failed,
         checkpoint_seconds=config.checkpoint.seconds,
@@ -183,7 +183,7 @@ def _report(config: Config, directory: Path, signals: list[int]) -> bool:
 
 def command(word: str, directory: Path) -> str:
     """`kfx resume r`, with the plugins in use: as it can be typed."""
-    plugins = [word for plugin in registry.plugins() for word in ("--plugin", str(relative(Path(plugin.path))))]
+    plugins = [word for plugin in plugged_in() for word in ("--plugin", str(relative(Path(plugin.path))))]
     return shlex.join(["kfx", word, str(directory), *plugins])
 
 
@@ -198,7 +198,7 @@ def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | N
             return Status.FAILED, f"{error} ({error.event.help})", error.exit_code
         case KfxError():
             return Status.FAILED, str(error), error.exit_code
-        case Exception() if (of_plugin := registry.in_plugin(error)) is not None:
+        case Exception() if (of_plugin := in_plugin(error)) is not None:
             return Status.FAILED, of_plugin, 1
         case OSError():
             return Status.FAILED, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})", 1

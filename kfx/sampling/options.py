@@ -7,18 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.registry import (
-    MOST_POINTS,
-    MOST_REPEATS,
-    ConfigView,
-    Option,
-    between,
-    count,
-    count_or_null,
-    one_of,
-    option,
-    some_of,
-)
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, between, count, count_or_null, one_of, some_of
+from kfx.config.option import ConfigView, Option, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

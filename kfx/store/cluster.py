@@ -174,10 +174,10 @@ _taken: dict[str, Work] = {}
 
 def take(name: str, payload: bytes, setting: Setting) -> None:
     """Take a work over, in place of the one before."""
-    from kfx.config import registry
+    from kfx.config.plugins import load_plugins
     from kfx.numerics import process, threads
 
-    registry.plug_in(setting.plugins)
+    load_plugins(setting.plugins)
     process.keep()
     threads.use(setting.threads)
     process.set_switches(setting.allow_tf32)

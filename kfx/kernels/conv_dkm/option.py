@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
-from kfx.config.registry import ConfigView, FieldError, one_of, option, positive, ranged
+from kfx.config.fields import FieldError, one_of, positive, ranged
+from kfx.config.option import ConfigView, option
 from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.outcomes import ConfigError, DataError
 

@@ -1,0 +1,139 @@
+"""An option: a dataclass that a config may choose, which owns its fields, their ranges and its construction."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+
+from kfx.config import registry
+from kfx.config.fields import FieldError
+from kfx.config.plugins import Portable
+from kfx.config.registry import OPTIONS, SECTIONS
+from kfx.outcomes import ConfigError
+
+
+class ConfigView(Protocol):
+    """What an option sees of the config that it is part of: the other options, and the sections, by name."""
+
+    dataset: Any
+    kernel: Any
+    objective: Any
+    sampler: Any
+    optimizer: Any
+    evaluation: Any
+    device: Any
+    regularization: Any
+    checkpoint: Any
+    flow: Any
+    follow: Any
+    interpolation: Any
+    kernel_check: bool
+
+    def training_size(self) -> int:
+        """How many points a kernel is trained on, as far as is known before the data are read."""
+        ...
+
+
+T = TypeVar("T", bound="Option")
+
+
+@dataclass
+class Option(Portable):
+    """A choice of a group, or a section of the config of its own. Making one checks each field against its range."""
+
+    group: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    symbol: ClassVar[str] = ""
+    """As papers and pictures print it, where it has a symbol."""
+    origin: ClassVar[str] = "kfx"
+    """`kfx`, the distribution that brings it and its version, a plugin's file name, or where in Python it was made."""
+    quick: ClassVar[tuple[str, ...]] = ()
+    """Further overrides under which a run with it ends in seconds, for smoke tests."""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            try:
+                good = "test" not in item.metadata or item.metadata["test"](value)
+            except TypeError:  # a list where a word belongs, or the like
+                good = False
+            if not good:
+                raise FieldError(item.name, value, item.metadata["takes"])
+
+    @classmethod
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Its fields by name, each with `takes`, `test` and `meaning` as metadata."""
+        return {item.name: item for item in dataclasses.fields(cls)}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Its fields as a config holds them by default; an option with its name."""
+        plain = {}
+        for key, item in cls.fields().items():
+            factory = item.default_factory
+            if isinstance(factory, type) and issubclass(factory, Option):
+                plain[key] = factory.defaults()
+            else:
+                plain[key] = factory() if factory is not dataclasses.MISSING else item.default
+        return {"name": cls.name, **plain} if cls.name else plain
+
+    def check(self, config: ConfigView) -> None:
+        """ConfigError if this option cannot go with the others of a config."""
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def option(group: str, name: str, description: str) -> Callable[[type[T]], type[T]]:
+    """Register a class as the option `group=name`; the class becomes a dataclass."""
+
+    def register(cls: type[T]) -> type[T]:
+        if group not in OPTIONS:
+            raise ConfigError(f"{group}={name}: unknown group; it takes {', '.join(OPTIONS)}")
+        if not (isinstance(cls, type) and issubclass(cls, Option)) or not _NAME.fullmatch(name):
+            raise ConfigError(f"{group}={name}: expected a class on Option, and a name of letters, digits and _")
+        if name in OPTIONS[group]:
+            raise ConfigError(f"{group}={name}: is there already, from {OPTIONS[group][name].origin}; rename it")
+        made = dataclass(cls)
+        made.group, made.name, made.description = group, name, description
+        made.origin = (
+            registry.origin() if registry.origin() != "kfx" or cls.__module__.startswith("kfx.") else cls.__module__
+        )
+        _check_fields(made)
+        OPTIONS[group][name] = made
+        return made
+
+    return register
+
+
+_NAME = re.compile(r"\w+")
+
+
+def _check_fields(made: type[Option]) -> None:
+    """ConfigError for a field that does not explain itself, or whose default is none that it takes."""
+    for key, item in made.fields().items():
+        at, is_nested = f"{made.group}={made.name}: its field {key}", isinstance(item.default_factory, type)
+        if key == "name":
+            raise ConfigError(f"{at}: is reserved; rename it")
+        if not is_nested and not (item.metadata.get("takes") and item.metadata.get("meaning")):
+            raise ConfigError(f"{at}: expected one of kfx.options' fields, as parameter(default, low, high, meaning)")
+        low, high = item.metadata.get("bounds", (0.0, 1.0))
+        good_bounds = low < high < math.inf and (low > -math.inf if item.metadata.get("signed") else low >= 0)
+        if not (is_nested or item.metadata["test"](made.defaults()[key])) or not good_bounds:
+            raise ConfigError(f"{at}: its default {item.default} or its bounds are not what it takes")
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def section(name: str, description: str) -> Callable[[type[T]], type[T]]:
+    """Register a class as the section `name` of every config; the class becomes a dataclass."""
+
+    def register(cls: type[T]) -> type[T]:
+        made = dataclass(cls)
+        made.group, made.description = name, description
+        SECTIONS[name] = made
+        return made
+
+    return register

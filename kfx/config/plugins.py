@@ -1,0 +1,176 @@
+"""Plugins: options in Python files that a person names on the command line, and objects that need them in a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, SupportsIndex
+
+from kfx.config.registry import OPTIONS, described, from_source, load
+from kfx.outcomes import ConfigError
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A Python file whose options are registered: where it is, and what was in it."""
+
+    path: str
+    sha256: str
+
+    @property
+    def module(self) -> str:
+        """The name of the module that it is loaded as."""
+        return f"kfx_plugin_{Path(self.path).stem}_{self.sha256[:8]}"
+
+
+_plugins: dict[str, Plugin] = {}
+
+
+def plugged_in() -> list[Plugin]:
+    """Those in use, in the order of their names on the command line."""
+    return list(_plugins.values())
+
+
+def load_plugins(paths: Sequence[str | Path]) -> None:
+    """Register the options in these files; ConfigError with one line for a file that is missing or fails."""
+    load()
+    for path in map(Path, paths):
+        _plug_in(path)
+
+
+def _plug_in(path: Path, expected: str | None = None) -> None:
+    """Register the options in a file, unless that is done. expected: its SHA-256, where only that one will do."""
+    if expected in _plugins:
+        return
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--plugin {path}: expected a Python file ({error.strerror})") from error
+    sha256 = hashlib.sha256(source).hexdigest()
+    if sha256 in _plugins:
+        return
+    if expected not in (None, sha256):
+        raise ConfigError(
+            f"--plugin {path}: has changed (SHA-256 {sha256[:12]}…, not {expected[:12]}…); give that file"
+        )
+    if any(plugin.path == str(path.resolve()) for plugin in plugged_in()):
+        raise ConfigError(f"--plugin {path}: has changed since it was loaded; start a new process")
+    plugin = Plugin(str(path.resolve()), sha256)
+    module = ModuleType(plugin.module)
+    module.__file__ = plugin.path
+    before = {group: dict(options) for group, options in OPTIONS.items()}
+    _sources.add(str(path))
+    sys.modules[module.__name__] = module  # where its dataclasses look their annotations up
+    try:
+        with from_source(path.name):
+            exec(compile(source, str(path), "exec"), module.__dict__)  # what was hashed, and no cached bytecode
+        for group, options in OPTIONS.items():
+            for name in set(options) - set(before[group]):
+                _check_types(options[name])
+    except (Exception, SystemExit) as error:  # of a stranger's code anything may come
+        for group, options in before.items():
+            OPTIONS[group].clear()
+            OPTIONS[group].update(options)
+        del sys.modules[module.__name__]
+        why = str(error) if isinstance(error, ConfigError) else in_plugin(error) or described(error)
+        raise ConfigError(f"--plugin {path}: {why}") from error
+    _plugins[sha256] = plugin
+
+
+def _check_types(made: type[Any]) -> None:
+    """ConfigError for a field of a type that no config can hold."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        OmegaConf.structured(made)
+    except (OmegaConfBaseException, NameError, TypeError) as error:
+        raise ConfigError(f"{made.group}={made.name}: a field has a type that is none of a config: {error}") from error
+
+
+def require_plugins(needed: Sequence[Mapping[str, str]], where: str, *, no_others: bool = False) -> None:
+    """ConfigError unless the plugins in use are those that a record names, by their content. no_others: and no more,
+    for they are part of its identity."""
+    present = {plugin.sha256: Path(plugin.path) for plugin in plugged_in()}
+    for plugin in needed:
+        if plugin["sha256"] in present:
+            continue
+        path = Path(plugin["path"])
+        if any(other.name == path.name for other in present.values()):
+            raise ConfigError(
+                f"{where}: was made with another {path.name} (SHA-256 {plugin['sha256'][:12]}…); give that file"
+            )
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        raise ConfigError(f"{where}: was made with the plugin {shown}; add --plugin {shown}")
+    surplus = set(present) - {plugin["sha256"] for plugin in needed}
+    if no_others and surplus:
+        raise ConfigError(f"{where}: was made without the plugin {present[min(surplus)].name}; leave it out")
+
+
+def in_plugin(error: BaseException) -> str | None:
+    """An error in one line, with the plugin and its line where it arose; None where it did not come from one."""
+    frame, found = error.__traceback__, None
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if file in _sources:
+            found = f"{Path(file).name}, line {frame.tb_lineno}"
+        frame = frame.tb_next
+    return None if found is None else f"{described(error)} ({found})"
+
+
+_sources: set[str] = set()
+"""Files of plugins, by the names that tracebacks show."""
+
+
+# ---- pickles
+
+
+class Portable:
+    """What may name, or be made by, a plugin: its pickle carries the plugins in use, by path and SHA-256, and they are
+    plugged in where it is loaded, before anything else of it.
+
+    ConfigError there for a plugin that it needs and that is gone or has changed; the others may have.
+    """
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        made: Any = super().__reduce_ex__(protocol)
+        if not _plugins:
+            return made
+        make, arguments, *state = made
+        modules = self._modules()
+        needed = tuple(each for each in plugged_in() if each.module in modules)
+        return _made, (_Carried(needed, tuple(plugged_in())), make, arguments), *state
+
+    def _modules(self) -> set[Any]:
+        """The modules that it cannot be without."""
+        return {getattr(value, "__module__", None) for value in (self, *vars(self).values())}
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """Plugins in a pickle, the first thing in it."""
+
+    needed: tuple[Plugin, ...]
+    every: tuple[Plugin, ...]
+
+    def __reduce__(self) -> Any:
+        return _plugged_in, (self.needed, self.every)
+
+
+def _plugged_in(needed: tuple[Plugin, ...], every: tuple[Plugin, ...]) -> _Carried:
+    load()
+    for plugin in every:
+        try:
+            _plug_in(Path(plugin.path), plugin.sha256)
+        except ConfigError as error:
+            if plugin in needed:
+                raise ConfigError(f"what is loaded needs a plugin: {error}") from error
+    return _Carried(needed, every)
+
+
+def _made(carried: _Carried, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return make(*arguments)
