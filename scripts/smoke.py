@@ -16,7 +16,7 @@ from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read when torch is first imported
 
-from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.plan import Plan
 from kfx.jobs.smoke import jobs
 from kfx.outcomes import KfxError
 from kfx.running.story import run
@@ -32,7 +32,7 @@ def main() -> int:
         began, said = time.perf_counter(), io.StringIO()
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                code = run(without_hydra(composed(words, smoke=smoke)), arguments.folder / str(number - 1), words)
+                code = run(Plan.of_words(words, smoke=smoke), arguments.folder / str(number - 1))
         except Exception as error:  # one defect must not hide the others
             code = 1
             said.write(str(error) if isinstance(error, KfxError) else traceback.format_exc())

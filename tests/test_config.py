@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from kfx.config import registry
 from kfx.config.catalogue import GROUPS, config_folder, description, options
 from kfx.config.registry import OPTIONS
-from kfx.experiment.compose import composed, load, without_hydra
+from kfx.experiment.compose import composed, load, with_smoke_words, without_hydra
 from kfx.experiment.config import check
 from kfx.jobs.smoke import pairs, words_of
 from kfx.kernels import Kernel
@@ -104,7 +104,7 @@ def test_every_experiment_composes_says_its_command_and_can_be_swept_over_optimi
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_has_a_list_of_overrides_that_ends_in_seconds(name):
-    config = check(without_hydra(composed([f"+experiment={name}"], smoke=True)))
+    config = check(without_hydra(composed(with_smoke_words([f"+experiment={name}"]))))
     assert not config.dataset.files(), "on embedded data"
     assert config.optimizer.iterations <= 100
 
@@ -224,7 +224,7 @@ def test_published_numbers_follow_the_overrides_of_a_run():
     assert shown("optimizer=hybrid", "seed=3") == [48.187]
     assert shown("sampler.batch_size=null", "optimizer=hybrid") == [40.083]
     assert not load(["+experiment=darcy/boston_flow", "published=null"]).published
-    assert not check(without_hydra(composed(["+experiment=darcy/boston_flow"], smoke=True))).published
+    assert not check(without_hydra(composed(with_smoke_words(["+experiment=darcy/boston_flow"])))).published
     of_cross_entropy = ["+experiment=owhadi_yoo/mnist_network", "objective=cross_entropy"]
     for objective, value in (("rho", 0.0064), ("interpolation_error", 0.00596)):
         of = load(["+experiment=owhadi_yoo/mnist_network", f"objective={objective}"])

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from kfx.experiment.compose import composed, without_hydra
-from kfx.jobs import processes
-from kfx.jobs.processes import Job
+from kfx.jobs import logged
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import html, markdown, tables
 from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
@@ -240,9 +239,9 @@ def test_a_remark_that_is_not_understood_is_one_line(tmp_path):
 def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
     words = ("+experiment=darcy/synthetic_rbf", "checkpoint.iterations=5", "optimizer.iterations=20000")
     for seconds in (8, 30, 90):  # on a busy machine the first is spent before the run has begun
-        job = Job(words, in_folder / f"r{seconds}" / "seed-0")
+        job = logged.logged(words, in_folder / f"r{seconds}" / "seed-0")
         said: list[str] = []
-        assert not processes.run([job], 1, say=said.append, deadline=time.monotonic() + seconds)
+        assert not logged.run([job], 1, tell=said.append, deadline=time.monotonic() + seconds)
         assert "the budget is spent" in said[0]
         if (job.directory / "metrics.json").is_file():
             break
@@ -250,11 +249,11 @@ def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
 
 
 def test_a_job_that_fails_is_named_with_its_log(in_folder):
-    job = Job(("kernel=nothing",), in_folder / "r" / "seed-0")
+    job = logged.logged(["kernel.sigma=1e9", "regularization.value=0"], in_folder / "r" / "seed-0")
     said: list[str] = []
-    assert processes.run([job], 1, say=said.append) == [job]
-    assert "failed with exit code 2" in said[0]
-    assert "kernel=nothing: unknown option" in job.log.read_text()
+    assert logged.run([job], 1, tell=said.append) == [job]
+    assert "failed with exit code 1" in said[0]
+    assert "not positive definite" in job.log.read_text()
 
 
 def test_what_an_experiment_chooses_anyway_makes_no_other_command():

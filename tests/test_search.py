@@ -10,7 +10,7 @@ from kfx import load_run
 from kfx.kernels import RBF, RationalQuadratic
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
-from kfx.objectives import rho
+from kfx.objectives import nll, rho
 from kfx.optimizers.bayesian import BayesianOptimization
 from kfx.optimizers.finite_difference import DifferencedLoss
 from kfx.optimizers.loss import Evaluation, Loss
@@ -73,7 +73,7 @@ class Scripted:
     """A loss that answers from a function of the vector and the number of the call."""
 
     def __init__(self, answer, is_ratio=True):
-        self.answer, self.kernel_evaluations, self.is_ratio = answer, 0, is_ratio
+        self.answer, self.kernel_evaluations, self.objective = answer, 0, rho if is_ratio else nll
 
     def lap(self):
         return {}

@@ -148,7 +148,7 @@ def test_a_file_that_is_not_understood_is_one_line(tmp_path, monkeypatch, text, 
     monkeypatch.setattr(study, "names", lambda: ["study"])
     monkeypatch.setattr(catalogue, "file_of", lambda group, name: tmp_path / "study.yaml")
     with pytest.raises(ConfigError, match=said):
-        study.read("study")
+        study.jobs(study.read("study"), tmp_path)
 
 
 def test_the_trace_says_where_the_time_went(kfx, in_folder):

@@ -60,7 +60,7 @@ def _reproduce(parsed: argparse.Namespace) -> int:
 
 
 def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> bool:
-    from kfx.jobs import processes, reproduce
+    from kfx.jobs import logged, reproduce
     from kfx.report.words import duration
 
     missing = reproduce.missing(entries, parsed.seeds or 1)
@@ -68,12 +68,12 @@ def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> 
     unknown = sum(each.seconds is None for each in missing)
     note = f", and {unknown} of which nothing is known" if unknown else ""
     print(f"{len(missing)} runs are missing: about {duration(known)}{note}", flush=True)
-    parts = {each.job: each.part for each in missing}
-    failed = processes.run(
-        list(parts),
+    parts = {each.directory: each.part for each in missing}
+    failed = logged.run(
+        (each.job() for each in missing),
         parsed.jobs,
-        say=lambda line: print(line, flush=True),
-        done=lambda job: print(reproduce.add(job.directory, parts[job], folder)),
+        tell=lambda line: print(line, flush=True),
+        done=lambda job: print(reproduce.add(job.directory, parts[job.directory], folder)),
         deadline=None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget,
     )
     return bool(failed)

@@ -1,4 +1,4 @@
-"""`kfx run`: check every job first, then hand over to Hydra, which starts them."""
+"""`kfx run`: check every job first, then run them; Hydra starts those of its own launchers and sweepers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kfx.commands.arguments import add_overrides, add_plugins
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from kfx.jobs.plan import Prepared
+    from kfx.jobs.plans import Plans
 
 _USAGE = """\
 usage: kfx run [-m] [--smoke] [--cfg job] [--config-dir DIR] [--plugin FILE.py]
@@ -74,10 +74,8 @@ def run(words: Sequence[str]) -> int:
     typed = _typed(words)
     from hydra._internal.utils import get_args_parser
 
-    from kfx.config.overrides import quoted
     from kfx.config.plugins import load_plugins
-    from kfx.experiment import compose
-    from kfx.jobs.sweep import BASIC_SWEEPER
+    from kfx.jobs.plans import plans
 
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
@@ -93,23 +91,20 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
     load_plugins(typed.plugins)
     if typed.help:
+        from kfx.experiment import compose
+
         first = next(compose.combinations(parsed.overrides, True))
         return _help(first, parsed.config_dir, typed.smoke)
-    from kfx.jobs.plan import prepare
-
-    prepared = prepare(parsed.overrides, parsed.config_dir, is_sweep=parsed.multirun, smoke=typed.smoke)
-    if typed.smoke and not parsed.multirun:  # last, whatever the order of words
-        typed.words += compose.smoke_words(prepared.composed[0])
-        typed.smoke = False
+    planned = plans(parsed.overrides, parsed.config_dir, is_sweep=parsed.multirun, smoke=typed.smoke)
     if parsed.cfg is not None or parsed.info:
+        typed.words += planned.jobs[0].words[len(parsed.overrides) :]  # those of --smoke
         return _hand_over(typed, parsed.config_dir)
-    folder = prepared.make_folder()
-    typed.words.append(f"{prepared.key}={quoted(str(folder))}")  # the time in its name must not pass on
-    if not parsed.multirun:
-        return _hand_over(typed, parsed.config_dir)
-    if prepared.shared.sweeper._target_ != BASIC_SWEEPER:  # it draws its own jobs while it runs
-        return _sweep(typed, parsed.config_dir, prepared, folder, None)
-    return _sweep(typed, parsed.config_dir, prepared, folder, prepared.identities())
+    folder = planned.make_folder()
+    if parsed.multirun:
+        return _sweep(typed, parsed.config_dir, planned, folder)
+    from kfx.jobs.attempt import run_here
+
+    return run_here(planned.in_folder(folder))
 
 
 def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -135,7 +130,9 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
     from kfx.experiment import compose
     from kfx.experiment.config import typed
 
-    composed = compose.without_hydra(compose.composed(overrides, config_dir, smoke=smoke))
+    if smoke:
+        overrides = compose.with_smoke_words(overrides, config_dir)
+    composed = compose.without_hydra(compose.composed(overrides, config_dir))
     typed(composed)
     raw = plain(composed)
     print(_USAGE)
@@ -153,9 +150,7 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
     return 0
 
 
-def _sweep(
-    typed: _Typed, config_dir: str | None, prepared: Prepared, folder: Path, jobs: list[tuple[list[str], str]] | None
-) -> int:
+def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
     """Run the jobs, or those that a sweeper draws; whatever stops them, `sweep.csv` says what became of each."""
     from rich.console import Console
 
@@ -163,11 +158,12 @@ def _sweep(
     from kfx.outcomes import Status
     from kfx.running.signals import noted, undisturbed
 
+    jobs = planned.identities if planned.is_complete else None
     sweep.write(folder / "sweep.csv", sweep.rows(jobs or [], []))
     interrupted = False
     with noted() as signals:
         try:
-            code = _hand_over(typed, config_dir, len(jobs or []))
+            code = _run_all(typed, config_dir, planned, folder)
         except (KeyboardInterrupt, Exception) as error:  # of an interruption a library may make an error of its own
             if isinstance(error, Exception) and not signals:
                 raise
@@ -175,14 +171,32 @@ def _sweep(
             interrupted, code = True, int(said[0]) if said else 128 + signals[0]
         finally:
             with undisturbed():
-                rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, prepared.roots(folder))
+                rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, planned.roots(folder))
                 sweep.write(folder / "sweep.csv", rows)
                 Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
                 print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
     if interrupted:
-        print(f"kfx: interrupted; go on with {_again(typed, prepared.key, str(folder))}", file=sys.stderr)
+        print(f"kfx: interrupted; go on with {_again(typed, planned.key, str(folder))}", file=sys.stderr)
         return code
     return code if all(row["status"] == Status.COMPLETED for row in rows) else max(code, 1)
+
+
+def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
+    """Run a sweep's jobs here, in a pool, or by a launcher or sweeper of Hydra's; the exit code, as far as known."""
+    from kfx.jobs.attempt import run_here
+    from kfx.jobs.pool import Pool
+    from kfx.numerics.threads import processes
+
+    at_once = planned.at_once
+    if at_once is None:
+        from kfx.config.overrides import quoted
+
+        typed.words.append(f"{planned.key}={quoted(str(folder))}")  # the time in its name must not pass on
+        return _hand_over(typed, config_dir, len(planned.jobs) if planned.is_complete else 0)
+    if at_once == 0:
+        return run_here(planned.in_folder(folder))
+    Pool(processes(at_once), planned.in_folder(folder)).run()
+    return 0
 
 
 def _again(typed: _Typed, key: str, folder: str) -> str:
@@ -204,7 +218,7 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
     from kfx.config.catalogue import config_folder
     from kfx.config.plugins import plugged_in
     from kfx.experiment import compose
-    from kfx.jobs import pool
+    from kfx.jobs import launcher
 
     plugins, smoke, codes = [asdict(plugin) for plugin in plugged_in()], typed.smoke, [0]
 
@@ -216,8 +230,8 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
         return loss
 
     compose.give_options_to_hydra()
-    pool.register()
-    pool.smoke = smoke
+    launcher.register()
+    launcher.smoke = smoke
     entry = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)
     before = sys.argv
     sys.argv = ["kfx run", *typed.words]

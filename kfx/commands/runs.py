@@ -49,7 +49,7 @@ def _resume(parsed: argparse.Namespace) -> int:
 
 
 def _rerun(parsed: argparse.Namespace) -> int:
-    from kfx.experiment.config import check
+    from kfx.experiment.plan import Plan
     from kfx.record.comparison import require_same_origin, same_results
     from kfx.record.reading import load_run
     from kfx.running.story import run
@@ -64,9 +64,9 @@ def _rerun(parsed: argparse.Namespace) -> int:
     require_plugins(recorded.plugins, str(directory), no_others=True)
     if (difference := require_same_origin(recorded)) is not None:
         say(f"kfx: warning: {difference}")
-    check(recorded.config)
+    plan = Plan.of_config(recorded.config)
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
-    code = run(recorded.config, repeated)
+    code = run(plan, repeated)
     if code:
         return code
     same, line = same_results(recorded, load_run(repeated), parsed.tolerance)

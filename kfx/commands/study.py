@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.jobs.job import Job
+    from kfx.jobs.study import Study
 
 
 def add(commands: Any) -> None:
@@ -35,26 +40,31 @@ def _study(parsed: argparse.Namespace) -> int:
             print(f"{name:<28} {catalogue.description('study', name)}")
         return 0
     studies = {name: study.read(name) for name in parsed.names}
-    return max(_one(name, each, parsed) for name, each in studies.items())
+    folders = {name: _folder(name, parsed) for name in studies}
+    jobs = {name: study.jobs(each, folders[name], parsed.set, smoke=parsed.smoke) for name, each in studies.items()}
+    return max(_one(name, each, jobs[name], folders[name], parsed) for name, each in studies.items())
 
 
-def _one(name: str, study: Any, parsed: argparse.Namespace) -> int:
+def _folder(name: str, parsed: argparse.Namespace) -> Path:
+    """Where the runs of a study go: those with other settings are other runs, in a folder of their own."""
+    more = [*parsed.set, *(["smoke"] if parsed.smoke else [])]
+    return parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
+
+
+def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from kfx.jobs import processes
-    from kfx.jobs.study import jobs, table
+    from kfx.jobs import logged
+    from kfx.jobs.study import table
     from kfx.plots.study import PICTURES
     from kfx.plots.style import looking, require_look, save
     from kfx.record.reading import load_run
+    from kfx.screen.progress import say
 
-    more = [*parsed.set, *(["--smoke"] if parsed.smoke else [])]
-    # Runs of other settings are other runs: a folder for each
-    folder = parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
-    runs = jobs(study, folder, more)
     require_look(parsed.style)
     for old in ("table.csv", "picture.png", "picture.pdf"):
         (folder / old).unlink(missing_ok=True)
-    failed = processes.run(list(runs.values()), parsed.jobs, say=lambda line: print(line, file=sys.stderr, flush=True))
+    failed = logged.run(runs.values(), parsed.jobs, tell=say)
     there = {label: job.directory for label, job in runs.items() if job not in failed}
     if not there:
         return 1

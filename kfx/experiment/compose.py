@@ -166,16 +166,9 @@ def check_hydra(node: DictConfig) -> None:
     hydra_node.check(node, _usual_hydra_node())
 
 
-def composed(overrides: Sequence[str], search_path: str | None = None, *, smoke: bool = False) -> DictConfig:
-    """The config that Hydra will hand to the job, before the checks, with Hydra's own node.
-
-    smoke: under the overrides of its own key `smoke` as well, whatever the others say.
-    """
+def composed(overrides: Sequence[str], search_path: str | None = None) -> DictConfig:
+    """The config that the words compose to, before the checks, with Hydra's own node."""
     try:
-        raw = _compose(overrides, search_path)
-        if not smoke:
-            return raw
-        overrides = [*overrides, *smoke_words(raw)]
         return _compose(overrides, search_path)
     except ConfigError:
         raise
@@ -186,6 +179,11 @@ def composed(overrides: Sequence[str], search_path: str | None = None, *, smoke:
 def without_hydra(raw: DictConfig) -> DictConfig:
     """The job's part of a composed config."""
     return OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
+
+
+def with_smoke_words(overrides: Sequence[str], search_path: str | None = None) -> list[str]:
+    """The overrides, and after them those of the config's own key `smoke`."""
+    return [*overrides, *smoke_words(composed(overrides, search_path))]
 
 
 def smoke_words(raw: DictConfig) -> list[str]:

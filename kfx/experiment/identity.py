@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.config.plugins import plugged_in
+from kfx.config.plugins import Plugin
 from kfx.experiment.config import Config, sources
 from kfx.files import digest
 from kfx.version import __version__
@@ -30,15 +31,15 @@ def content(raw: DictConfig) -> dict[str, Any]:
     return kept
 
 
-def identity(raw: DictConfig, config: Config) -> str:
-    """Sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and the versions of kfx and of
-    packages whose options were chosen."""
+def identity(raw: DictConfig, config: Config, plugins: Sequence[Plugin]) -> str:
+    """Return sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and the versions of kfx
+    and of packages whose options were chosen."""
     own = content(raw)
     own["dataset"] = config.dataset.without_places(own["dataset"])
     parts: list[Any] = [own, data_checksums(config), __version__]
-    by_plugins = {Path(plugin.path).name for plugin in plugged_in()}
+    by_plugins = {Path(plugin.path).name for plugin in plugins}
     packages = sorted(set(sources(config).values()) - by_plugins)
-    outside = sorted(plugin.sha256 for plugin in plugged_in()), packages
+    outside = sorted(plugin.sha256 for plugin in plugins), packages
     if any(outside):
         parts.append(outside)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

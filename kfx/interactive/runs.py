@@ -5,25 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf, open_dict
-
-from kfx.config.plugins import load_plugins, plugged_in
+from kfx.config.plugins import load_plugins
 from kfx.experiment import compose
 from kfx.interactive.shown import Run, load_run
 from kfx.jobs import sweep as table_of_sweep
-from kfx.jobs.attempt import attempted
-from kfx.jobs.plan import Prepared, prepare
+from kfx.jobs.attempt import attempted, run_here
+from kfx.jobs.job import Job
+from kfx.jobs.plans import Plans, plans
 from kfx.jobs.pool import Pool
-from kfx.numerics import process, threads
-from kfx.outcomes import ConfigError, KfxError, RunError, Status
+from kfx.numerics import process
+from kfx.outcomes import ConfigError, RunError, Status
 from kfx.record.reading import read_metrics
 from kfx.running.signals import INTERRUPTED
 from kfx.screen import notebook
-from kfx.screen.progress import Audience, Steps, numbered, told_to
+from kfx.screen.progress import Audience, Steps, told_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,11 +46,9 @@ def run(
     `directory`, for a run that failed; KeyboardInterrupt for one that was interrupted: `resume=true` goes on with it.
     """
     with _turns(progress):
-        prepared = _prepared(words, plugins, config_dir, smoke, is_sweep=False)
-        folder = prepared.make_folder()
-        roots = table_of_sweep.search_roots(folder)
-        raw = compose.without_hydra(prepared.composed[0])
-        code, directory = attempted(raw, folder, prepared.words[0], roots)
+        planned = _planned(words, plugins, config_dir, smoke, is_sweep=False)
+        (job,) = planned.in_folder(planned.make_folder())
+        code, directory = attempted(job)
         if code in INTERRUPTED:
             raise KeyboardInterrupt
         if code:
@@ -97,55 +94,34 @@ def sweep(
     if not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs={jobs}: expected a whole number >= 1")
     with _turns(progress):
-        prepared = _prepared(words, plugins, config_dir, smoke, is_sweep=True)
-        if prepared.shared.sweeper._target_ != table_of_sweep.BASIC_SWEEPER:
+        planned = _planned(words, plugins, config_dir, smoke, is_sweep=True)
+        if not planned.is_complete:
             raise ConfigError("hydra/sweeper: draws jobs while it runs, which only the command does; use kfx run -m")
-        folder = prepared.make_folder()
-        identities, path = prepared.identities(), folder / "sweep.csv"
+        folder = planned.make_folder()
+        identities, path = planned.identities, folder / "sweep.csv"
         table_of_sweep.write(path, table_of_sweep.rows(identities, []))
         try:
-            _run_all(prepared, folder, jobs, Audience.PYTHON if progress else Audience.NOBODY)
+            _run_all(planned.in_folder(folder), jobs, Audience.PYTHON if progress else Audience.NOBODY)
         finally:
-            rows = table_of_sweep.rows(identities, prepared.roots(folder))
+            rows = table_of_sweep.rows(identities, planned.roots(folder))
             table_of_sweep.write(path, rows)
         import pandas as pd
 
         return Sweep(folder, pd.DataFrame(rows, columns=list(table_of_sweep.COLUMNS)))
 
 
-def _run_all(prepared: Prepared, folder: Path, at_once: int, audience: Audience) -> None:
-    roots = table_of_sweep.search_roots(folder)
-    places = [folder / compose.text_at(raw.hydra, "sweep.subdir") for raw in prepared.composed]
-    configs = [compose.without_hydra(raw) for raw in prepared.composed]
-    count = len(places)
-    if at_once > 1:
-        share = max(threads.available() // at_once, 1)
-        shows_bar = audience == Audience.PYTHON and notebook.is_here()  # one for all jobs, which then say nothing
-        told = Audience.NOBODY if shows_bar else audience
-        plugins = [asdict(plugin) for plugin in plugged_in()]
-        jobs: list[dict[str, Any]] = []
-        for number, (raw, place, own) in enumerate(zip(configs, places, prepared.words, strict=True), start=1):
-            if raw.device.threads is None:
-                with open_dict(raw):
-                    raw.device.threads = share
-            where = {"directory": str(place), "roots": list(map(str, roots)), "number": number, "of": count}
-            config = OmegaConf.to_container(raw, resolve=False)
-            jobs.append({"config": config, "overrides": own, "plugins": plugins, "audience": told, **where})
-        if shows_bar:
-            with Steps("jobs", count) as steps:
-                Pool(at_once, jobs, steps.advance).run()
-        else:
-            Pool(at_once, jobs).run()
-        return
-    for number, (raw, place, own) in enumerate(zip(configs, places, prepared.words, strict=True), start=1):
-        with numbered(number, count):
-            try:
-                code, _ = attempted(raw, place, own, roots)
-            except (KfxError, OSError) as error:  # its row says that it is missing
-                warnings.warn(f"job {number} of {count}: {error}", stacklevel=3)
-                continue
-        if code in INTERRUPTED:
-            raise KeyboardInterrupt
+def _run_all(jobs: Sequence[Job], at_once: int, audience: Audience) -> None:
+    if at_once == 1:
+        run_here(jobs, _warn)
+    elif audience == Audience.PYTHON and notebook.is_here():  # one bar for all jobs, which then say nothing
+        with Steps("jobs", len(jobs)) as steps:
+            Pool(at_once, jobs, lambda *_: steps.advance(), audience=Audience.NOBODY).run()
+    else:
+        Pool(at_once, jobs, audience=audience).run()
+
+
+def _warn(job: Job, line: str) -> None:  # the job's row says that it is missing
+    warnings.warn(f"job {job.number} of {job.of}: {line}", stacklevel=6)
 
 
 def compare(
@@ -178,20 +154,20 @@ def plug_in(*paths: str | Path) -> None:
     load_plugins(paths)
 
 
-def _prepared(
+def _planned(
     words: Sequence[str],
     plugins: Sequence[str | Path],
     config_dir: str | Path | None,
     smoke: bool,
     *,
     is_sweep: bool,
-) -> Prepared:
+) -> Plans:
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise ConfigError(f"{words!r}: expected a list of words, as ['kernel=rbf', 'seed=1']")
     if options := [word for word in words if word.startswith("-")]:
         raise ConfigError(f"{options[0]}: is an option of the command; expected words as kernel=rbf, and keywords")
     load_plugins([plugins] if isinstance(plugins, (str, Path)) else plugins)
-    return prepare(list(words), None if config_dir is None else str(config_dir), is_sweep=is_sweep, smoke=smoke)
+    return plans(list(words), None if config_dir is None else str(config_dir), is_sweep=is_sweep, smoke=smoke)
 
 
 @contextmanager

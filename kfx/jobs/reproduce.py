@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfx.experiment.compose import composed, without_hydra
-from kfx.jobs.processes import Job
+from kfx.jobs.job import Job
+from kfx.jobs.logged import logged
 from kfx.report import tables
 from kfx.report.reproduction import CommandNumbers, Entry, part_of
 from kfx.report.tables import Command
@@ -24,9 +25,12 @@ class Missing:
     seconds: float | None
 
     @property
+    def directory(self) -> Path:
+        return RUNS / self.part.command.name / f"seed-{self.seed}"
+
     def job(self) -> Job:
-        words = (*self.part.command.words, f"seed={self.seed}", "figures=false")
-        return Job(words, RUNS / self.part.command.name / f"seed-{self.seed}")
+        """Compose and check it."""
+        return logged([*self.part.command.words, f"seed={self.seed}"], self.directory)
 
 
 def missing(entries: Sequence[Entry], seeds: int) -> list[Missing]:

@@ -16,11 +16,11 @@ from kfx.config import catalogue
 from kfx.config.fields import nested, one_of, ranged
 from kfx.config.nodes import make, near
 from kfx.config.option import Option
-from kfx.config.plugins import load_plugins
+from kfx.config.plugins import load_plugins, plugged_in
 from kfx.config.published import Published
-from kfx.experiment.compose import composed
 from kfx.experiment.config import check
-from kfx.jobs.processes import Job
+from kfx.jobs.job import Job
+from kfx.jobs.logged import logged
 from kfx.outcomes import ConfigError
 from kfx.plots.study import NEEDS_X, PICTURES
 from kfx.record.reading import load_run
@@ -105,27 +105,28 @@ def read(name: str) -> Study:
         refused = [word for word in words if word.startswith(("hydra.", "--"))]
         if refused:
             raise ConfigError(f"{path}: {refused[0]}: where a run goes, and its plugins, are the study's to say")
-        config = composed(words)
-        check(config)
-        if study.picture == "scaling" and not isinstance(OmegaConf.select(config, study.x), (int, float)):
-            raise ConfigError(f"{path}: x={study.x}: is no key with a number")
     for known in study.published:
         if known.run not in study.runs or known.column not in study.columns:
             raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
 
 
-def jobs(study: Study, folder: Path, more: Sequence[str]) -> dict[str, Job]:
-    """The runs of a study by their names, each in a folder of its own, where none takes another for itself. more:
-    words for all of them; ConfigError where they are not understood."""
-    own = [word for word in more if not word.startswith("--")]
-    for words in study.runs.values() if own else []:
-        check(composed([*words, *own]))
-    more = [*more, *(word for path in study.plugins for word in ("--plugin", path))]
-    return {
-        label: Job((*words, *more, "figures=false"), folder / _folder(label) / "run")
+def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = False) -> dict[str, Job]:
+    """The runs of a study by their names, composed and checked, each in a folder of its own.
+
+    more: words for all of them. smoke: under each config's list `smoke`. ConfigError for words that cannot be run.
+    """
+    plugins = [
+        plugin for plugin in plugged_in() if plugin.path in {str(Path(path).resolve()) for path in study.plugins}
+    ]
+    made = {
+        label: logged([*words, *more], folder / _folder(label) / "run", smoke=smoke, plugins=plugins)
         for label, words in study.runs.items()
     }
+    for job in made.values():
+        if study.picture == "scaling" and not isinstance(OmegaConf.select(job.plan.raw, study.x), (int, float)):
+            raise ConfigError(f"study: x={study.x}: is no key with a number")
+    return made
 
 
 def table(study: Study, directories: Mapping[str, Path], *, is_as_published: bool = True) -> pd.DataFrame:

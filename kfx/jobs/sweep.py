@@ -16,17 +16,11 @@ from kfx.lock import is_held
 from kfx.outcomes import Status
 from kfx.record.search import Found, metrics_in, runs_below
 
-BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 COLUMNS = (
     *("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory"),
     "rho_last_batch",
 )
 """Of `sweep.csv`; `rho_initial` and `rho_final` are means over the same held-out batches."""
-
-
-def search_roots(folder: Path) -> list[Path]:
-    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
-    return [folder, folder.parent]
 
 
 def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[dict[str, Any]]:

@@ -1,43 +1,40 @@
-"""A process that runs jobs of a sweep, one after another, for `kfx.jobs.pool`."""
+"""A process that runs jobs, one after another, for `kfx.jobs.pool`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment import compose
+from kfx.jobs import wire
 from kfx.jobs.attempt import attempt
 from kfx.outcomes import KfxError
 from kfx.running.signals import INTERRUPTED, NUMBERS
 from kfx.screen import terminal
-from kfx.screen.progress import Audience, in_lines, numbered, say, told_to
+from kfx.screen.progress import in_lines, numbered, say, told_to
 
 
 def main() -> None:
     """Read jobs from standard input, a line each, and answer with a line each, the exit code.
 
-    The end of the input without a word is the launcher's own end: the run under way then stops as by SIGTERM, with its
+    The end of the input without `END` is the pool's own end: the run under way then stops as by SIGTERM, with its
     state on disk.
     """
     answers = os.dup(1)
     os.dup2(2, 1)  # what a run prints is for people
-    jobs: queue.SimpleQueue[dict | None] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
         # Unbuffered: a buffer that this thread waits in would stop the interpreter's end.
         for line in open(0, "rb", buffering=0, closefd=False):  # noqa: SIM115
-            job = json.loads(line)
-            jobs.put(job)
-            if job is None:
+            lines.put(line)
+            if line == wire.END:
                 return
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -45,28 +42,47 @@ def main() -> None:
     # A KeyboardInterrupt that reaches this far came before a run could take note of it.
     with terminal.unfailing(), terminal.quiet_interrupts(), in_lines(), contextlib.suppress(KeyboardInterrupt):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
-        while (job := jobs.get()) is not None:
-            with numbered(job["number"], job["of"]):
-                try:
-                    code = _done(job)
-                except KfxError as error:  # of a plugin that has changed or gone
-                    say(f"kfx: {error}")
-                    code = error.exit_code
+        while (line := lines.get()) != wire.END:
+            code = _done(line)
             with contextlib.suppress(BrokenPipeError):  # nobody is left to hear it
                 os.write(answers, f"{code}\n".encode())
             if code in INTERRUPTED:
                 break
 
 
-def _done(job: dict[str, Any]) -> int:
-    """The exit code of one job, with the plugins that the command was given."""
-    load_plugins([plugin["path"] for plugin in job["plugins"]])
-    require_plugins(job["plugins"], job["directory"])
+def _done(line: bytes) -> int:
+    """Run one job; its exit code."""
+    try:
+        job, audience = wire.job_of(line)
+    except KfxError as error:  # of a plugin that has changed or gone
+        say(f"kfx: {error}")
+        return error.exit_code
     compose.give_options_to_hydra()
-    raw = OmegaConf.create(job["config"])
-    assert isinstance(raw, DictConfig)
-    with told_to(Audience(job.get("audience", Audience.COMMAND))):
-        return attempt(raw, Path(job["directory"]), job["overrides"], [Path(root) for root in job["roots"]])
+    with numbered(job.number, job.of), told_to(audience), _said_in(job.log):
+        return attempt(job)
+
+
+@contextlib.contextmanager
+def _said_in(log: Path | None) -> Iterator[None]:
+    """Within the block, output and errors go to the end of this file."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = os.dup(1), os.dup(2)
+    with log.open("ab") as stream:
+        for number in (1, 2):
+            os.dup2(stream.fileno(), number)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, kept in zip((1, 2), before, strict=True):
+            os.dup2(kept, number)
+            os.close(kept)
 
 
 if __name__ == "__main__":

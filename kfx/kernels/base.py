@@ -27,6 +27,9 @@ Pull = Callable[[Any, bool], tuple[Mapping[str, Any], torch.Tensor | None]]
 shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device; it
 is a tensor, or `OuterProducts` where the kernel `takes_outer_products`."""
 
+SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[str, float], np.ndarray | None]]]
+"""K(x, x) and its pull, both on arrays; see `Kernel.small_pullback`."""
+
 
 class Kernel(Portable, Parameters, abc.ABC):
     """A positive semidefinite function of two points, with named parameters.
@@ -61,6 +64,13 @@ class Kernel(Portable, Parameters, abc.ABC):
         """A map f and a kernel k with K(x, x') = k(f(x), f(x')), so that who needs many Gram matrices of the same
         points maps them once. For most the points as they are, and the kernel itself."""
         return _as_they_are, self
+
+    def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
+        """`pullback` of a small batch by arrays alone, where the kernel has a fast way; None for most.
+
+        x: (n, …). K, (n, n), float64; and pull(cotangent, inputs) → gradients by name, and to the points' rows.
+        """
+        return None
 
     def require_good_on(self, x: torch.Tensor) -> None:
         """ValueError for what is no kernel on points like these few, as far as it shows. For most nothing does."""

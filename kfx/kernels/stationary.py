@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel, Pull, SmallPullback
 from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import Array, as_kind, as_tensor, by_one_thread, diagonal, in_kind, is_small, numpy_if_small
 from kfx.numerics.outer_products import OuterProducts, with_ones
@@ -79,6 +79,11 @@ class Stationary(Kernel):
             return by_name, None if moved is None else as_tensor(moved).reshape(x.shape)
 
         return as_tensor(gram), pull
+
+    def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
+        if type(self)._pullback is not Stationary._pullback or not is_small(x) or x.ndim < 2:
+            return None
+        return self.pullback_of_rows(x.numpy().reshape(len(x), -1))
 
     def pullback_of_rows(self, rows: Any) -> tuple[Any, Callable[[Any, bool], tuple[dict[str, float], Any]]]:
         """K of points (n, features), and the pullback, as `_pullback`: arrays in NumPy where the points are, else in

@@ -1,4 +1,4 @@
-"""Objectives: `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
+"""Objectives: called, `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ if TYPE_CHECKING:
     from kfx.objectives.autograd import by_autograd
     from kfx.objectives.leave_one_out import loo
     from kfx.objectives.likelihood import nll
+    from kfx.objectives.objective import Objective, objective, ratio
     from kfx.objectives.polarized import rho_polarized
     from kfx.objectives.prediction import interpolation_error, rho_prediction
-    from kfx.objectives.problem import is_ratio, ratio
     from kfx.objectives.relative_error import rho
 
 __all__ = [
+    "Objective",
     "by_autograd",
     "interpolation_error",
-    "is_ratio",
     "loo",
     "nll",
+    "objective",
     "ratio",
     "rho",
     "rho_polarized",
@@ -27,12 +28,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Objective": "objective",
     "by_autograd": "autograd",
     "interpolation_error": "prediction",
-    "is_ratio": "problem",
+    "objective": "objective",
     "loo": "leave_one_out",
     "nll": "likelihood",
-    "ratio": "problem",
+    "ratio": "objective",
     "rho": "relative_error",
     "rho_polarized": "polarized",
     "rho_prediction": "prediction",

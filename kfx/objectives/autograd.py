@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
 
 import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, under_own_settings
+from kfx.objectives.objective import Objective
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 
 
 def by_autograd(
     value: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
-) -> Callable[..., tuple[float, Any]]:
+) -> Objective:
     """The objective of a function `value(a, y, sample_size)` in torch: the short way for one of one's own.
 
     a: A = Θ + λI, (N, N), float64, the sample's points first. y: (N, outputs), float64. It returns a scalar. λ's
     dependence on Θ is differentiated as for every objective.
     """
 
-    @under_own_settings
     @wraps(value)
-    def objective(
+    def function(
         gram: Gram,
         y: Array,
         sample_size: int,
         regularization: float | Regularization = 1e-4,
         cotangent: bool = True,
-    ) -> tuple[float, Any]:
+    ) -> tuple[float, Array | None]:
         problem = pose(gram, y, sample_size, regularization)
         with torch.enable_grad():
             a = problem.theta.clone()
@@ -46,4 +45,4 @@ def by_autograd(
             (to_a,) = torch.autograd.grad(result, a)
         return float(result.detach()), problem.cotangent(to_a.detach())
 
-    return objective
+    return Objective(function)

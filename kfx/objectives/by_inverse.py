@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from kfx.numerics.arrays import Array
+from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, ratio, under_own_settings
+from kfx.objectives.objective import Objective, objective
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 
 
-@ratio
-@under_own_settings
+class RelativeErrorByInverse(Objective):
+    """ρ by inverses: for every sample, for a factor would set right what published runs have."""
+
+    def measure(
+        self,
+        gram: Factored,
+        y: torch.Tensor,
+        sample_sizes: Sequence[int],
+        regularization: Regularization,
+        cotangent: bool,
+    ) -> tuple[float, list[float], Array | None]:
+        ratios = [self(gram, y, size, regularization, False)[0] for size in sample_sizes]
+        value, to_gram = self(gram, y, sample_sizes[0], regularization, cotangent)
+        return value, ratios, to_gram
+
+
+@objective("ρ", "Owhadi & Yoo 2019, eq. 3.6", is_ratio=True, kind=RelativeErrorByInverse)
 def rho_by_inverse(
     gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
-) -> tuple[float, Any]:
+) -> tuple[float, Array | None]:
     """ρ = 1 − Y_cᵀ A_c⁻¹ Y_c / Yᵀ A⁻¹ Y with the inverses formed in Θ's dtype (Owhadi & Yoo 2019, eq. 3.6).
 
     In float32, or with a small λ, round-off carries it out of [0, 1]: what Khalid 2022, §3.5.4 has rules for.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, Problem, pose, under_own_settings
+from kfx.objectives.objective import objective
+from kfx.objectives.problem import Gram, Problem, pose
 
 
-@under_own_settings
+@objective("", "Rasmussen & Williams 2006, eq. 5.12")
 def loo(
     gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
-) -> tuple[float, Any]:
+) -> tuple[float, Array | None]:
     """Mean over points and outputs of e², e_i = (A⁻¹Y)_i / (A⁻¹)_ii, the error at x_i of the regression on all others.
 
     Closed form (Rasmussen & Williams 2006, eq. 5.12). The sample is ignored. Arguments, results and errors as for

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, under_own_settings
+from kfx.objectives.objective import objective
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 
 SCALES = ("one", "profiled")
 
 
-@under_own_settings
+@objective("−log p(Y)", "Rasmussen & Williams 2006, eq. 2.30")
 def nll(
     gram: Gram,
     y: Array,
@@ -23,7 +23,7 @@ def nll(
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
     scale: str = "one",
-) -> tuple[float, Any]:
+) -> tuple[float, Array | None]:
     """−log p(Y) = ½ tr YᵀA⁻¹Y / s + (outputs/2)(log det A + N log 2πs), A = Θ + λI: the outputs are independent.
 
     scale: `one`, s = 1; `profiled`, the s that minimises it, tr YᵀA⁻¹Y / (N outputs), so that the kernel's scale

@@ -6,7 +6,6 @@ import abc
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import SCALES
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
-
-Objective = Callable[..., tuple[float, Any]]
+    from kfx.objectives.objective import Function, Objective
 
 
 @dataclass
@@ -60,8 +58,8 @@ class ObjectiveOption(Option, abc.ABC):
         return None
 
     @abc.abstractmethod
-    def build(self) -> Objective:
-        """The function `(gram, y, sample_size, regularization, cotangent=True) → value, G`, as `kfx.objectives.rho`."""
+    def build(self) -> Objective | Function:
+        """The objective, or a function `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
 
 
 @dataclass
@@ -98,9 +96,9 @@ class _Named(ObjectiveOption):
     """An objective that is a function of the option's name in `kfx.objectives`; fields are its keywords."""
 
     def build(self) -> Objective:
-        function = getattr(importlib.import_module("kfx.objectives"), self.name)
+        objective: Objective = getattr(importlib.import_module("kfx.objectives"), self.name)
         settings = {item.name: getattr(self, item.name) for item in fields(self)}
-        return partial(function, **settings) if settings else function
+        return objective.with_settings(**settings) if settings else objective
 
 
 @option("objective", "rho", "Relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019, eq. 3.4)")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, pose, ratio, under_own_settings
+from kfx.objectives.objective import objective
+from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 
 
-@ratio
-@under_own_settings
+@objective("polarized ρ", is_ratio=True)
 def rho_polarized(
     gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
-) -> tuple[float, Any]:
+) -> tuple[float, Array | None]:
     """(‖v_f‖² + ‖v_s‖² − 2⟨v_f, v_s⟩) / ‖v_f‖², with v_f = Σ ŷ_i K(x_i, ·) and v_s = Σ ẑ_i K(x_i, ·).
 
     Ŷ = A⁻¹Y and Ẑ = (A_c⁻¹Y_c, 0) are regularized, the inner products are Θ's own: with D = Ŷ − Ẑ it is

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.problem import Gram, SamplePrediction, pose, ratio, under_own_settings
+from kfx.objectives.objective import objective
+from kfx.objectives.problem import Gram, SamplePrediction, pose
 from kfx.outcomes import Event, NumericalError
 
 FORMS = ("relative_error", "consistent", "printed")
 
 
-@ratio
-@under_own_settings
+@objective("prediction ρ", "Khalid 2022, Algorithm 4", is_ratio=True)
 def rho_prediction(
     gram: Gram,
     y: Array,
@@ -21,7 +19,7 @@ def rho_prediction(
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
     form: str = "relative_error",
-) -> tuple[float, Any]:
+) -> tuple[float, Array | None]:
     """Khalid 2022, Algorithm 4, and what it may have meant; S are the sample's predictions at the batch's points.
 
     form: `relative_error`  ‖Y − S‖² / ‖Y‖² ≥ 0.
@@ -48,14 +46,14 @@ def rho_prediction(
     return value, problem.cotangent(to_a, to_theta)
 
 
-@under_own_settings
+@objective("e₂", "Owhadi & Yoo 2019, section 8.5")
 def interpolation_error(
     gram: Gram,
     y: Array,
     sample_size: int,
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
-) -> tuple[float, Any]:
+) -> tuple[float, Array | None]:
     """e₂ = Σ ‖Y_i − S_i‖² over the batch's points, S the sample's predictions there.
 
     A sum, as in Owhadi & Yoo 2019, §8.5, and Darcy 2020, eq. 2.3; Owhadi & Yoo's eq. 10.2 is 2/N_f times it: the same

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, wraps
-from typing import Any, TypeVar, cast
+from functools import cached_property
 
 import torch
 
 from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
-from kfx.numerics.process import computing
 from kfx.numerics.regularization import Regularization, as_regularization
-
-T = TypeVar("T", bound=Callable[..., Any])
-
-
-def under_own_settings(objective: T) -> T:
-    """The objective, computed under kfx's own precision and threads wherever it is called from."""
-
-    @wraps(objective)
-    def computed(gram: Gram, *arguments: Any, **options: Any) -> Any:
-        if isinstance(gram, Factored):  # an optimizer's, which has seen to it
-            return objective(gram, *arguments, **options)
-        with computing(len(gram) ** 3 if getattr(gram, "ndim", 0) else 0):
-            return objective(gram, *arguments, **options)
-
-    return cast(T, computed)
-
-
-def ratio(objective: T) -> T:
-    """Mark an objective that compares two norms: 0 is perfect, 1 nothing kept."""
-    objective.is_ratio = True  # type: ignore[attr-defined]
-    return objective
-
-
-def is_ratio(objective: Callable[..., Any]) -> bool:
-    """Whether an objective, with settings or without, says so of itself."""
-    return bool(getattr(getattr(objective, "func", objective), "is_ratio", False))
-
 
 Gram = Array | Factored
 """What an objective takes: a Gram matrix, or one whose factors others need as well."""
@@ -91,14 +62,14 @@ class Problem:
         """A_c⁻¹ right."""
         return solve_upper(self.sample_factor, solve_lower(self.sample_factor, right))
 
-    def cotangent(self, to_a: torch.Tensor, to_theta: torch.Tensor | None = None) -> Any:
+    def cotangent(self, to_a: torch.Tensor, to_theta: torch.Tensor | None = None) -> Array:
         """The cotangent of Θ, symmetric, from that of A and that of Θ where it stands by itself."""
         total = self.regularization.pull((to_a + to_a.mT).div_(2))
         if to_theta is not None:
             total = total + (to_theta + to_theta.mT) / 2
         return self.in_kind(total)
 
-    def in_kind(self, cotangent: torch.Tensor) -> Any:
+    def in_kind(self, cotangent: torch.Tensor) -> Array:
         """The cotangent in the kind that Θ came in: NumPy or torch."""
         return cotangent if isinstance(self.given, Factored) else in_kind(cotangent, self.given)
 
@@ -111,16 +82,21 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
     targets: torch.Tensor = y if is_ready else as_tensor(y, dtype=torch.float64)  # type: ignore[assignment]
     if targets.device != theta.device:
         targets = targets.to(theta.device)
-    n = len(theta)
+    require_sizes(theta.shape, targets.shape, sample_size)
+    targets = targets if targets.ndim == 2 else targets.reshape(len(theta), -1)
+    return Problem(factored, targets, sample_size, as_regularization(regularization), gram)
+
+
+def require_sizes(gram: Sequence[int], targets: Sequence[int], sample_size: int) -> None:
+    """ValueError unless shapes of a Gram matrix and of targets, and a sample's size, go together."""
+    n = gram[0] if gram else 0
     if isinstance(sample_size, bool):
         raise ValueError(f"sample_size={sample_size}: expected a whole number from 1 to {n - 1}")
-    if theta.shape != (n, n) or len(targets) != n or not 1 <= sample_size < n:
+    if tuple(gram) != (n, n) or not targets or targets[0] != n or not 1 <= sample_size < n:
         raise ValueError(
             f"expected a square Gram matrix, as many targets, and 1 <= sample_size < {n}; got a Gram matrix of "
-            f"{tuple(theta.shape)}, targets of {tuple(targets.shape)}, sample_size={sample_size}"
+            f"{tuple(gram)}, targets of {tuple(targets)}, sample_size={sample_size}"
         )
-    targets = targets if targets.ndim == 2 else targets.reshape(n, -1)
-    return Problem(factored, targets, sample_size, as_regularization(regularization), gram)
 
 
 def _checked(gram: Array) -> torch.Tensor:

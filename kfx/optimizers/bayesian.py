@@ -16,8 +16,6 @@ from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 
-_WORST_RHO = 1.0
-
 
 class BayesianOptimization(Optimizer):
     """Expected improvement on a Gaussian-process surrogate, its acquisition maximised by L-BFGS (Khalid 2022, §3.5.4).
@@ -56,7 +54,7 @@ class BayesianOptimization(Optimizer):
         self.noise, self.recheck_threshold, self.two_sided = noise, recheck_threshold, recheck == "two_sided"
 
     def start(self, setup: FitSetup) -> None:
-        self.kernel, self.is_ratio, self.rng = setup.kernel, setup.loss.is_ratio, setup.rng
+        self.kernel, self.objective, self.rng = setup.kernel, setup.loss.objective, setup.rng
         self.incumbent = math.inf
         self.best: np.ndarray | None = None
         self.history: list[tuple[list[float], float]] = []
@@ -102,9 +100,9 @@ class BayesianOptimization(Optimizer):
         if evaluation.failed:
             self.cause = NumericalError(evaluation.events[-1], evaluation.detail)
             told = self._bad()
-        elif self.is_ratio and told < 0:
+        elif self.objective.is_ratio and told < 0:
             told = self._bad()
-        elif self.is_ratio and told < self.incumbent:
+        elif self.objective.is_ratio and told < self.incumbent:
             self.first = evaluation
             return Question(self.vector, gradient=False)
         return self._row(evaluation, told, math.nan, ())
@@ -118,8 +116,7 @@ class BayesianOptimization(Optimizer):
         return self._row(first, first.objective, again.objective, ())
 
     def _bad(self) -> float:
-        """1 for a ρ; for an objective without a worst value the worst that was told."""
-        return _WORST_RHO if self.is_ratio else max((y for _, y in self.history), default=_WORST_RHO)
+        return self.objective.worst(told for _, told in self.history)
 
     def _row(self, evaluation: Evaluation, told: float, recheck: float, events: tuple[Event, ...]) -> Row:
         if told < self.incumbent:

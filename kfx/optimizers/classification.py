@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import zlib
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import cross_entropy, linear
@@ -11,13 +11,11 @@ from torch.nn.functional import cross_entropy, linear
 from kfx.kernels.network_features import gaussian
 from kfx.kernels.regularized import Regularized
 from kfx.kernels.with_head import BIAS, WEIGHT, KernelWithHead
-from kfx.numerics.arrays import Vector, is_finite
-from kfx.numerics.incidents import collect
+from kfx.numerics.arrays import Vector
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import interpolation_error, rho
-from kfx.optimizers.loss import Evaluation, Loss
-from kfx.outcomes import Event, NumericalError
+from kfx.optimizers.loss import Evaluation, Found, Loss, evaluated
 from kfx.sampling.samplers import Batch
 
 
@@ -41,35 +39,30 @@ class ClassificationLoss(Loss):
     ) -> None:
         super().__init__(rho, regularization, kernel, x, y)
         self.dropout, self.inner_weight = dropout, inner_weight
-        self.is_ratio = False
         self.classes = y.argmax(dim=1)
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         if not gradient:
             return self._measured_without_step(vector, batch)
         kernel = self._headed(vector)
-        x, y, classes = batch.of(self.x, self.y, self.classes)
-        tape = kernel.kernel.taped(x, kernel.head)
-        with torch.enable_grad(), collect() as incidents:
-            features = tape.made * self._mask(tape.made, batch) if self.dropout else tape.made
-            loss = cross_entropy(linear(features, tape.leaves[WEIGHT], tape.leaves[BIAS]), classes)
-            outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss, None)]
-            value, failed = loss.detach(), None
-            try:
+
+        def evaluate(found: Found) -> None:
+            x, y, classes = batch.of(self.x, self.y, self.classes)
+            self.kernel_evaluations += 1
+            tape = kernel.kernel.taped(x, kernel.head)
+            with torch.enable_grad():
+                features = tape.made * self._mask(tape.made, batch) if self.dropout else tape.made
+                loss = cross_entropy(linear(features, tape.leaves[WEIGHT], tape.leaves[BIAS]), classes)
+                outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss, None)]
+                value = loss.detach()
                 for layer in tape.inner if self.inner_weight else ():
                     error, cotangent = self._inner_error(layer.detach().flatten(1), y, batch.sample_size)
                     value = value + self.inner_weight * error / len(x)
                     outputs.append((layer, cotangent.reshape(layer.shape) * (self.inner_weight / len(x))))
-            except NumericalError as error_:
-                failed = error_
-        self.kernel_evaluations += 1
-        slope = self.kernel.flatten({**kernel.parameters, **tape.pull(outputs)[0]}) if failed is None else None
-        number = float(value)
-        if failed is None and not (math.isfinite(number) and slope is not None and is_finite(slope)):
-            failed = NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
-        events = tuple(incidents.events) + ((failed.event,) if failed else ())
-        detail = f"{kernel!r}: {failed.detail}" if failed else ""
-        return Evaluation(vector, number, math.nan, slope, math.nan, incidents.jitter, events, detail)
+            found.objective = float(value)
+            found.gradient = self.kernel.flatten({**kernel.parameters, **tape.pull(outputs)[0]})
+
+        return evaluated(kernel, vector, evaluate)
 
     def _headed(self, vector: Vector) -> KernelWithHead:
         kernel = self.kernel.with_flat(vector)
@@ -83,17 +76,7 @@ class ClassificationLoss(Loss):
         of_kernel = super().__call__(vector, batch, gradient=False)
         x, classes = batch.of(self.x, self.classes)
         value = float(cross_entropy(self._headed(vector).predict(x).outputs, classes))
-        return Evaluation(
-            vector,
-            value,
-            of_kernel.rho,
-            None,
-            of_kernel.regularization,
-            of_kernel.jitter,
-            of_kernel.events,
-            of_kernel.detail,
-            of_kernel.rho_half,
-        )
+        return replace(of_kernel, vector=vector, objective=value)
 
     def _mask(self, features: torch.Tensor, batch: Batch) -> torch.Tensor:
         seed = zlib.crc32(batch.indices.tobytes())
@@ -105,4 +88,5 @@ class ClassificationLoss(Loss):
         with torch.no_grad():
             gram, pull = gaussian(f, None, True)
             value, cotangent = interpolation_error(Factored(gram), y, sample_size, self.regularization)
+            assert isinstance(cotangent, torch.Tensor)
             return value, pull(cotangent)[0]

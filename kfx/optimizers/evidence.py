@@ -12,13 +12,12 @@ from kfx.kernels.conv_dkm.gram import InducingGram
 from kfx.kernels.conv_dkm.kernel import nystrom
 from kfx.kernels.conv_dkm.posterior import WithPosterior, outputs
 from kfx.kernels.regularized import Regularized
-from kfx.numerics.arrays import Vector, is_finite
-from kfx.numerics.incidents import collect
+from kfx.numerics.arrays import Vector
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import rho
-from kfx.optimizers.loss import Evaluation, Loss
-from kfx.outcomes import Event, NumericalError
+from kfx.optimizers.loss import Evaluation, Found, Loss, evaluated
+from kfx.outcomes import NumericalError
 from kfx.sampling.samplers import Batch
 
 
@@ -40,7 +39,6 @@ class EvidenceLoss(Loss):
     ) -> None:
         super().__init__(rho, regularization, kernel, x, y)
         self.samples, self.per_class = samples, per_class
-        self.is_ratio = False
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         kernel = self.kernel.with_flat(vector)
@@ -48,36 +46,25 @@ class EvidenceLoss(Loss):
         assert isinstance(of_kernel, WithPosterior)
         x, y = batch.of(self.x, self.y)
         self.kernel_evaluations += 1
-        shown: dict[str, float] = {}
-        number = effective = relative_error = math.nan
-        slope, failed = None, None
-        with collect() as incidents:
-            try:
-                tape = of_kernel.kernel.taped(x, of_kernel.posterior)
-                with torch.enable_grad():
-                    made = outputs(tape.made, tape.leaves)
-                    mean, variance = made.mean, made.variance
-                    likelihood = of_kernel.likelihood
-                    expected = likelihood.expected(mean, variance, y, self.samples, self._generator(batch))
-                    divergence = made.divergence.mean() if self.per_class else made.divergence.sum()
-                    value = (divergence + sum(tape.made.penalties.values())) / len(self.x) - expected
-                number, *parts = torch.stack([value, expected, divergence, *tape.made.penalties.values()]).tolist()
-                names = ("expected_log_likelihood", "kl", *(f"penalty.{name}" for name in tape.made.penalties))
-                right = mean.argmax(dim=1) == y.argmax(dim=1)
-                shown = {**dict(zip(names, parts, strict=True)), "train_accuracy": float(right.double().mean())}
-                effective, relative_error = self._rho(kernel, tape.made, y, batch)
-                if gradient:
-                    slope = self.kernel.flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
-                if not (math.isfinite(number) and (slope is None or is_finite(slope))):
-                    raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
-            except NumericalError as error:
-                failed = error
-        events = tuple(incidents.events) + ((failed.event,) if failed else ())
-        detail = f"{kernel!r}: {failed.detail}" if failed else ""
-        slope = None if failed else slope
-        return Evaluation(
-            vector, number, relative_error, slope, effective, incidents.jitter, events, detail, measured=shown
-        )
+
+        def evaluate(found: Found) -> None:
+            tape = of_kernel.kernel.taped(x, of_kernel.posterior)
+            with torch.enable_grad():
+                made = outputs(tape.made, tape.leaves)
+                mean, variance = made.mean, made.variance
+                likelihood = of_kernel.likelihood
+                expected = likelihood.expected(mean, variance, y, self.samples, self._generator(batch))
+                divergence = made.divergence.mean() if self.per_class else made.divergence.sum()
+                value = (divergence + sum(tape.made.penalties.values())) / len(self.x) - expected
+            found.objective, *parts = torch.stack([value, expected, divergence, *tape.made.penalties.values()]).tolist()
+            names = ("expected_log_likelihood", "kl", *(f"penalty.{name}" for name in tape.made.penalties))
+            right = mean.argmax(dim=1) == y.argmax(dim=1)
+            found.measured = {**dict(zip(names, parts, strict=True)), "train_accuracy": float(right.double().mean())}
+            found.regularization, found.rho = self._rho(kernel, tape.made, y, batch)
+            if gradient:
+                found.gradient = self.kernel.flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
+
+        return evaluated(kernel, vector, evaluate)
 
     @torch.no_grad()
     def _rho(self, kernel: Kernel, top: InducingGram, y: torch.Tensor, batch: Batch) -> tuple[float, float]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
-from kfx.kernels.base import Kernel
-from kfx.kernels.stationary import Stationary
-from kfx.numerics.arrays import Vector, as_tensor, is_finite, is_small, numpy_if_small, total
+from kfx.kernels.base import Kernel, SmallPullback
+from kfx.numerics.arrays import Array, Vector, as_tensor, is_finite, numpy_if_small, total
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
-from kfx.objectives import is_ratio, rho
-from kfx.objectives.by_inverse import rho_by_inverse
-from kfx.objectives.relative_error import nested_rho, rho_of_factor
+from kfx.objectives.nested import rho_of_factor
+from kfx.objectives.objective import Cotangent, Function, Objective, as_objective
+from kfx.objectives.problem import require_sizes
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
@@ -71,26 +69,59 @@ SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
 they are those of whoever first waits for it."""
 
 
-def _dense(cotangent: Any) -> Any:
-    return as_tensor(cotangent.dense()) if isinstance(cotangent, OuterProducts) else cotangent
-
-
 @dataclass(slots=True)
-class _Found:
-    """What is known of an evaluation so far, and when the Gram matrix and the objective were done."""
+class Found:
+    """What is known of an evaluation so far; its fields as of `Evaluation`."""
 
-    effective: float = math.nan
     objective: float = math.nan
     rho: float = math.nan
-    half: float = math.nan
-    slope: Vector | None = None
+    rho_half: float = math.nan
+    regularization: float = math.nan
+    gradient: Vector | None = None
     to_points: torch.Tensor | None = None
     factored: Factored | None = None
-    computed: float = 0.0
-    solved: float = 0.0
+    measured: Mapping[str, float] = field(default_factory=dict)
 
-    def take(self, objective: float, rho: float, half: float) -> None:
-        self.objective, self.rho, self.half = objective, rho, half
+    def require_finite(self) -> None:
+        """NumericalError unless the objective and its gradients are finite."""
+        finite = math.isfinite(self.objective) and (self.gradient is None or is_finite(self.gradient))
+        if finite and self.to_points is not None:
+            finite = math.isfinite(total(numpy_if_small(self.to_points)))  # one pass for all
+        if not finite:
+            raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
+
+
+def evaluated(kernel: Kernel, vector: Vector, evaluate: Callable[[Found], None]) -> Evaluation:
+    """The evaluation at `vector` that `evaluate` fills in. A failure of the arithmetic is a result with an event and
+    what was known by then, not an exception."""
+    found, failed = Found(), None
+    with collect() as incidents, np.errstate(all="ignore"):  # an event says what leaves the numbers
+        try:
+            evaluate(found)
+            found.require_finite()
+        except NumericalError as error:
+            failed = error
+        except (OverflowError, ZeroDivisionError):
+            failed = NumericalError(Event.DIVERGED, "the objective leaves the range of float64")
+    events = list(incidents.events)
+    if failed is not None:
+        events.append(failed.event)
+    elif found.rho < 0 or found.rho > 1:
+        events.append(Event.RHO_OUT_OF_RANGE)
+    return Evaluation(
+        vector,
+        found.objective,
+        found.rho,
+        None if failed else found.gradient,
+        found.regularization,
+        incidents.jitter,
+        tuple(events),
+        f"{kernel!r}: {failed.detail}" if failed else "",
+        math.nan if failed else found.rho_half,
+        None if failed else found.to_points,
+        None if failed else found.factored,
+        found.measured,
+    )
 
 
 class Loss:
@@ -98,17 +129,16 @@ class Loss:
 
     def __init__(
         self,
-        objective: Callable[..., tuple[float, Any]],
+        objective: Objective | Function,
         regularization: Regularization,
         kernel: Kernel,
         x: torch.Tensor,
         y: torch.Tensor,
     ) -> None:
-        self.objective, self.regularization = objective, regularization
+        self.objective, self.regularization = as_objective(objective), regularization
         self.kernel, self.x, self.y = kernel, x, y
         self.kernel_evaluations = 0
         self._seconds = dict.fromkeys(SECONDS, 0.0)
-        self.is_ratio = is_ratio(objective)
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
         """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
@@ -132,13 +162,7 @@ class Loss:
         spent, self._seconds = self._seconds, dict.fromkeys(SECONDS, 0.0)
         return {name: round(seconds, 6) for name, seconds in spent.items()} if any(spent.values()) else {}
 
-    def _evaluated(self, *arguments: Any) -> Evaluation:
-        if not torch.is_grad_enabled():  # as in a fit, which says so once
-            return self._evaluate(*arguments)
-        with torch.no_grad():
-            return self._evaluate(*arguments)
-
-    def _evaluate(
+    def _evaluated(
         self,
         kernel: Kernel,
         vector: Vector,
@@ -148,135 +172,111 @@ class Loss:
         gradient: bool,
         points: bool,
     ) -> Evaluation:
-        regularization = kernel.own_regularization or self.regularization
-        found, jitter = _Found(), 0.0
-        events: list[Event] = []
-        try:
+        def evaluate(found: Found) -> None:
             if not is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
-            with collect() as incidents, np.errstate(all="ignore"):  # an event says what leaves the numbers
-                events = incidents.events
-                self.kernel_evaluations += 1
-                started = time.perf_counter()
-                if gradient and isinstance(kernel, Stationary) and self._is_direct(kernel, x, y, batch):
-                    self._directly(found, kernel, x, y, batch, regularization, points)
-                else:
-                    self._by_layers(found, kernel, x, y, batch, regularization, gradient, points)
-                ended = time.perf_counter()
-                spent = found.computed - started, ended - found.solved, found.solved - found.computed
-                for name, seconds in zip(SECONDS, spent, strict=True):
-                    self._seconds[name] += seconds
-            jitter = incidents.jitter
-            finite = found.slope is None or is_finite(found.slope)
-            if found.to_points is not None:
-                with np.errstate(all="ignore"):
-                    finite = finite and math.isfinite(total(numpy_if_small(found.to_points)))  # one pass for all
-            if not (math.isfinite(found.objective) and finite):
-                raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
-        except (NumericalError, OverflowError, ZeroDivisionError) as raised:
-            beyond = "the objective leaves the range of float64"
-            error = raised if isinstance(raised, NumericalError) else NumericalError(Event.DIVERGED, beyond)
-            failed = (*events, error.event)
-            detail = f"{kernel!r}: {error.detail}"
-            return Evaluation(vector, found.objective, found.rho, None, found.effective, jitter, failed, detail)
-        if not 0 <= found.rho <= 1:
-            events.append(Event.RHO_OUT_OF_RANGE)
-        return Evaluation(
-            vector,
-            found.objective,
-            found.rho,
-            found.slope,
-            found.effective,
-            jitter,
-            tuple(events),
-            rho_half=found.half,
-            to_points=found.to_points,
-            factored=found.factored if points else None,
-        )
+            self.kernel_evaluations += 1
+            started = time.perf_counter()
+            small = (
+                kernel.small_pullback(x) if gradient and self.objective.measures_factor and not batch.orders else None
+            )
+            if small is not None:
+                computed, solved = self._small(found, kernel, small, x, y, batch, points)
+            else:
+                computed, solved = self._general(found, kernel, x, y, batch, gradient, points)
+            spent = computed - started, time.perf_counter() - solved, solved - computed
+            for name, seconds in zip(SECONDS, spent, strict=True):
+                self._seconds[name] += seconds
 
-    def _is_direct(self, kernel: Stationary, x: torch.Tensor, y: torch.Tensor, batch: Batch) -> bool:
-        """Whether `_directly` is for this: not for a kernel with a pullback of its own, nor for what does not fit."""
-        return (
-            self.objective is rho
-            and type(kernel)._pullback is Stationary._pullback
-            and not batch.orders
-            and is_small(x)
-            and is_small(y)
-            and y.dtype == torch.float64
-            and x.ndim > 1
-            and len(x) == len(y)
-            and 1 <= batch.sample_size < len(x)
-        )
+        if not torch.is_grad_enabled():  # as in a fit, which says so once
+            return evaluated(kernel, vector, evaluate)
+        with torch.no_grad():
+            return evaluated(kernel, vector, evaluate)
 
-    def _directly(
+    def _small(
         self,
-        found: _Found,
-        kernel: Stationary,
+        found: Found,
+        kernel: Kernel,
+        small: SmallPullback,
         x: torch.Tensor,
         y: torch.Tensor,
         batch: Batch,
-        regularization: Regularization,
         points: bool,
-    ) -> None:
-        """ρ of a stationary kernel on a small batch, with its gradients: on arrays throughout, since the layers between
-        would take longer than the arithmetic."""
-        gram, pull = kernel.pullback_of_rows(x.numpy().reshape(len(x), -1))
-        found.computed = time.perf_counter()
-        found.effective = regularization.of(gram)
-        found.factored = Factored(torch.from_numpy(gram))
-        factor = found.factored.factor(found.effective).numpy()
+    ) -> tuple[float, float]:
+        """ρ of a small batch with its gradients, on arrays throughout: the layers between would take longer than the
+        arithmetic. When the Gram matrix and the objective were done."""
+        gram, pull = small
+        computed = time.perf_counter()
+        require_sizes(gram.shape, y.shape, batch.sample_size)
+        regularization = kernel.own_regularization or self.regularization
+        found.regularization = regularization.of(gram)
+        factored = Factored(torch.from_numpy(gram))
+        factor = factored.factor(found.regularization).numpy()
         rhos, cotangent = rho_of_factor(factor, y.numpy().reshape(len(y), -1), batch.sample_sizes)
         assert cotangent is not None
-        found.take(rhos[0], rhos[0], rhos[-1] if batch.half_size is not None else math.nan)
-        found.solved = time.perf_counter()
+        self._take(found, rhos[0], rhos, batch)
+        solved = time.perf_counter()
         by_name, moved = pull(regularization.pull_of_outer_products(cotangent), points)
-        found.slope = kernel.flatten(by_name)
-        found.to_points = None if moved is None else torch.from_numpy(moved).to(x.dtype).reshape(x.shape)
+        found.gradient = kernel.flatten(by_name)
+        if moved is not None:
+            found.to_points, found.factored = torch.from_numpy(moved).to(x.dtype).reshape(x.shape), factored
+        return computed, solved
 
-    def _by_layers(
+    def _general(
         self,
-        found: _Found,
+        found: Found,
         kernel: Kernel,
         x: torch.Tensor,
         y: torch.Tensor,
         batch: Batch,
-        regularization: Regularization,
         gradient: bool,
         points: bool,
-    ) -> None:
-        """Any objective of any kernel."""
+    ) -> tuple[float, float]:
+        """Any objective of any kernel, its mean over the batch's samples. When the Gram matrix and the objective were
+        done."""
         gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
-        found.computed = time.perf_counter()
-        found.effective = regularization.of(gram)
-        found.factored = Factored(gram)
-        *numbers, cotangent = self._measured(found.factored, y, batch, regularization, gradient)
+        computed = time.perf_counter()
+        regularization, factored = kernel.own_regularization or self.regularization, Factored(gram)
+        found.regularization = regularization.of(gram)
+        value, ratios, cotangent = self.objective.measure(factored, y, batch.sample_sizes, regularization, gradient)
         if batch.orders:
-            cotangent = _dense(cotangent)
-        for i, order in enumerate(batch.orders, start=2):  # running means over the samples
-            there = torch.as_tensor(order, device=gram.device)
-            moved = Factored(gram[there][:, there]), y[there]
-            *others, other = self._measured(*moved, batch, regularization, gradient)
-            numbers = [mean + (new - mean) / i for mean, new in zip(numbers, others, strict=True)]
-            if gradient:
-                back = torch.argsort(there)
-                cotangent += (_dense(other)[back][:, back] - cotangent) / i
-        found.take(*numbers)
-        found.solved = time.perf_counter()
+            value, ratios, cotangent = self._mean(value, ratios, cotangent, gram, y, batch, regularization)
+        self._take(found, value, ratios, batch)
+        solved = time.perf_counter()
         if pull is not None:
-            found.slope, found.to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
+            found.gradient, found.to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
+            found.factored = factored if points else None
+        return computed, solved
 
-    def _measured(
-        self, gram: Factored, y: torch.Tensor, batch: Batch, regularization: Regularization, gradient: bool
-    ) -> tuple[float, float, float, Any]:
-        """The objective, ρ, ρ of the half sample, and the objective's cotangent."""
-        sizes = batch.sample_sizes
-        if self.objective is rho:
-            rhos, cotangent = nested_rho(gram, y, sizes, regularization, gradient)
-            value = rhos[0]
-        elif self.objective is rho_by_inverse:  # nothing that a factor would set right
-            rhos = [rho_by_inverse(gram, y, size, regularization, False)[0] for size in sizes]
-            value, cotangent = rho_by_inverse(gram, y, batch.sample_size, regularization, gradient)
-        else:
-            rhos, _ = nested_rho(gram, y, sizes, regularization, False)
-            value, cotangent = self.objective(gram, y, batch.sample_size, regularization, gradient)
-        return value, rhos[0], rhos[-1] if batch.half_size is not None else math.nan, cotangent
+    def _mean(
+        self,
+        value: float,
+        ratios: list[float],
+        cotangent: Cotangent,
+        gram: torch.Tensor,
+        y: torch.Tensor,
+        batch: Batch,
+        regularization: Regularization,
+    ) -> tuple[float, list[float], torch.Tensor | None]:
+        """The mean over the batch's samples of what `Objective.measure` returns, given that of the first."""
+        mean = None if cotangent is None else _dense(cotangent)
+        for i, order in enumerate(batch.orders, start=2):
+            there = torch.as_tensor(order, device=gram.device)
+            moved = Factored(gram[there][:, there])
+            other, others, to_moved = self.objective.measure(
+                moved, y[there], batch.sample_sizes, regularization, mean is not None
+            )
+            value += (other - value) / i
+            ratios = [ratio + (new - ratio) / i for ratio, new in zip(ratios, others, strict=True)]
+            if mean is not None and to_moved is not None:
+                back = torch.argsort(there)
+                mean += (_dense(to_moved)[back][:, back] - mean) / i
+        return value, ratios, mean
+
+    def _take(self, found: Found, value: float, ratios: Sequence[float], batch: Batch) -> None:
+        found.objective, found.rho = value, ratios[0]
+        found.rho_half = ratios[-1] if batch.half_size is not None else math.nan
+
+
+def _dense(cotangent: Array | OuterProducts) -> torch.Tensor:
+    return as_tensor(cotangent.dense() if isinstance(cotangent, OuterProducts) else cotangent)

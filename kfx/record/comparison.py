@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kfx.config.plugins import plugged_in
 from kfx.experiment.config import sources, typed
 from kfx.experiment.identity import content, data_checksums, identity
 from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
@@ -210,7 +211,7 @@ def require_same_origin(run: Run) -> str | None:
             f"{run.directory}: its data have changed: {', '.join(changed)}; put the recorded files back, or use the "
             "new ones with kfx run"
         )
-    if run.metrics.get("identity") == identity(run.config, config):
+    if run.metrics.get("identity") == identity(run.config, config, plugged_in()):
         return None
     then = recorded.get("kfx", "of an unknown version"), *sorted(set(recorded.get("options_from", {}).values()))
     here = __version__, *sorted(set(sources(config).values()))

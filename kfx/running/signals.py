@@ -16,6 +16,10 @@ INTERRUPTED = tuple(128 + number for number in NUMBERS)
 """Exit codes of a run that SIGINT or SIGTERM ended."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run or a sweep was interrupted and has said so; its argument is the exit code."""
+
+
 class Terminated(BaseException):
     """SIGTERM, as a batch system sends it before its limit."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
@@ -13,8 +12,8 @@ import torch
 from omegaconf import DictConfig
 
 from kfx.config.plugins import in_plugin, plugged_in, require_plugins
-from kfx.experiment.config import Config, check, typed, with_absolute_paths
-from kfx.experiment.identity import identity
+from kfx.experiment.config import Config, typed, with_absolute_paths
+from kfx.experiment.plan import Plan
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
@@ -49,12 +48,12 @@ def story(config: Config, record: Record) -> None:
         record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
 
 
-def run(raw: DictConfig, directory: Path, overrides: Sequence[str] = (), *, replace_failed: bool = False) -> int:
-    """Run a composed config into `directory` and return the exit code. Whatever happens, the record says what.
+def run(plan: Plan, directory: Path, *, replace_failed: bool = False) -> int:
+    """Run a plan into `directory` and return the exit code. Whatever happens, the record says what.
 
     replace_failed: a failed run of the same identity that is there makes room.
     """
-    return _recorded(raw, Path(directory), overrides, resume=False, replace_failed=replace_failed)
+    return _recorded(plan, directory, resume=False, replace_failed=replace_failed)
 
 
 def resume(directory: Path, dataset: DictConfig | None = None) -> int:
@@ -71,26 +70,17 @@ def resume(directory: Path, dataset: DictConfig | None = None) -> int:
         raw.dataset = dataset
     if metrics["status"] == Status.COMPLETED and (directory / _UNDRAWN).exists():
         return show(typed(raw), directory)
-    return _recorded(raw, directory, None, resume=True)
+    return _recorded(Plan.of_config(raw), directory, resume=True)
 
 
-def _recorded(
-    raw: DictConfig,
-    directory: Path,
-    overrides: Sequence[str] | None,
-    *,
-    resume: bool,
-    replace_failed: bool = False,
-) -> int:
+def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool = False) -> int:
     """Run the story into a record; its end, good or bad, is written, drawn and said."""
-    config = check(raw)
-    if overrides is not None:
-        raw = with_absolute_paths(raw, config)
+    config = plan.config
     record = Record(
         directory,
-        None if overrides is None else (raw, overrides),
-        identity=identity(raw, config),
-        plugins=[asdict(plugin) for plugin in plugged_in()],
+        None if resume else (with_absolute_paths(plan.raw, config), plan.overrides),
+        identity=plan.identity,
+        plugins=[asdict(plugin) for plugin in plan.plugins],
         resume=resume,
         replace_failed=replace_failed,
         checkpoint_seconds=config.checkpoint.seconds,

@@ -360,14 +360,11 @@ def test_pictures_that_a_kill_left_undrawn_come_with_resume(kfx, in_folder, coun
 
 
 def test_identity(monkeypatch):
-    from kfx.experiment.compose import composed
-    from kfx.experiment.config import check
-    from kfx.experiment.identity import identity
+    from kfx.experiment.plan import Plan
 
     def of(*overrides, checksums=None):
         monkeypatch.setattr("kfx.experiment.identity.data_checksums", lambda config: checksums or {})
-        raw = composed(overrides)
-        return identity(raw, check(raw))
+        return Plan.of_words(overrides).identity
 
     base = of()
     same = ("device.threads=1", "figures=false", "resume=true", "retries=3", "checkpoint.seconds=1", "hydra.run.dir=x")

@@ -1,0 +1,55 @@
+"""Jobs that write what they say into files of their own: those of studies and of papers' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kfx.config.plugins import Plugin
+from kfx.experiment.plan import Plan
+from kfx.jobs.job import Job
+from kfx.jobs.plans import search_roots
+from kfx.jobs.pool import Pool
+
+
+def logged(
+    words: Sequence[str], directory: Path, *, smoke: bool = False, plugins: Sequence[Plugin] | None = None
+) -> Job:
+    """The job of these words of `kfx run` in `directory`, with its log beside; what is completed is not run again.
+
+    plugins: those that it needs, where others are in use as well.
+    """
+    plan = Plan.of_words([*words, "figures=false", "resume=true"], smoke=smoke)
+    if plugins is not None:
+        plan = replace(plan, plugins=tuple(plugins))
+    log = directory.with_name(f"{directory.name}.log")
+    return Job(plan, directory, search_roots(directory), log=log, is_checked=False)
+
+
+def run(
+    jobs: Iterable[Job],
+    at_once: int,
+    *,
+    tell: Callable[[str], None],
+    done: Callable[[Job], None] = lambda job: None,
+    deadline: float | None = None,
+) -> list[Job]:
+    """Run the jobs, as many at once as asked for, which share the cores; those that failed.
+
+    tell: told of each job's end, in a line. done: called after each that ended well. At the deadline (of
+    `time.monotonic`), and on Ctrl-C, what runs is interrupted, and goes on in the next call.
+    """
+    failed: list[Job] = []
+
+    def ended(job: Job, code: int, seconds: float) -> None:
+        if code == 0:
+            done(job)
+            tell(f"{job}: {seconds:.0f} s")
+        elif pool.stopped is None:
+            failed.append(job)
+            tell(f"{job}: failed with exit code {code}; see {job.log}")
+
+    pool = Pool(at_once, jobs, ended, deadline=deadline, tell=tell)
+    pool.run()
+    return failed

@@ -1,0 +1,107 @@
+"""The plans of a command: one for each of its jobs, and what can be known before the first of them begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from kfx.experiment import compose
+from kfx.experiment.config import Config
+from kfx.experiment.plan import Plan
+from kfx.jobs.job import Job
+from kfx.outcomes import ConfigError
+
+CORES_LAUNCHER = "hydra_plugins.kfx.CoresLauncher"
+_BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The jobs of `kfx run`, or of `kfx run -m`, composed and checked. hydra: Hydra's own node of the command."""
+
+    jobs: tuple[Plan, ...]
+    hydra: DictConfig
+    is_sweep: bool
+
+    @property
+    def key(self) -> str:
+        """The key of the folder."""
+        return "hydra.sweep.dir" if self.is_sweep else "hydra.run.dir"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether these are all jobs: some sweepers draw theirs while they run."""
+        return not self.is_sweep or self.hydra.sweeper._target_ == _BASIC_SWEEPER
+
+    @property
+    def at_once(self) -> int | None:
+        """How many processes the jobs run in: 0 for this one, -1 for one a core, None where Hydra starts them."""
+        launcher = self.hydra.launcher
+        if not self.is_complete or launcher._target_ not in (_BASIC_LAUNCHER, CORES_LAUNCHER):
+            return None
+        return int(launcher.n_jobs) if launcher._target_ == CORES_LAUNCHER else 0
+
+    @property
+    def identities(self) -> list[tuple[Sequence[str], str]]:
+        """(overrides, identity) of each job."""
+        return [(plan.words, plan.identity) for plan in self.jobs]
+
+    def make_folder(self) -> Path:
+        """Check machine, kernels, data files and disk, and make the folder of the run or sweep."""
+        if self.is_sweep:
+            compose.check_subfolders([plan.hydra for plan in self.jobs])
+        folder = Path(compose.text_at(self.hydra, self.key.removeprefix("hydra.")))
+        make_folder([plan.config for plan in self.jobs], self.key, folder)
+        return folder
+
+    def in_folder(self, folder: Path) -> list[Job]:
+        """The jobs, each with its folder."""
+        if not self.is_sweep:
+            return [Job(self.jobs[0], folder, search_roots(folder))]
+        roots, count = search_roots(folder), len(self.jobs)
+        return [
+            Job(plan, folder / compose.text_at(plan.hydra, "sweep.subdir"), roots, number, count)
+            for number, plan in enumerate(self.jobs, start=1)
+        ]
+
+    def roots(self, folder: Path) -> list[Path]:
+        """Where a sweep's runs may lie: in its folder, and beside it where those are taken up."""
+        return search_roots(folder) if self.jobs[0].config.resume else [folder]
+
+
+def search_roots(folder: Path) -> list[Path]:
+    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
+    return [folder, folder.parent]
+
+
+def make_folder(configs: Sequence[Config], key: str, folder: Path) -> None:
+    """Check machine, kernels, data files and disk, and make the folder that `key` names; ConfigError or DataError."""
+    from kfx.experiment import preflight  # brings torch, which a wrong word need not wait for
+
+    preflight.check(configs)
+    preflight.check_disk(configs, folder)
+    preflight.make_folder(key, folder, resume=configs[0].resume)
+
+
+def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, smoke: bool) -> Plans:
+    """Compose and check every job; ConfigError in one line for the first that cannot be."""
+    words = compose.combinations(overrides, is_sweep)
+    jobs = tuple(Plan.of_words(each, config_dir, smoke=smoke) for each in words)
+    return Plans(jobs, _of_sweep(overrides, config_dir) if is_sweep else jobs[0].hydra, is_sweep)
+
+
+def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> DictConfig:
+    """Hydra's own node, from which it starts a sweep: no job need have seen it."""
+    try:
+        shared = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "
+            "a sweep too, key=choice(value))"
+        ) from error
+    compose.check_hydra(shared)
+    return shared

@@ -1,0 +1,79 @@
+"""ρ of several samples of a batch, each within the next, from one Cholesky factor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kfx.numerics.arrays import Array, as_kind, numpy_if_small
+from kfx.numerics.linear_algebra import solve_lower, solve_upper
+from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.problem import Gram, pose
+from kfx.outcomes import Event, NumericalError
+
+_LEAST = 1e-140
+
+
+@np.errstate(all="ignore")  # what leaves the numbers is an error of its own
+def nested_rho(
+    gram: Gram,
+    y: Array,
+    sample_sizes: Sequence[int],
+    regularization: float | Regularization = 1e-4,
+    cotangent: bool = True,
+) -> tuple[list[float], OuterProducts | None]:
+    """ρ of several samples, each a head of the batch, from one factor; the cotangent is that of the first, as the
+    vectors that it is made of."""
+    problem = pose(gram, y, sample_sizes[0], regularization)
+    factor = numpy_if_small(problem.factor)
+    values, result = rho_of_factor(factor, as_kind(problem.y, factor), sample_sizes, cotangent)
+    return values, None if result is None else problem.regularization.pull_of_outer_products(result)
+
+
+def rho_of_factor(
+    factor: Any, y: Any, sample_sizes: Sequence[int], cotangent: bool = True
+) -> tuple[list[float], OuterProducts | None]:
+    """ρ of several samples from L, and the first one's cotangent of A; see `rho`. y: (N_f, outputs), float64, of L's
+    kind."""
+    w, vectors = _solved(factor, y, sample_sizes[0], cotangent)
+    if not _LEAST < _energy(w) < 1 / _LEAST:  # its square would leave the numbers; rho knows no scale
+        scale = 2.0 ** -math.frexp(float(abs(w).max()))[1]
+        w, vectors = w * scale, vectors * scale
+    values: list[float] = []
+    for size in reversed(sample_sizes):
+        kept, lost = _energy(w[:size]), _energy(w[size:])
+        total = kept + lost  # so that round-off cannot lift ρ above 1
+        if not total > 0:
+            raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho is 0/0")
+        values.insert(0, lost / total)
+    if not cotangent:
+        return values, None
+    outputs = w.shape[1]
+    weights = as_kind([-kept / total**2] * outputs + [1 / total] * outputs, vectors)
+    return values, OuterProducts(vectors, weights)
+
+
+def _solved(factor: Any, y: Any, sample_size: int, cotangent: bool) -> tuple[Any, Any]:
+    """w; and Ŷ beside Ẑ, where the cotangent needs them."""
+    if isinstance(factor, np.ndarray):
+        from kfx.numerics import small_loops
+
+        found = np.empty(y.shape), np.empty((len(y), 2 * y.shape[1]))
+        small_loops.solve_heads(np.ascontiguousarray(factor.T), np.ascontiguousarray(y), sample_size, *found)
+        return found
+    w = solve_lower(factor, y)
+    if not cotangent:
+        return w, w
+    z_hat = solve_upper(factor[:sample_size, :sample_size], w[:sample_size])
+    below = z_hat.new_zeros(len(w) - sample_size, w.shape[1])
+    return w, torch.cat([solve_upper(factor, w), torch.cat([z_hat, below])], dim=1)
+
+
+def _energy(w: Any) -> float:
+    """‖w‖²."""
+    return float(np.vdot(w, w)) if isinstance(w, np.ndarray) else float(w.square().sum())
