@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,10 +20,10 @@ from kfx.kernels.base import Kernel
 from kfx.numerics import process, threads
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
+from kfx.optimizers.journal import Journal
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
 from kfx.record.fitted import recorded_layers
-from kfx.record.record import Record
 from kfx.record.trace import Trace
 from kfx.running import remarks, stages
 from kfx.running.context import Machine, RunContext
@@ -60,8 +60,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)
         threads.use(of_fit, count)
         notes = _Notes(Path(folder))
-        record = cast(Record, notes)  # of which a start needs no more
-        context = RunContext(config, record, machine, Streams(config.seed), [data], [tensors], of_evaluation)
+        context = RunContext(config, notes, machine, Streams(config.seed), [data], [tensors], of_evaluation)
         start = stages.choose_starts(context)[0]
         start.prepare(dtype, device)
         optimizer = config.optimizer.build(config)
@@ -97,35 +96,21 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
 
 
-class _Notes:
-    """What a fit writes, in a folder that does not stay: it starts anew, and nobody follows it."""
+class _Notes(Journal):
+    """What a fit in memory keeps: its trace in a folder that does not stay, metrics and remarks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.layer_path = folder, folder / "layers.bin"
         self.remarks: list[str] = []
         self.metrics: dict[str, Any] = {}
         self.watch: TraceProgress | None = None
-        self.trace: Trace
+        self.trace: Trace | None = None
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         pass
 
     def remark(self, event: Event, text: str) -> None:
         self.remarks.append(text)
-
-    def restore(self, streams: Streams) -> None:
-        return None
-
-    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
-        pass
-
-    def wants(self, iteration: int, *, final: bool = False) -> bool:
-        return False
-
-    def moved(
-        self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
-    ) -> None:
-        pass
 
     def stopped(self, layer: int, reason: str) -> None:
         self.remarks.append(f"the flow stopped at layer {layer}: {reason}")
@@ -140,6 +125,7 @@ class _Notes:
         events: Sequence[Event] = (),
         diagnostics: Mapping[str, float] | None = None,
     ) -> None:
+        assert self.trace is not None
         row = self.trace.row(iteration, evaluation, kernel_evaluations, told, events, diagnostics or {})
         if self.watch is not None:
             self.watch(row)

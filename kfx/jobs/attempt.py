@@ -26,7 +26,6 @@ from kfx.running.story import complete, resume, run
 from kfx.screen.progress import numbered, say
 from kfx.screen.summary import relative
 
-
 Complain = Callable[[Job, str], None]
 """Called with a job and what stopped it before it had a record."""
 
@@ -36,7 +35,7 @@ def _complain(job: Job, line: str) -> None:
 
 
 def run_here(jobs: Sequence[Job], complain: Complain = _complain) -> int:
-    """Run the jobs one after another; the largest exit code. Interrupted where a run was: those after it do not start."""
+    """Run the jobs one after another; the largest exit code. Interrupted where a run was."""
     codes = [0]
     for job in jobs:
         with numbered(job.number, job.of):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
+from kfx.optimizers.journal import Journal
 from kfx.optimizers.loss import SECONDS, Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -78,36 +79,6 @@ class FitSetup:
     loss: Loss
     rng: np.random.Generator
     layer_path: Path
-
-
-class FitRecord(Protocol):
-    """Where a fit writes what happens, and finds what a process before it left."""
-
-    @property
-    def layer_path(self) -> Path: ...
-
-    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None: ...
-
-    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None: ...
-
-    def row(
-        self,
-        iteration: int,
-        evaluation: Evaluation,
-        kernel_evaluations: int,
-        *,
-        told: float | None = None,
-        events: Sequence[Event] = (),
-        diagnostics: Mapping[str, float] | None = None,
-    ) -> None: ...
-
-    def wants(self, iteration: int, *, final: bool = False) -> bool: ...
-
-    def moved(
-        self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
-    ) -> None: ...
-
-    def stopped(self, layer: int, reason: str) -> None: ...
 
 
 class Optimizer(abc.ABC):
@@ -178,7 +149,7 @@ class Optimizer(abc.ABC):
     # ---- the loop
 
     @torch.no_grad()
-    def fit(self, kernel: Kernel, data: Data, streams: Streams, record: FitRecord) -> Kernel:
+    def fit(self, kernel: Kernel, data: Data, streams: Streams, journal: Journal) -> Kernel:
         """The kernel fitted to the data: with new parameters, or composed with the flow that was learned.
 
         data: (x, y), or (x, y, along). Raises NumericalError where it cannot go on.
@@ -186,10 +157,10 @@ class Optimizer(abc.ABC):
         x, y, *along = data
         loss = self.loss(kernel, x, y)
         self.sampler.start(x, y)
-        rng, path = streams["optimizer"], record.layer_path
+        rng, path = streams["optimizer"], journal.layer_path
         self.setup = setup = FitSetup(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
         self.start(setup)
-        restored = record.restore(streams)  # the streams too, from which `start` may have drawn
+        restored = journal.restore(streams)  # the streams too, from which `start` may have drawn
         fit = _Fit(setup, batch=None, restarts=0, stopped=False)
         first = 0
         if restored is not None:
@@ -209,14 +180,14 @@ class Optimizer(abc.ABC):
                 "restarts": fit.restarts,
                 "stopped": fit.stopped,
             }
-            record.checkpoint(iteration, streams, state)
+            journal.checkpoint(iteration, streams, state)
 
         last = first if fit.stopped else self.iterations
         for iteration in range(first, last):
             checkpoint(iteration)
-            self._show(iteration, record)
+            self._show(iteration, journal)
             try:
-                if not self._iterate(iteration, fit, streams, record):
+                if not self._iterate(iteration, fit, streams, journal):
                     last, fit.stopped = iteration, True
                     break
             except NumericalError as error:
@@ -224,22 +195,22 @@ class Optimizer(abc.ABC):
                     raise
                 vector = self.positions()[0].flat
                 failed = Evaluation(vector, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
-                record.row(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
-                record.stopped(iteration, str(error))
+                journal.row(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
+                journal.stopped(iteration, str(error))
                 last, fit.stopped = iteration, True
                 break
         checkpoint(last)
-        self._show(last, record, final=True)
+        self._show(last, journal, final=True)
         return self.result()
 
-    def _show(self, iteration: int, record: FitRecord, *, final: bool = False) -> None:
-        if record.wants(iteration, final=final):
+    def _show(self, iteration: int, journal: Journal, *, final: bool = False) -> None:
+        if journal.wants(iteration, final=final):
             at = self.setup.kernel, self.setup.x, self.setup.along
             with contextlib.suppress(NumericalError):  # a search that has found nothing yet is where it started
                 at = self.positions() if iteration else at
-            record.moved(iteration, *at, final=final)
+            journal.moved(iteration, *at, final=final)
 
-    def _iterate(self, iteration: int, fit: _Fit, streams: Streams, record: FitRecord) -> bool:
+    def _iterate(self, iteration: int, fit: _Fit, streams: Streams, journal: Journal) -> bool:
         """One row of the trace; False where the optimizer has no further question."""
         batches, loss = streams["batches"], fit.setup.loss
         self._draw_from(fit.setup, self.candidates())
@@ -254,7 +225,7 @@ class Optimizer(abc.ABC):
             fit.restarts += 1
             give_up = fit.restarts > self.restarts.most
             events = () if give_up else (Event.REINITIALIZED,)
-            record.row(
+            journal.row(
                 iteration, evaluation, loss.kernel_evaluations, events=events, diagnostics=self.sampler.shown(batch)
             )
             if give_up:
@@ -267,7 +238,7 @@ class Optimizer(abc.ABC):
         while isinstance(answer, Question):
             answer = self.tell(_evaluated(loss, answer, self.sampler.draw(batches, iteration)))
         shown = {**evaluation.measured, **answer.diagnostics, **self.sampler.shown(batch), **loss.lap()}
-        record.row(
+        journal.row(
             iteration, evaluation, loss.kernel_evaluations, told=answer.told, events=answer.events, diagnostics=shown
         )
         if answer.error is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
 from kfx.numerics.streams import Streams
+from kfx.optimizers.journal import Journal
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
@@ -62,44 +62,48 @@ class FoldFits:
         return [flowed(self.record.directory, part, kernel) for part, kernel in enumerate(kernels)]
 
 
-class FoldJournal:
-    """What an optimizer sees of a record while it fits one of several parts."""
+class FoldJournal(Journal):
+    """The journal of the fit of one part, in the record of a run."""
 
     def __init__(self, parts: FoldFits, number: int, streams: Streams) -> None:
         self.parts, self.number = parts, number
         self.first = number * parts.iterations
+        self.layer_path = layer_path(parts.record.directory, number)
         self.before = self.evaluations = parts._evaluations
 
-    @property
-    def layer_path(self) -> Path:
-        """Where a flow keeps its layers."""
-        return layer_path(self.parts.record.directory, self.number)
-
     def wants(self, iteration: int, *, final: bool = False) -> bool:
-        """Whether what the kernel is before an iteration, or at the end, is to be measured or kept."""
         follow = self.parts.record.follow
         return follow is not None and follow.wants(self.number, iteration, final)
 
     def moved(
         self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
     ) -> None:
-        """What the kernel is before an iteration, or at the end, and where the points are."""
         follow = self.parts.record.follow
         if follow is not None and (size := follow(self.number, iteration, kernel, x, along, final)):
             self.parts.bytes[follow.file] = size
 
     def stopped(self, layer: int, reason: str) -> None:
-        """A flow ended before its last layer, for this reason."""
         record = self.parts.record
         record.note(Event.FLOW_STOPPED, f"part {self.number}, layer {layer}: {reason}")
         record.metrics.setdefault("flow_stopped", {})[str(self.number)] = {"layer": layer, "reason": reason}
         record.write_metrics()
 
-    def row(self, iteration: int, evaluation: Evaluation, kernel_evaluations: int, **options: Any) -> None:
+    def row(
+        self,
+        iteration: int,
+        evaluation: Evaluation,
+        kernel_evaluations: int,
+        *,
+        told: float | None = None,
+        events: Sequence[Event] = (),
+        diagnostics: Mapping[str, float] | None = None,
+    ) -> None:
         self.evaluations = self.before + kernel_evaluations
         if self.parts.count > 1:
-            options["diagnostics"] = {**(options.get("diagnostics") or {}), "fold": self.number}
-        self.parts.record.row(self.first + iteration, evaluation, self.evaluations, **options)
+            diagnostics = {**(diagnostics or {}), "fold": self.number}
+        self.parts.record.row(
+            self.first + iteration, evaluation, self.evaluations, told=told, events=events, diagnostics=diagnostics
+        )
 
     def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
         if self.number != self.parts._resumed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -12,7 +13,8 @@ from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.config import Config
 from kfx.kernels import Kernel
 from kfx.numerics.streams import Streams
-from kfx.record.record import Record
+from kfx.outcomes import Event
+from kfx.record.trace import Trace
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """x_train, y_train, x_test: points in the run's dtype, targets in float64."""
@@ -28,12 +30,25 @@ class Machine:
     switches: dict[str, Any]
 
 
+class Notes(Protocol):
+    """Where stages write what they find: a run's record, or what an estimator keeps of it."""
+
+    metrics: dict[str, Any]
+    trace: Trace | None
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        """A CSV file beside the metrics."""
+
+    def remark(self, event: Event, text: str) -> None:
+        """What a person should know of the result."""
+
+
 @dataclass
 class RunContext:
     """What the stages of a run share. parts: what kernels are trained and judged on, one or one a fold."""
 
     config: Config
-    record: Record
+    notes: Notes
     machine: Machine
     streams: Streams
     parts: list[Dataset]

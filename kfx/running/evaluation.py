@@ -26,15 +26,18 @@ from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
 from kfx.outcomes import Event, NumericalError
+from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import RunContext
 from kfx.running.stages import bare, fixed_on, with_chosen_regularization
 from kfx.screen.progress import Steps, say
 
 
-def evaluate_kernels(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, Any]:
+def evaluate_kernels(
+    context: RunContext, record: Record, starts: Sequence[Kernel], fitted: Sequence[Kernel]
+) -> dict[str, Any]:
     """Evaluate the initial, the trained and random kernels into `evaluation.csv`; what `metrics.json` says of it."""
-    config, record, parts = context.config, context.record, context.parts
+    config, parts = context.config, context.parts
     threads.use(context.threads_of_evaluation, context.machine.threads)
     scoring, splits = config.evaluation.scoring(config), config.evaluation.splits(parts, context.streams)
     started = fixed_on(context, starts)
@@ -45,9 +48,9 @@ def evaluate_kernels(context: RunContext, starts: Sequence[Kernel], fitted: Sequ
     if config.evaluation.is_validated(config):
         kernels = _validated(context, kernels, starts)
         scoring = replace(scoring, own=True)
-    rows, failures = _evaluated(context, kernels, splits, scoring)
+    rows, failures = _evaluated(context, record, kernels, splits, scoring)
     if isinstance(config.evaluation, TestPointsOption) and config.evaluation.draws:
-        _draw_subsets(context, config.evaluation, kernels["trained"][-1], scoring)
+        _draw_subsets(context, record, config.evaluation, kernels["trained"][-1], scoring)
     if config.kernel_check:
         _check_products(context, kernels["trained"][-1], splits[-1][2])
     of_trained = [row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] in ("accuracy", "mse")]
@@ -66,14 +69,16 @@ def evaluate_kernels(context: RunContext, starts: Sequence[Kernel], fitted: Sequ
     return entries
 
 
-def _draw_subsets(context: RunContext, node: TestPointsOption, kernel: Kernel, scoring: Scoring) -> None:
+def _draw_subsets(
+    context: RunContext, record: Record, node: TestPointsOption, kernel: Kernel, scoring: Scoring
+) -> None:
     """Many draws of a few interpolation points: `draws.csv`, and the best and the worst of them in `draws.npz`."""
     data = context.parts[-1]
     order = interpolation_order(data, node.balanced, context.streams["draws"])
     size = min(node.n_interpolation or [len(order)])
     rows, parts = errors_of_draws(kernel, data, context.tensors[-1], order, size, node.draws, scoring)
-    context.record.table("draws.csv", COLUMNS, rows)
-    with whole_file(context.record.directory / "draws.npz") as stream:
+    context.notes.table("draws.csv", COLUMNS, rows)
+    with whole_file(record.directory / "draws.npz") as stream:
         np.savez(stream, **extremes(rows, parts, data))  # type: ignore[arg-type]
 
 
@@ -113,12 +118,13 @@ def _kernels(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Ker
 
 def _evaluated(
     context: RunContext,
+    record: Record,
     kernels: Mapping[str, Sequence[Kernel]],
     splits: Sequence[Split],
     scoring: Scoring,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Every row of `evaluation.csv`, those of an earlier process too, and failures in words."""
-    config, record, parts = context.config, context.record, context.parts
+    config, parts = context.config, context.parts
     sizes = config.evaluation.n_interpolation
     rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring)))
     is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # its picture needs points and predictions
@@ -173,4 +179,4 @@ def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray) -> N
     sizes = context.config.evaluation.n_interpolation or [len(x_train)]
     regularization = context.config.regularization.build()
     found = device_products.compare(kernel, context.parts[-1], x_train, x_test, order, sizes, regularization)
-    context.record.table("kernel_check.csv", device_products.COLUMNS, found)
+    context.notes.table("kernel_check.csv", device_products.COLUMNS, found)

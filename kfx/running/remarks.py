@@ -1,4 +1,4 @@
-"""What a person should know of a fit. It is decided here, from numbers; `record.remark` tells it: a run prints and
+"""What a person should know of a fit. It is decided here, from numbers; `notes.remark` tells it: a run prints and
 records it, an estimator keeps it."""
 
 from __future__ import annotations
@@ -42,16 +42,14 @@ def of_fit(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kerne
         return
     _of_targets(context)
     _of_bounds(context, pairs)
-    if (
-        held_out := context.record.metrics.get("held_out")
-    ) is not None and context.config.optimizer.minimizes_objective:
+    if (held_out := context.notes.metrics.get("held_out")) is not None and context.config.optimizer.minimizes_objective:
         _of_objective(context, held_out)
         if context.config.objective.compares_norms:
             _of_coupling(context, fitted, held_out["rho"])
 
 
 def _tell(context: RunContext, event: Event, what: str) -> None:
-    context.record.remark(event, f"{what}: {event.advice}")
+    context.notes.remark(event, f"{what}: {event.advice}")
 
 
 def _of_targets(context: RunContext) -> None:
@@ -72,7 +70,7 @@ def _of_bounds(context: RunContext, pairs: Sequence[tuple[Kernel, Kernel]]) -> N
     """Parameters that ended where their range ends, but for those that stayed there and were told of on the way, and
     those that a flow does not move."""
     names, optimizer = pairs[0][1].names, context.config.optimizer
-    stayed = context.record.trace.stayed if context.record.trace is not None else ()
+    stayed = context.notes.trace.stayed if context.notes.trace is not None else ()
     if len(names) > _MOST_PARAMETERS:
         return
     for i, name in enumerate(names):
@@ -139,7 +137,7 @@ def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: Mapping[str
 def of_errors(context: RunContext, metric: str, before: float, after: float, error: float, on: str) -> None:
     """Tell that predictions got worse while the objective got better. error: of the difference, its standard error,
     NaN where it is unknown. on: the points that the errors are of."""
-    held_out = context.record.metrics.get("held_out")
+    held_out = context.notes.metrics.get("held_out")
     if held_out is None or not held_out["objective"]["change"]["mean"] < 0:
         return
     worse = before - after if metric == "accuracy" else after - before
@@ -158,16 +156,16 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
         if count := found.count(edge):
             folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
             text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
-            context.record.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
+            context.notes.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 
 
 def of_predictions(
     context: RunContext, rows: Sequence[Mapping[str, Any]], splits: Sequence[Split], failures: Sequence[str]
 ) -> None:
     """Tell what failed, where the trained kernel knows less than a constant, and where it knows less than before."""
-    parts, record = context.parts, context.record
+    parts, notes = context.parts, context.notes
     for failure in failures:
-        record.remark(Event.EVALUATION_FAILED, failure)
+        notes.remark(Event.EVALUATION_FAILED, failure)
     metric = constant_prediction(parts[0])[0]
     constants = [constant_prediction(part)[1] for part in parts]
     of_part = {repeat: part for repeat, part, _ in splits}
@@ -189,7 +187,7 @@ def of_predictions(
     if value <= constant if metric == "accuracy" else value >= 0.999 * constant:
         what = "the largest class alone" if metric == "accuracy" else "the mean of the training targets"
         text = f"{metric} {number(value)} is no better than what {what} predicts, {number(constant)}"
-        record.remark(Event.NO_BETTER_THAN_CONSTANT, text)
+        notes.remark(Event.NO_BETTER_THAN_CONSTANT, text)
     initial, trained = best.get("initial", {}), best["trained"]
     both = [(initial[place], trained[place]) for place in initial if place in trained]
     if both:

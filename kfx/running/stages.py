@@ -191,7 +191,7 @@ def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> li
             named = {f"parameter.{k}": v for k, v in flat_parameters(kernel.parameters).items()}
             measure = "error" if worst else "objective"
             rows.append({"part": part, measure: value, "chosen": int(kernel is starts[part]), **named})
-    context.record.table("starts.csv", list(rows[0]), rows)
+    context.notes.table("starts.csv", list(rows[0]), rows)
     return starts
 
 
@@ -244,8 +244,8 @@ def bare(kernel: Kernel) -> Kernel:
 def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
     """Compile what has to be, and note what computes the kernel."""
     config, parts, machine = context.config, context.parts, context.machine
-    context.record.metrics["kernel_backend"] = kernel.backend_on(machine.device)
-    context.record.metrics["n_train"] = len(parts[0].x_train)
+    context.notes.metrics["kernel_backend"] = kernel.backend_on(machine.device)
+    context.notes.metrics["n_train"] = len(parts[0].x_train)
     check_sizes(config, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
@@ -254,9 +254,9 @@ def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
 # ---- the fit
 
 
-def fit(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
+def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[Kernel]:
     """Fit a kernel to each part, one after another, from where an earlier process stopped."""
-    config, record = context.config, context.record
+    config = context.config
     optimizer = config.optimizer.build(config)
     fits = FoldFits(record, len(context.parts), optimizer.iterations)
     if config.optimizer.moves_points or config.follow.every + config.follow.last:
@@ -297,6 +297,6 @@ def measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], f
             measured = on_the_same_batches(pair, loss, sampler, data, rng, count)
             for name, evaluations in zip(("initial", "trained"), measured, strict=True):
                 rows += held_out.rows(name, part, evaluations)
-    context.record.table("held_out.csv", held_out.COLUMNS, rows)
+    context.notes.table("held_out.csv", held_out.COLUMNS, rows)
     found = held_out.summary(rows)
-    context.record.metrics |= {"rho": rho_of(found), "held_out": found}
+    context.notes.metrics |= {"rho": rho_of(found), "held_out": found}

@@ -37,12 +37,12 @@ def story(config: Config, record: Record) -> None:
         stages.prepare_kernel(context, starts[0])
         clock.lap("load", machine.device)
 
-        fitted = stages.fit(context, starts)
+        fitted = stages.fit(context, record, starts)
         stages.measure_on_held_out_batches(context, starts, fitted)
         remarks.of_fit(context, starts, fitted)
         clock.lap("fit", machine.device)
 
-        entries = evaluate_kernels(context, starts, fitted)
+        entries = evaluate_kernels(context, record, starts, fitted)
         clock.lap("evaluation", machine.device)
     with undisturbed():  # a signal now would make an interrupted run of a completed one
         record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
