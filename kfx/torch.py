@@ -41,11 +41,14 @@ def gram(
         raise ValueError(f"points of shape {shapes}: expected at least one point with at least one feature")
     own = torch.as_tensor(kernel.flat) if parameters is None else parameters
     if y is None:
-        return _Gram.apply(kernel, own, x)
+        whole: torch.Tensor = _Gram.apply(kernel, own, x)
+        return whole
     if torch.is_grad_enabled() and any(each.requires_grad for each in (own, x, y)):
-        return _Gram.apply(kernel, own, torch.cat([x, y.to(x)]))[: len(x), len(x) :]
+        both: torch.Tensor = _Gram.apply(kernel, own, torch.cat([x, y.to(x)]))
+        return both[: len(x), len(x) :]
     with torch.no_grad():
-        return _with(kernel, own).gram(x, y)
+        cross: torch.Tensor = _with(kernel, own).gram(x, y)
+        return cross
 
 
 class _Gram(torch.autograd.Function):
@@ -151,7 +154,8 @@ def objective_loss(
     if y.requires_grad:
         raise ValueError("y requires gradients, which an objective does not give; pass y.detach()")
     own = Regularization() if regularization is None else regularization
-    return _Objective.apply(objective, (gram + gram.mT) / 2, y, sample_size, own)
+    loss: torch.Tensor = _Objective.apply(objective, (gram + gram.mT) / 2, y, sample_size, own)
+    return loss
 
 
 def rho_loss(

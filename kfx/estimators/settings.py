@@ -63,8 +63,7 @@ def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes:
             f"kernel={config.kernel.name}: takes images; set image_shape=(channels, height, width), or give X in four "
             "dimensions"
         )
-    for option in config.options():
-        option.check(config)
+    config.check_together()
     return config
 
 
@@ -236,8 +235,6 @@ class _Given(DatasetOption):
 @dataclass
 class _GivenKernel(KernelOption):
     """A kernel that is there already."""
-
-    kernel: Any = None
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()

@@ -62,6 +62,11 @@ class Config:
         names = (*first, *(name for name in (*GROUPS, *SECTIONS) if name and name not in first))
         return (getattr(self, name) for name in names)
 
+    def check_together(self) -> None:
+        """ConfigError where one option cannot go with the others."""
+        for option in self.options():
+            option.check(self)
+
     def training_size(self) -> int:
         """How many points a kernel is trained on, as far as is known before the data are read."""
         return self.evaluation.fold_size(self.dataset.size())
@@ -73,8 +78,7 @@ def check(raw: DictConfig) -> Config:
     Hydra's own node is left to `kfx.experiment.hydra_node`.
     """
     config = typed(raw)
-    for option in config.options():
-        option.check(config)
+    config.check_together()
     return config
 
 

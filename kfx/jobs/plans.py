@@ -97,7 +97,7 @@ def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, s
 def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> DictConfig:
     """Hydra's own node, from which it starts a sweep: no job need have seen it."""
     try:
-        shared = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
+        shared: DictConfig = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
     except ConfigError as error:
         raise ConfigError(
             f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "

@@ -62,6 +62,7 @@ def rho_by_inverse(
 
 
 def _inverse(matrix: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor
     found, info = torch.linalg.inv_ex(matrix)
     if int(info) != 0 or not bool(torch.isfinite(found).all()):
         raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"a matrix of {len(matrix)} points has no inverse")
