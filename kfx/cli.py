@@ -10,7 +10,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 from kfx.commands import catalogue, compare, export, gram, precision, report, reproduce, run, runs, study
 from kfx.outcomes import ConfigError, KfxError
@@ -70,7 +71,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 def _guarded(call: Callable[[], int]) -> int:
     interrupted: list[int] = []
 
-    def interrupt(number: int, frame: Any) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         interrupted.append(number)
         raise KeyboardInterrupt
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TypeAlias
 
 from kfx.config import catalogue, option, registry
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""Where a subcommand adds its parser."""
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +24,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     overrides.completer = completions  # type: ignore[attr-defined]
 
 
-def completions(prefix: str, **_: Any) -> dict[str, str]:
+def completions(prefix: str, **_: object) -> dict[str, str]:
     """What an override that begins so may become, with a description each."""
     registry.load()
     key, equals, _rest = prefix.partition("=")

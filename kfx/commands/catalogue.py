@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfx.commands.arguments import add_plugins
+from kfx.commands.arguments import Commands, add_plugins
 from kfx.config import registry
 from kfx.config.catalogue import GROUPS, description, file_of, options
 from kfx.config.option import Option
@@ -18,15 +18,15 @@ _SECTIONS = "config"
 """The word that stands for keys and sections that no group chooses."""
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the commands."""
     listing = commands.add_parser("list", help="experiments and the options of each group, or the keys of an option")
     group = listing.add_argument("group", nargs="?", help="one group only, say kernel or experiment, or config")
-    group.completer = lambda **_: (*GROUPS, _SECTIONS)
+    group.completer = lambda **_: (*GROUPS, _SECTIONS)  # type: ignore[attr-defined]
     words = listing.add_argument(
         "words", nargs="*", help="an option, whose keys are shown; or words, for options that hold all of them"
     )
-    words.completer = lambda parsed_args, **_: options(parsed_args.group) if parsed_args.group in GROUPS else ()
+    words.completer = lambda parsed_args, **_: options(parsed_args.group) if parsed_args.group in GROUPS else ()  # type: ignore[attr-defined]
     listing.add_argument("--config-dir", help="look for further options of any group there")
     listing.add_argument("--names", action="store_true", help="names alone, for scripts")
     add_plugins(listing)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
 
 _LEVEL = 0.05
@@ -17,9 +18,10 @@ _NOT_WORSE = "not significantly worse than the best (Welch's one-tailed test, 5 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     compare = commands.add_parser("compare", help="one table of many runs, as CSV, LaTeX, Markdown")
     compare.add_argument("paths", nargs="+", type=Path, help="runs, sweeps, or folders of them")
@@ -80,7 +82,7 @@ def _curve_of(parsed: argparse.Namespace, by: Sequence[str]) -> Figure:
     return curve(frame, by, parsed.metric)
 
 
-def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Any:
+def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Table:
     """The table for the screen."""
     from rich.table import Table
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+
+from kfx.commands.arguments import Commands
 
 _TOOLS = {
     "mlflow": "a tracking URI (default: MLFLOW_TRACKING_URI, or sqlite:///mlflow.db)",
@@ -14,7 +15,7 @@ _TOOLS = {
 }
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     export = commands.add_parser("export", help="write finished runs for MLflow, TensorBoard, Weights & Biases")
     export.add_argument("tool", choices=tuple(_TOOLS))

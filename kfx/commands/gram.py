@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from kfx.commands.arguments import add_overrides, add_plugins
+from kfx.commands.arguments import Commands, add_overrides, add_plugins
 from kfx.outcomes import ConfigError
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     gram = commands.add_parser(
         "gram",

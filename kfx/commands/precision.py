@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+
+from kfx.commands.arguments import Commands
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     precision = commands.add_parser("precision", help="measure this machine's arithmetic, in every device and dtype")
     precision.add_argument(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from kfx.commands.arguments import add_plugins
+from kfx.commands.arguments import Commands, add_plugins
 from kfx.outcomes import ConfigError
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     report = commands.add_parser("report", help="a run, or a sweep, as one HTML page: numbers, pictures, tables")
     report.add_argument("paths", nargs="+", type=Path, metavar="RUN|SWEEP")

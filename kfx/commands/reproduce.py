@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs") / "reproduction.html"
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     reproduce = commands.add_parser(
         "reproduce", help="published numbers beside measured ones: list, run what is missing, write the page"

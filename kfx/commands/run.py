@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from kfx.commands.arguments import add_overrides, add_plugins
+from kfx.commands.arguments import Commands, add_overrides, add_plugins
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Runs one experiment, or with -m every combination of comma-separated values.
 """
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command for help and completion; its words are parsed by `run`, for they are Hydra's."""
     parser = commands.add_parser("run", help="run an experiment or a sweep (kfx run --help shows keys and values)")
     add_overrides(parser)

@@ -6,14 +6,13 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from kfx.commands.arguments import add_plugins
+from kfx.commands.arguments import Commands, add_plugins
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.outcomes import ConfigError, KfxError
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the commands."""
     again = commands.add_parser("resume", help="go on with an interrupted or killed run from its last checkpoint")
     again.add_argument("directory", type=Path)

@@ -6,16 +6,20 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
     from kfx.jobs.job import Job
     from kfx.jobs.study import Study
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """Register the command."""
     study = commands.add_parser("study", help="several runs that answer a question, as a table and a picture")
     study.add_argument("names", nargs="*", metavar="STUDY", help="without one: what there is")
@@ -87,7 +91,7 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
     return int(bool(failed))
 
 
-def _screen(name: str, frame: Any) -> Any:
+def _screen(name: str, frame: pd.DataFrame) -> Table:
     import math
 
     from rich.table import Table

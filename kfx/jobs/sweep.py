@@ -7,7 +7,7 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -15,6 +15,9 @@ from kfx.files import write_whole
 from kfx.lock import is_held
 from kfx.outcomes import Status
 from kfx.record.search import Found, metrics_in, runs_below
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 COLUMNS = (
     *("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory"),
@@ -80,7 +83,7 @@ def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
     write_whole(path, text.getvalue())
 
 
-def table(content: Sequence[dict[str, Any]]) -> Any:
+def table(content: Sequence[dict[str, Any]]) -> Table:
     """A table for the screen: what each job came to, and why the failed ones failed."""
     from rich.table import Table
 

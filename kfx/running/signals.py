@@ -6,7 +6,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kfx.record.record import Record
@@ -29,7 +30,7 @@ def stoppable(record: Record) -> Iterator[None]:
     """SIGTERM and SIGINT as exceptions, noted in the record as well: what a library swallows comes up at the next
     checkpoint."""
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         record.stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
         raise record.stop
 
@@ -41,7 +42,7 @@ def stoppable(record: Record) -> Iterator[None]:
 def interruptible() -> Iterator[None]:
     """SIGTERM as Ctrl-C: what runs in other processes is stopped with this one."""
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     with _handled_by(stop):
@@ -54,7 +55,7 @@ def noted() -> Iterator[list[int]]:
     make an error of its own of it."""
     numbers: list[int] = []
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         numbers.append(number)
         raise KeyboardInterrupt
 
@@ -70,7 +71,7 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Callable[[int, Any], Any] | signal.Handlers) -> Iterator[None]:
+def _handled_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
         yield
         return
