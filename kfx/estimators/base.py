@@ -7,29 +7,34 @@ import copy
 import math
 import numbers
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset
 from kfx.estimators.fit import fit
-from kfx.estimators.settings import GROUPS, NESTED, as_config, modules_of, settings_of, with_settings
+from kfx.estimators.settings import GROUPS, NESTED, Chosen, as_config, modules_of, settings_of, with_settings
 from kfx.evaluation.scoring import interpolation_order
 from kfx.evaluation.systems import products
+from kfx.kernels.base import Kernel
 from kfx.numerics import threads
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.process import exclusively
 from kfx.numerics.regression import posterior_variance
+from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
+from kfx.objectives.objective import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 _BLOCK = 2000
@@ -80,18 +85,18 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def __init__(
         self,
-        kernel: Any = "rbf",
+        kernel: Chosen | Kernel = "rbf",
         *,
-        objective: Any = "rho",
-        optimizer: Any = "adam",
-        sampler: Any = "fixed",
-        regularization: Any = None,
-        flow: Any = None,
-        n_interpolation: Any = None,
-        image_shape: Any = None,
-        device: Any = "cpu",
-        random_state: Any = 0,
-        verbose: Any = False,
+        objective: Chosen | Objective | Function = "rho",
+        optimizer: Chosen | Option = "adam",
+        sampler: Chosen | Option = "fixed",
+        regularization: float | Chosen | Regularization | None = None,
+        flow: Mapping[str, object] | Option | None = None,
+        n_interpolation: int | None = None,
+        image_shape: Sequence[int] | None = None,
+        device: Chosen | Option = "cpu",
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
     ) -> None:
         self.kernel = kernel
         self.objective = objective
@@ -151,7 +156,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     # ---- the fit
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from points X, (n, features) or (n, channels, height, width), and targets y.
 
         What stops it, an error or an interruption, leaves the estimator as it was: fitted before, it still predicts.
@@ -162,13 +167,13 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return self
 
     @abc.abstractmethod
-    def _learn(self, X: Any, y: Any) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
         """Fit to X and y, as `fit`."""
 
-    def _checked(self, X: Any, y: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """What a fit is given as arrays; X as images where they are."""
-        X, y = validate_data(self, X, y, ensure_min_samples=2, **_ACCEPTED, **options)
-        return self._folded(X), y
+        points, targets = validate_data(self, X, y, ensure_min_samples=2, **_ACCEPTED, **options)
+        return self._folded(points), targets
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
         x = np.require(x, requirements="W")  # torch warns of what it must not write to
@@ -246,6 +251,6 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         state = super().__getstate__()
         return {**state, "_kept_factor": []} if "_kept_factor" in state else state  # it is made again when needed
 
-    def _points_of(self, X: Any) -> np.ndarray:
+    def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
         return self._folded(validate_data(self, X, reset=False, **_ACCEPTED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -20,7 +21,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         The classes, in the order of the columns of `decision_function`.
     """
 
-    def _learn(self, X: Any, y: Any) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,), two classes or more."""
         X, y = self._checked(X, y)
         check_classification_targets(y)
@@ -29,7 +30,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
             raise ValueError(f"y holds one class, {self.classes_[0]!r}; a classification takes two or more classes")
         self._interpolate(self._fit(X, one_hot(labels, len(self.classes_)), labels))
 
-    def decision_function(self, X: Any, return_std: bool = False) -> Any:
+    def decision_function(self, X: ArrayLike, return_std: bool = False) -> Any:
         """What is predicted of each class, (n, classes); of two classes the second's less the first's, (n,). With
         `return_std` also the posterior standard deviation of that."""
         mean, deviation = self._predicted(self._points_of(X), return_std)
@@ -38,7 +39,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
             mean, deviation = mean[:, 1] - mean[:, 0], None if deviation is None else deviation.sum(axis=1)
         return (mean, deviation) if return_std else mean
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of which most is predicted."""
         decision = self.decision_function(X)
         return self.classes_[(decision > 0).astype(int) if decision.ndim == 1 else decision.argmax(axis=1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from kfx.estimators.base import KernelFlow
@@ -18,13 +19,13 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
     deviation of `predict(X, return_std=True)`, for ρ does not see the scale of a kernel.
     """
 
-    def _learn(self, X: Any, y: Any) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
         """Learn the kernel, and solve for the coefficients. y: (n,) or (n, outputs)."""
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         self._is_flat = y.ndim == 1
         self._interpolate(self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None))
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """The interpolant at X, in y's shape; with `return_std` also its posterior standard deviation there."""
         mean, deviation = self._predicted(self._points_of(X), return_std)
         if self._is_flat:

@@ -27,6 +27,9 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
 
+Chosen = str | Mapping[str, object]
+"""An option by its name, or by settings with a name."""
+
 GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
 SECTIONS_TAKEN = ("regularization", "flow")
 NESTED = (*GROUPS, *SECTIONS_TAKEN)

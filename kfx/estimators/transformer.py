@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
+from kfx.config.option import Option
 from kfx.data.own import as_targets, looks_like_classes
 from kfx.estimators.base import KernelFlow
+from kfx.estimators.settings import Chosen
 from kfx.flows.flowed import FlowedKernel
+from kfx.kernels.base import Kernel
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.objective import Function, Objective
 from kfx.outcomes import ConfigError
 
 
@@ -23,18 +29,18 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
 
     def __init__(
         self,
-        kernel: Any = "rbf",
+        kernel: Chosen | Kernel = "rbf",
         *,
-        objective: Any = "rho",
-        optimizer: Any = "flow_euler",
-        sampler: Any = "fixed",
-        regularization: Any = None,
-        flow: Any = None,
-        image_shape: Any = None,
-        device: Any = "cpu",
-        task: Any = "auto",
-        random_state: Any = 0,
-        verbose: Any = False,
+        objective: Chosen | Objective | Function = "rho",
+        optimizer: Chosen | Option = "flow_euler",
+        sampler: Chosen | Option = "fixed",
+        regularization: float | Chosen | Regularization | None = None,
+        flow: Mapping[str, object] | Option | None = None,
+        image_shape: Sequence[int] | None = None,
+        device: Chosen | Option = "cpu",
+        task: str = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
     ) -> None:
         super().__init__(
             kernel,
@@ -50,7 +56,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         )
         self.task = task
 
-    def _learn(self, X: Any, y: Any) -> None:
+    def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
         """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as of `dataset=table`."""
         X, y = self._checked(X, y, multi_output=True)
         y, task = np.asarray(y), self.task
@@ -64,7 +70,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
             raise ValueError(f"optimizer={self.optimizer!r}: moves no points; use flow_euler, flow_rk45 or hybrid")
         self._n_features_out = int(np.prod(X.shape[1:]))
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: ArrayLike) -> np.ndarray:
         """Where the flow takes X, in X's shape; with `image_shape` in rows."""
         points = self._points_of(X)
         assert isinstance(self.kernel_, FlowedKernel)

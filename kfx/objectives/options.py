@@ -42,7 +42,7 @@ class ObjectiveOption(Option, abc.ABC):
         """Columns of the trace that it has of its own. Most have none."""
         return ()
 
-    def recorded(self, kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
+    def recorded(self, kernel: Kernel, values: Mapping[str, object]) -> Kernel:
         """What `start` made of the kernel, with room for these parameters of a record. Most make nothing of it."""
         return kernel
 

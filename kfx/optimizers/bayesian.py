@@ -11,6 +11,7 @@ import numpy as np
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space as Box
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
@@ -63,11 +64,11 @@ class BayesianOptimization(Optimizer):
         self.search: Any = None
         self.first: Evaluation | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         state = {"incumbent": self.incumbent, "best": self.best, "history": list(self.history)}
         return {**state, "seed": self._seed()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self.incumbent, self.best, self.seed = state["incumbent"], state["best"], state["seed"]
         for point, told in state["history"]:  # asking, too, moves the search on
             _quietly(self._search().ask)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +11,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector, as_kind, in_numpy
 from kfx.numerics.regularization import Regularization
+from kfx.objectives.objective import Function, Objective
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import Batch
 
@@ -28,7 +27,7 @@ class DifferencedLoss(Loss):
         self,
         step: float,
         scheme: str,
-        objective: Callable[..., tuple[float, Any]],
+        objective: Objective | Function,
         regularization: Regularization,
         kernel: Kernel,
         x: torch.Tensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector, as_kind
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Restarts, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Constant
@@ -25,10 +26,10 @@ class Rule(abc.ABC):
     memory: ClassVar[tuple[str, ...]] = ()
     learning_rate: float
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {name: getattr(self, name) for name in self.memory}
 
-    def restore(self, state: dict[str, Any], like: Vector) -> None:
+    def restore(self, state: State, like: Vector) -> None:
         """Go on from there with vectors like this one."""
         for name in self.memory:
             held = state[name]
@@ -73,7 +74,7 @@ class Nesterov(Rule):
         self.reset()
 
     def reset(self) -> None:
-        self.z: Any = 0.0
+        self.z: Vector | float = 0.0
 
     def point(self, position: Vector) -> Vector:
         return position - self.learning_rate * self.momentum * self.z
@@ -94,8 +95,8 @@ class Adam(Rule):
 
     def reset(self) -> None:
         self.steps = 0
-        self.mean: Any = 0.0
-        self.square: Any = 0.0
+        self.mean: Vector | float = 0.0
+        self.square: Vector | float = 0.0
 
     def point(self, position: Vector) -> Vector:
         return position
@@ -151,7 +152,7 @@ class GradientDescent(Optimizer):
         self.rule.reset()
         self.schedule.start(self.iterations, self.sampler.epoch)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {
             "position": self.position,
             "rule": self.rule.state(),
@@ -161,7 +162,7 @@ class GradientDescent(Optimizer):
             "best": self.best,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         like = self.kernel.flat
         self.position, self.best = (as_kind(state[name], like) for name in ("position", "best"))
         self.best_mean = state["best_mean"]

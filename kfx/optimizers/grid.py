@@ -10,6 +10,7 @@ import numpy as np
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import Vector
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
@@ -48,10 +49,10 @@ class GridSearch(Optimizer):
         self.values = space.to_parameters(np.linspace(space.low, space.high, self.n))[:, 0]
         self.totals, self.counts = np.zeros(self.n), np.zeros(self.n)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {"totals": self.totals.copy(), "counts": self.counts.copy()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self.totals, self.counts = state["totals"], state["counts"]
 
     def keeps_batch(self, iteration: int) -> bool:

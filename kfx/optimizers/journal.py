@@ -13,6 +13,9 @@ from kfx.numerics.streams import Streams
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
 
+State = dict[str, Any]
+"""What a checkpoint holds: nested dicts and lists of numbers, text and arrays that do not change afterwards."""
+
 
 class Journal:
     """A journal that keeps nothing; a subclass keeps what it wants. layer_path: where a flow may keep its layers."""
@@ -31,11 +34,11 @@ class Journal:
     ) -> None:
         """Take a row of the trace. kernel_evaluations: Gram matrices so far. told: what a surrogate heard instead."""
 
-    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+    def restore(self, streams: Streams) -> tuple[int, State] | None:
         """The iteration and the state of the last checkpoint, with the streams put back; None for a fit that starts."""
         return None
 
-    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+    def checkpoint(self, iteration: int, streams: Streams, state: State) -> None:
         """Take the state before an iteration."""
 
     def wants(self, iteration: int, *, final: bool = False) -> bool:

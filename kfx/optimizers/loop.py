@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal
+from kfx.optimizers.journal import Journal, State
 from kfx.optimizers.loss import SECONDS, Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -124,14 +124,14 @@ class Optimizer(abc.ABC):
     def result(self) -> Kernel:
         """The fitted kernel. NumericalError where there is none."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """What `restore` needs: nested dicts and lists of numbers, text and arrays that do not change afterwards.
 
         `layer_bytes` is how much of the file at `layer_path` it counts on.
         """
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
+    def restore(self, state: State) -> None:  # noqa: B027
         """Go on from there; comes after `start`."""
 
     def keeps_batch(self, iteration: int) -> bool:
@@ -274,7 +274,7 @@ def _evaluated(loss: Loss, question: Question, batch: Batch) -> Evaluation:
     return replace(evaluation, vector=question.vector)
 
 
-def _as_state(batch: Batch | None) -> dict[str, Any] | None:
+def _as_state(batch: Batch | None) -> State | None:
     if batch is None:
         return None
     sizes = {"sample_size": batch.sample_size, "half_size": batch.half_size}
@@ -282,7 +282,7 @@ def _as_state(batch: Batch | None) -> dict[str, Any] | None:
     return {"indices": batch.indices, **sizes, "orders": list(batch.orders), **views}
 
 
-def _as_batch(state: dict[str, Any] | None) -> Batch | None:
+def _as_batch(state: State | None) -> Batch | None:
     if state is None:
         return None
     sizes = state["sample_size"], state["half_size"]

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.fields import (
     FieldError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kfx.optimizers.loop import Optimizer
     from kfx.optimizers.loss import Loss
     from kfx.optimizers.schedules import Constant
+    from kfx.sampling.samplers import FixedSampler
 
 
 @dataclass
@@ -67,7 +68,7 @@ class OptimizerOption(Option, abc.ABC):
             return own
         return partial(Loss, config.objective.build(), config.regularization.build())
 
-    def arguments(self, config: ConfigView) -> tuple[Any, Any, int]:
+    def arguments(self, config: ConfigView) -> tuple[Callable[..., Loss], FixedSampler, int]:
         """What every optimizer is built from: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
 
@@ -101,19 +102,19 @@ class OptimizerOption(Option, abc.ABC):
         return f"regularization.selection=trained: optimizer={self.name} moves no λ; use adam, sgd or nesterov"
 
 
-def space(default: str) -> Any:
+def space(default: str) -> str:
     return one_of(default, "raw", "log", meaning="log: moves the logarithms of parameters that cannot be negative")
 
 
-def rate(default: float = 0.1) -> Any:
+def rate(default: float = 0.1) -> float:
     return positive(default, "length of a step along the gradient")
 
 
-def momentum() -> Any:
+def momentum() -> float:
     return from_to(0.9, 0, 1, "how much of the step before is kept")
 
 
-def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> Any:
+def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> list[float] | None:
     return rising(default, meaning, null="kernel.bounds", lowest=lowest)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from kfx.optimizers.journal import State
 
 
 class Constant:
@@ -21,10 +22,10 @@ class Constant:
     def hear(self, objective: float) -> None:
         """Hear the objective of an iteration."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from there."""
 
 
@@ -70,9 +71,9 @@ class Plateau(Constant):
         if self.bad > self.patience:
             self.present, self.bad = self.present * self.decay, 0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {name: getattr(self, name) for name in ("present", "best", "bad", "heard", "total")}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         for name, value in state.items():
             setattr(self, name, value)

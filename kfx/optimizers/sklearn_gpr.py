@@ -16,6 +16,7 @@ import torch
 
 from kfx.kernels import RBF, Kernel, Matern, RationalQuadratic, Regularized, Scaled, Sum
 from kfx.numerics.regularization import Regularization
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event, NumericalError
@@ -52,12 +53,12 @@ class SklearnGPR(Optimizer):
         self.own = setup.kernel.kernel if isinstance(setup.kernel, Regularized) else setup.kernel
         self.found: list[_Found] | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         if self.found is None:
             return {"found": None}
         return {"found": [{"told": f.told, "values": f.values, "noise": f.noise} for f in self.found]}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self.found = None if state["found"] is None else [_Found(**entry) for entry in state["found"]]
 
     def keeps_batch(self, iteration: int) -> bool:
