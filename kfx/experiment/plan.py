@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from kfx.config.plugins import Plugin, plugged_in
 from kfx.experiment import compose
 from kfx.experiment.config import Config, check
-from kfx.experiment.identity import identity
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,8 @@ class Plan:
     @cached_property
     def identity(self) -> str:
         """Sixteen hexadecimal digits of what the run computes. The data files must be there."""
+        from kfx.experiment.identity import identity  # brings NumPy, which a wrong word need not wait for
+
         return identity(self.raw, self.config, self.plugins)
 
     def with_threads(self, count: int) -> Self:
