@@ -249,11 +249,13 @@ def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
 
 
 def test_a_job_that_fails_is_named_with_its_log(in_folder):
-    job = logged.logged(["kernel.sigma=1e9", "regularization.value=0"], in_folder / "r" / "seed-0")
+    job = logged.logged([], in_folder / "r" / "seed-0")
+    job.directory.mkdir(parents=True)
+    (job.directory / "metrics.json").write_text('{"status": "completed", "identity": "of another"}')
     said: list[str] = []
     assert logged.run([job], 1, tell=said.append) == [job]
-    assert "failed with exit code 1" in said[0]
-    assert "not positive definite" in job.log.read_text()
+    assert "failed with exit code 2" in said[0]
+    assert "holds a run of another config" in job.log.read_text()
 
 
 def test_what_an_experiment_chooses_anyway_makes_no_other_command():
