@@ -54,7 +54,7 @@ def test_commands_do_what_they_say(kfx, in_folder, page):
 
 
 def test_readme_prints_what_its_commands_measure(kfx, in_folder):
-    """Each `metric before → after` of a comment, by its command in full; after `by N of them`, at that many points."""
+    """Each `metric before → after` of a comment, by its command in full; after `with N of them`, at that many points."""
     claimed = re.compile(r"^kfx (run .*?)   +# (.*?)(mse|accuracy) ([\d.]+) → ([\d.]+)", re.MULTILINE)
     found = [claim for body in blocks("README.md", "sh") for claim in claimed.findall(body)]
     assert len(found) == 2
@@ -62,7 +62,7 @@ def test_readme_prints_what_its_commands_measure(kfx, in_folder):
         words = ["figures=false", "device.precision_check=off", f"hydra.run.dir=r{i}"]
         assert kfx(*command.split(), *words)[0] == 0, command
         table = load_run(f"r{i}").evaluation.query(f"metric == '{metric}'")
-        size = re.search(r"by (\d+) of them", said)
+        size = re.search(r"with (\d+) of them", said)
         of_size = table[table["n_interpolation"] == (int(size[1]) if size else table["n_interpolation"].max())]
         means = of_size.groupby("kernel")["value"].mean()
         assert [means["initial"], means["trained"]] == pytest.approx([float(before), float(after)], rel=0.01)
