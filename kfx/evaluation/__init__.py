@@ -1,1 +1,1 @@
-"""Kernel ridge regression with a kernel, and what its predictions are worth."""
+"""Kernel ridge regression with a kernel, and the errors of its predictions."""

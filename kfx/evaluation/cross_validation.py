@@ -32,10 +32,11 @@ def choose_regularization(
     rng: np.random.Generator,
     disk: DiskStores | None = None,
 ) -> Regularization:
-    """The candidate with the smallest mean squared error over `folds` random folds of at most `points` points.
+    """Return the candidate with the smallest mean squared error over `folds` random folds of at most `points` points.
 
-    One Gram matrix serves all folds and candidates; it goes on disk where it does not fit. A candidate whose
-    matrix has no Cholesky factor is out; NumericalError if none is left.
+    x: (n, …). y: (n, outputs). points: None for all n.
+    One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. A candidate is
+    dropped if its matrix has no Cholesky factor; NumericalError if none is left.
     """
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
@@ -49,7 +50,7 @@ def choose_regularization(
 
 
 def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regularization], folds: int) -> list[float]:
-    """The sum of squared errors over all folds of each candidate; infinite where one has no factor."""
+    """Sum of squared errors over all folds for each candidate; infinite if a fold has no Cholesky factor."""
     errors, numbers = [0.0] * len(candidates), np.arange(len(targets))
     for held in np.array_split(numbers, folds):
         rest = np.setdiff1d(numbers, held)
@@ -73,8 +74,8 @@ def _errors_on_disk(
     candidates: Sequence[Regularization],
     folds: int,
 ) -> list[float]:
-    """The same from a store, which is opened for what is not known yet: a fold is a range of its points, and the rest
-    are two, whose factor reads its tiles."""
+    """`_errors` from a store, which is opened only for errors not yet known. A fold is one range of points, the rest
+    are two."""
     n, errors = len(targets), [0.0] * len(candidates)
     identity = Identity.of(kernel, points)
     common = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]
@@ -97,7 +98,7 @@ def _errors_on_disk(
 
 
 class _Stored:
-    """A Gram matrix on disk whose points are left out in turn."""
+    """A Gram matrix on disk, from which one fold after another is left out."""
 
     def __init__(self, disk: DiskStores, store: GramStore, targets: torch.Tensor) -> None:
         self._disk, self._store, self._targets, n = disk, store, targets, len(targets)
@@ -105,7 +106,7 @@ class _Stored:
         self._row_sums = products.product(store, torch.ones(n, 1, dtype=torch.float64))[:, 0]
 
     def error_without(self, fold: slice, candidate: Regularization) -> float:
-        """The sum of squared errors at the points of a fold, predicted from the others; infinite without a factor."""
+        """Sum of squared errors on a fold, predicted from the other points; infinite without a Cholesky factor."""
         rest = Selection.without(self._store, fold, len(self._targets))
         inside = torch.cat([torch.arange(start, stop) for start, stop in rest.ranges])
         within = float(block_of(self._store.gram, fold, fold).sum(dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Predict by the same regression product in each device and dtype (Khalid 2022, Fig. 3.3)."""
+"""Predict with the same regression product in each device and dtype (Khalid 2022, Fig. 3.3)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def compare(
     sizes: Sequence[int],
     regularization: Regularization,
 ) -> Iterator[dict[str, Any]]:
-    """K(x*, X) (K + λI)⁻¹Y with the last product in each setting; rows of `kernel_check.csv` (Khalid 2022, Fig. 3.3).
+    """Yield the rows of `kernel_check.csv`: errors of K(x*, X) α in each device and dtype (Khalid 2022, Fig. 3.3).
 
-    K and its solution (least squares, cutoff 1e-8, float64 on the CPU) are the same in all settings; only the
-    product is done in each. norm_of_difference: Frobenius, against float64 on the CPU. accuracy: NaN for regression.
+    x_train: (n, …). x_test: (m, …). order: indices of training points; the first N_I of them, for each N_I of `sizes`,
+        are interpolated.
+    K and α = (K + λI)⁻¹Y (least squares, cutoff 1e-8, float64 on the CPU) are the same in all rows; only the product
+    differs. norm_of_difference: Frobenius, against float64 on the CPU. accuracy: NaN for regression.
     """
     head = order[: max(sizes)]
     points = x_train[torch.as_tensor(head, device=x_train.device)]

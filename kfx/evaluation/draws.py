@@ -1,4 +1,4 @@
-"""How much the choice of a few interpolation points matters: many disjoint draws, the best and the worst of them."""
+"""Errors for many disjoint draws of a few interpolation points, with the best and the worst draw."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ def errors_of_draws(
     count: int,
     scoring: Scoring,
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Rows of `draws.csv` for the successive parts of `order`, `size` points each, and each part's indices.
+    """Return the rows of `draws.csv` and the indices of each draw, (count, size).
 
-    The error of a part: misclassified test points, or the mean squared error; NaN where its system cannot be solved.
+    tensors: x_train (n, …), y_train (n, outputs), x_test (m, …). order: indices of training points, at least size ·
+        count; draw i takes its i-th stretch of `size` indices.
+    The error of a draw is the share of misclassified test points, or the mean squared error; NaN if its system cannot
+    be solved.
     """
     x_train, y_train, x_test = tensors
     parts = order[: size * count].reshape(count, size)
@@ -55,7 +58,10 @@ def errors_of_draws(
 
 
 def extremes(rows: Sequence[dict[str, Any]], parts: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
-    """The points of the worst and of the best draw, their targets and errors: `draws.npz`; empty where all failed."""
+    """Points, targets and errors of the worst and of the best draw, for `draws.npz`; empty if all draws failed.
+
+    parts: (count, size), the indices of each draw's points.
+    """
     errors = np.array([row["value"] for row in rows])
     if np.isnan(errors).all():
         return {}

@@ -1,4 +1,4 @@
-"""Errors, class distances and positions on the way of a fit."""
+"""Errors, class distances and positions during a fit."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ _MOST_SETTLING = 5000
 _MOST_OF_LAYERS = 500
 ERRORS = ("error", "head_error", "mse", "energy_error")
 OF_LAYERS = "rho."
-"""Begins the name of a layer's ρ."""
+"""Prefix of the metric ρ of a layer's kernel."""
 OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
 
 
 def columns(counted: str) -> tuple[str, ...]:
-    """Of the table; counted: `layer` or `iteration`."""
+    """Columns of the table; counted: `layer` or `iteration`."""
     return "part", counted, "n_interpolation", "regularization", "repeat", "metric", "value"
 
 
 def some_of(x: torch.Tensor, most: int = _MOST_SETTLING) -> torch.Tensor:
-    """At most so many of the points, evenly spread over them."""
+    """At most `most` of the points x, (n, …), evenly spaced in their order."""
     return x[:: -(-len(x) // most)] if len(x) > most else x
 
 
 class Follower:
-    """Writes `flow.csv`, of a fit that moves no points `follow.csv`, every `follow.every` iterations and in the last
-    `follow.last`, though at most a tenth of all; and a flow's `snapshots/`.
+    """Write `flow.csv` for a flow, else `follow.csv`, and the `snapshots/` of a flow.
 
-    Subsets of interpolation points are drawn once, so that errors of different iterations compare, or each time.
+    Rows are measured every `follow.every` iterations and in the last `follow.last` iterations, which are at most a
+    tenth of all. The subsets of interpolation points are drawn once, so that errors of different iterations can be
+    compared, or anew each time.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Follower:
         return [interpolation_order(part, balanced, rng) for _ in range(self.node.repeats)]
 
     def wants(self, part: int, iteration: int, final: bool) -> bool:
-        """Whether there is something to measure or to keep before an iteration, or at the end."""
+        """Whether something is measured or kept before this iteration, or at the end."""
         return self._measures(iteration, final) or self._shows(part, iteration, final)
 
     def _measures(self, iteration: int, final: bool) -> bool:
@@ -100,8 +101,11 @@ class Follower:
     def __call__(
         self, part: int, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, final: bool
     ) -> int:
-        """Measure and keep what is due before an iteration; how long the table is then."""
-        # a flow that stops is where it was before its last layer
+        """Measure and keep what is due before an iteration; return the size of the table in bytes.
+
+        x: (n, …), training points. along: (m, …), points that a flow moves but does not learn from.
+        """
+        # a flow that stops early ends at the positions before its last layer
         if self._measures(iteration, final) and self._measured != (part, iteration):
             self._measure(part, iteration, kernel, x, along)
             self._measured = part, iteration
@@ -118,7 +122,7 @@ class Follower:
         return self._rows.size if self._rows is not None else 0
 
     def start(self, part: int, iteration: int) -> None:
-        """Start the table, or go on with that of an earlier process, without what comes again."""
+        """Start the table, or continue that of an earlier process without the rows that will be measured again."""
         if not self.node.every + self.node.last:
             return
         path = self.directory / self.file
@@ -155,7 +159,7 @@ class Follower:
                     place = row["n_interpolation"], row["configured_regularization"], repeat
                     rows.append((part, iteration, *place, *error))
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in self._of_layers(kernel, x, y)]
-        if not self.moves_points:  # then what the kernel makes of the points, if that changes
+        if not self.moves_points:  # then distances of the kernel's features, if it has any
             some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
             try:
                 x = kernel.features(some)
@@ -171,10 +175,10 @@ class Follower:
         )
 
     def _of_layers(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, float]]:
-        """ρ of the kernel of each layer that it is made of, half of the points being the sample."""
+        """ρ of the kernel of each inner layer, with half of the points as the sample."""
         points, targets = some_of(x, _MOST_OF_LAYERS), some_of(y, _MOST_OF_LAYERS)
         found = []
-        with contextlib.suppress(NumericalError):  # in a layer itself: then in all above
+        with contextlib.suppress(NumericalError):  # a layer that fails makes all later ones fail
             for name, gram in kernel.inner_grams(points):
                 try:
                     value, _ = rho(Factored(gram), targets, len(points) // 2, self.regularization, False)
@@ -185,15 +189,19 @@ class Follower:
 
 
 def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:
-    """For each point the first that is equal to it: to a flowed kernel they are one. None where all differ."""
+    """Index of the first point equal to each point, because a flowed kernel cannot tell them apart; None if all
+    differ."""
     first: dict[bytes, int] = {}
     found = [first.setdefault(name.tobytes(), i) for i, name in enumerate(digests(points))]
     return torch.as_tensor(found, device=points.device) if len(first) < len(found) else None
 
 
 def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[str, float]:
-    """Mean of ‖x_i − x_j‖² over all pairs and, with classes, over those in one class, between classes, and the ratio
-    between / in."""
+    """Mean of ‖x_i − x_j‖² over all pairs; with classes also within classes, between classes, and the ratio of the last
+    two.
+
+    x: (n, …). labels: (n,), or None.
+    """
     flat = x.reshape(len(x), -1)
 
     def sums(points: torch.Tensor) -> tuple[float, float]:
@@ -212,8 +220,11 @@ def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[s
 
 
 def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
-    """1 where a hyperplane has each of two classes on a side of its own, s_i (w·x_i + b) ≥ 1 has a solution; else 0;
-    NaN for points too far out to say."""
+    """1 if a hyperplane separates two classes (s_i (w·x_i + b) ≥ 1 has a solution), else 0; NaN if the numbers are too
+    large.
+
+    x: (n, features). labels: (n,), of two values.
+    """
     from scipy.optimize import linprog
 
     if not np.abs(x).max() < _FAR:
@@ -226,16 +237,17 @@ def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
 
 
 def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]]:
-    """Mean, min, max and standard deviation of each error over the last `count` layers, or iterations, that were
-    evaluated, as the tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean. Number 0 is the
-    initial kernel."""
+    """Mean, min, max and standard deviation of each error over the last `count` evaluated layers or iterations.
+
+    Number 0 is the initial kernel. Over repeats and parts the mean is taken, as in the tables of Owhadi & Yoo 2019.
+    """
     errors, counted = _errors(directory, of_flow)
     layers = sorted(set(errors[counted]) - {0})[-count:] if count else []
     return _statistics(errors[errors[counted].isin(layers)], counted)
 
 
 def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[dict[str, Any]]:
-    """The same over those evaluated from the first to the last number of each window."""
+    """As `last_rows`, over the evaluated layers or iterations from the first to the last number of each window."""
     errors, counted = _errors(directory, of_flow)
     return [
         {"window": [first, last], **row}
@@ -245,7 +257,7 @@ def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool
 
 
 def _errors(directory: Path, of_flow: bool) -> tuple[pd.DataFrame, str]:
-    """The rows of errors, and what counts them."""
+    """The rows of errors, and the name of the column that counts layers or iterations."""
     file, counted = OF_FLOWS if of_flow else OF_OTHERS
     table = read_rows(directory / file, columns(counted))
     return table[table["metric"].isin(ERRORS)], counted

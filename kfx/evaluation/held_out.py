@@ -1,4 +1,4 @@
-"""Kernels compared on the same batches, which no optimizer sees."""
+"""Compare kernels on the same batches, which no optimizer sees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def on_the_same_batches(
     rng: np.random.Generator,
     count: int,
 ) -> list[list[Evaluation]]:
-    """For each kernel the objective on each of `count` batches, drawn for this alone and the same for all kernels."""
+    """Evaluate the objective of each kernel on `count` batches; all kernels see the same batches.
+
+    data: x (n, …), y (n, outputs). rng: draws nothing but these batches.
+    """
     sampler.start(*data)
     batches = [sampler.draw(rng) for _ in range(count)]
     return [
@@ -42,7 +45,10 @@ def mean_objectives(
     rng: np.random.Generator,
     count: int = 10,
 ) -> list[float]:
-    """The mean objective of each kernel over the same batches, drawn for this alone; infinite where it fails."""
+    """Mean objective of each kernel over the same `count` batches; infinite if it fails on one of them.
+
+    data: x (n, …), y (n, outputs).
+    """
     return [
         math.inf if any(value.failed for value in values) else float(np.mean([value.objective for value in values]))
         for values in on_the_same_batches(kernels, loss, sampler, data, rng, count)
@@ -64,8 +70,11 @@ def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[s
 
 
 def summary(table: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """For `metrics.json`: mean and standard deviation of ρ and the objective over the batches of all parts, of the
-    initial kernel, the trained one and the change from one to the other, on batches where both could be had."""
+    """Means and standard deviations of ρ and the objective over the batches of all parts, for `metrics.json`.
+
+    They are given for the initial kernel, the trained one and the change between them, over batches where neither
+    failed.
+    """
     found: dict[str, Any] = {"batches": sum(row["kernel"] == "initial" for row in table)}
     for name in ("rho", "objective"):
         initial, trained = (

@@ -1,4 +1,4 @@
-"""The linear systems of kernel ridge regression whose Gram matrices do not fit in memory: in a store."""
+"""Linear systems of kernel ridge regression whose Gram matrices do not fit in memory; they lie in a store."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True)
 class DiskStores:
-    """Where Gram matrices go that do not fit.
+    """Folders for Gram matrices that do not fit in memory.
 
-    root: a folder of stores, one for each kernel and points; or a store that is there already, which serves where it is
-    of the kernel and the points. memory: bytes that a matrix may take, and that `processes` have together for the tiles
-    of a factorisation. keep: for the next run; else a store goes when what it was made for is recorded. follow: told of
-    each step of conjugate gradients and the residual there.
+    root: a folder of stores, one for each kernel and set of points; or an existing store, which is used if it belongs
+        to this kernel and these points.
+    memory: bytes that a matrix may take, and that all `processes` together have for the tiles of a factorisation.
+    keep: keep the stores for later runs; otherwise a store is deleted when its results are recorded.
+    follow: called with each step of conjugate gradients and its residual.
     """
 
     root: Path
@@ -61,12 +62,16 @@ class DiskStores:
     used: list[Path] = field(default_factory=list)
 
     def takes(self, n: int, n_test: int, itemsize: int) -> bool:
-        """Whether so many points and test points are to go on disk."""
+        """Whether a matrix for n points and n_test test points goes on disk. itemsize: bytes of an entry."""
         return bytes_in_memory(n, n_test, itemsize) > self.memory
 
     @contextmanager
     def store(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Iterator[GramStore]:
-        """The whole Gram matrix of these points, computed as far as it is not there, held as long as the block runs."""
+        """Yield the store of the complete Gram matrix of these points; compute what is missing first, and hold the lock
+        meanwhile.
+
+        points: (n, …). test_points: (m, …), or None.
+        """
         mapped, compare = kernel.feature_map_and_kernel()
         points, test_points = mapped(points), None if test_points is None else mapped(test_points)
         folder = self._folder(compare, points, test_points)
@@ -78,12 +83,12 @@ class DiskStores:
             self.used.append(folder)
             self.do(GramWork.of(store, compare, points.device), "Gram")
             yield store
-            shutil.rmtree(folder / "factor", ignore_errors=True)  # of who was stopped it stays, to go on from
+            shutil.rmtree(folder / "factor", ignore_errors=True)  # if interrupted, the factor stays
         finally:
             lock.release()
 
     def _folder(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Path:
-        """Of the store that has this kernel and these points, or will have."""
+        """Folder of the store that has, or will have, this kernel and these points."""
         identity = Identity.of(kernel, points)
         if (self.root / MANIFEST).exists():
             difference = GramStore(self.root).difference(identity, points, test_points)
@@ -97,17 +102,18 @@ class DiskStores:
         return self.root / hashed(parts)
 
     def known(self, key: list[Any], compute: Callable[[], float]) -> float:
-        """A number that took long: from the folder, by what it depends on, or computed and kept there."""
+        """Return a number that is expensive to compute: read it from the folder under `key`, or compute it and keep it
+        there."""
         path = self.root / "known" / f"{hashed(key)}.json"
         with contextlib.suppress(OSError, ValueError):
             return float(json.loads(path.read_text()))
         value = compute()
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, repr(value))  # JSON knows no infinity
+        write_json(path, repr(value))  # JSON has no infinity
         return value
 
     def discard(self) -> None:
-        """What was made for numbers that are recorded now is no longer needed, unless it is to be kept."""
+        """Delete the stores whose results are recorded, unless they are to be kept."""
         while self.used:
             folder = self.used.pop()
             if not self.keep:
@@ -115,7 +121,7 @@ class DiskStores:
 
 
 def _waited_for(folder: Path) -> Lock:
-    """The lock of a store, when who holds it has ended."""
+    """Wait until no other process holds the store, and return its lock."""
     told = False
     while True:
         try:
@@ -128,15 +134,15 @@ def _waited_for(folder: Path) -> Lock:
 
 
 def hashed(parts: list[Any]) -> str:
-    """Sixteen hexadecimal digits of some plain values."""
+    """Sixteen hexadecimal digits of a SHA-256 of plain values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class OnDisk:
-    """The system of a store whose Gram matrix is whole.
+    """The `System` of a store whose Gram matrix is complete.
 
-    largest: how many of its first points are asked for at most. solver: `cholesky`, or `conjugate_gradients` up to a
-    relative residual of `tolerance`.
+    largest: the largest number of leading points that will be asked for. solver: `cholesky`, or `conjugate_gradients`
+        up to a relative residual of `tolerance`.
     """
 
     def __init__(
@@ -157,7 +163,8 @@ class OnDisk:
         return regularization.of_sums(size, *self._sums[size])
 
     def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """Kept in the store, so that they are found again, jitter and all, by who goes on."""
+        """α, (n, outputs), for targets (n, outputs). Kept in the store with its jitter, so that a resumed run finds
+        it."""
         y, effective = targets.to("cpu", torch.float64), self.effective(regularization, len(targets))
         key = hashed([len(y), effective, self._solver, self._tolerance, digest(y)])
         path = self._store.folder / "solutions" / f"{key}.npz"
@@ -179,7 +186,7 @@ class OnDisk:
         return {"alpha": in_numpy(factor.solve_upper(factor.solve_lower(y))), "jitter": np.array(factor.jitter)}
 
     def _by_conjugate_gradients(self, y: torch.Tensor, effective: float, half_done: Path) -> dict[str, np.ndarray]:
-        """Where an earlier process was stopped, from where it was."""
+        """Solve, starting from the last iterate that an earlier process saved."""
         saved = time.monotonic()
 
         def watch(iteration: int, residual: float, alpha: torch.Tensor) -> None:
@@ -211,8 +218,11 @@ class OnDisk:
         }
 
     def _factored(self, regularization: Regularization, size: int) -> FactorStore:
-        """A factor of the first `size` points, or of more where that has the same λ and needs no jitter: its leading
-        block is the factor of the leading points. With a jitter where it needs one, as in memory."""
+        """A Cholesky factor of the first `size` points; with a jitter where needed, as in memory.
+
+        It may be a factor of more points with the same λ and no jitter: its leading block is the factor of the leading
+            points.
+        """
         effective, held = self.effective(regularization, size), self._factor
         shared = regularization.scale == "absolute" and size < self._largest and effective not in self._own_factors
         same = held is not None and held.regularization == effective
@@ -238,7 +248,7 @@ class OnDisk:
         mapped, compare = self._kernel.feature_map_and_kernel()
         diagonal, n = products.diagonal(self._store)[: len(alpha)], len(alpha)
         of_head = products.product(self._store, alpha, len(head))
-        for start in range(0, n, _AT_ONCE):  # a point and its copy, which a kernel with noise of its own tells apart
+        for start in range(0, n, _AT_ONCE):  # K(x, copy of x) lacks a kernel's own noise
             at = slice(start, min(start + _AT_ONCE, n))
             points = self._points(at, x.device)
             as_others = compare.gram(points, points).diagonal().to("cpu", torch.float64)
@@ -261,7 +271,7 @@ class OnDisk:
         factor, tiles = self._factored(regularization, size), self._store.test
         assert tiles is not None
         out = prior.to("cpu", torch.float64, copy=True)
-        at_once = max(self._disk.memory // (16 * 8 * size), 1)  # four arrays of them in a quarter of the memory
+        at_once = max(self._disk.memory // (16 * 8 * size), 1)  # four such arrays take a quarter of the memory
         for start in range(0, len(out), at_once):
             rows = slice(start, min(start + at_once, len(out)))
             cross = block_of(tiles, rows, slice(0, size)).astype(np.float64)
@@ -273,7 +283,7 @@ class OnDisk:
 
 
 def _read(path: Path) -> dict[str, np.ndarray] | None:
-    """Arrays that an earlier process wrote; None where there are none, or torn ones."""
+    """Arrays that an earlier process wrote; None if there are none, or if the file is damaged."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as held:
             return {name: held[name] for name in held.files}
@@ -288,8 +298,11 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def factored(disk: DiskStores, store: GramStore, selection: Selection, regularization: float) -> FactorStore:
-    """The factor of Θ + λI of these points, in the store's folder, in place of the one before; with a jitter where it
-    needs one, as in memory, see `jitters`."""
+    """Compute the factor of Θ + λI for the selected points in the store's folder, replacing the one before.
+
+    A matrix that is not positive definite gets a jitter by the same rule as in memory (`jitters`); NumericalError if
+    the largest does not suffice.
+    """
     diagonal = products.diagonal(store)
     chosen = torch.cat([diagonal[start:stop] for start, stop in selection.ranges]) + regularization
     complaint = ""
@@ -306,5 +319,5 @@ def factored(disk: DiskStores, store: GramStore, selection: Selection, regulariz
 
 
 def bytes_in_memory(n: int, n_test: int, itemsize: int) -> int:
-    """What evaluation with so many points takes in memory at its peak: Θ, its factor in float64, and covariances."""
+    """Peak memory in bytes of an evaluation in memory: Θ, its factor in float64, and the test points' covariances."""
     return n**2 * (itemsize + 8) + n * n_test * itemsize

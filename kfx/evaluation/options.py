@@ -1,4 +1,4 @@
-"""Evaluations to choose from: on test points, or in folds; and how predictions are made and judged."""
+"""Options of the evaluation: on test points or in folds, and how predictions are made and judged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _is_not_negative(value: Any) -> bool:
 
 
 def _bytes(path: str, value: Any) -> int | None:
-    """A number of bytes, with a unit or without."""
+    """A number of bytes from a number or a text such as 8GB."""
     if value is None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\+?\d+)?) ?([kmgt]?)(i?)b?", str(value).lower())
@@ -41,7 +41,7 @@ def _bytes(path: str, value: Any) -> int | None:
 
 @dataclass
 class EvaluationRegularization(Option):
-    """λ of evaluation."""
+    """λ of the evaluation."""
 
     value: Any = ranged(
         None,
@@ -67,7 +67,7 @@ Split = tuple[int, int, "np.ndarray"]
 
 @dataclass
 class EvaluationOption(Option, abc.ABC):
-    """Kernel ridge regression with each kernel; a subclass says on which points."""
+    """Kernel ridge regression with each kernel; a subclass chooses the points."""
 
     n_interpolation: list[int] | None = ranged(
         None,
@@ -123,21 +123,21 @@ class EvaluationOption(Option, abc.ABC):
         return n
 
     def memory_bytes(self) -> int:
-        """What a Gram matrix with its factor may take."""
+        """Bytes that a Gram matrix with its factor may take in memory."""
         from kfx.numerics.memory import machine_bytes
 
         return self.memory or machine_bytes() // 2
 
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
-        """What kernels are trained and judged on."""
+        """The data sets on which kernels are trained and evaluated: the whole one, or a fold each."""
         return [whole]
 
     @abc.abstractmethod
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
-        """The evaluations of one kernel."""
+        """The evaluations of one kernel, as (repeat, part, order of training points)."""
 
     def regularizations(self, config: ConfigView) -> list[Regularization]:
-        """λ, one or several: the objective's where the config is silent."""
+        """The values of λ to evaluate; the objective's λ if the config names none."""
         from kfx.numerics.regularization import Regularization
 
         own, usual = self.regularization, config.regularization
@@ -146,18 +146,21 @@ class EvaluationOption(Option, abc.ABC):
         return [Regularization(float(value), own.scale or usual.scale) for value in listed]
 
     def is_validated(self, config: ConfigView) -> bool:
-        """Whether λ is chosen by validation for each kernel that is evaluated."""
+        """Whether validation chooses λ for each evaluated kernel."""
         own = self.regularization.value
         return own == "validation" or (own is None and config.regularization.selection == "validation")
 
     def chooses_again(self, config: ConfigView) -> bool:
-        """Whether that is done for the fitted kernel, in place of keeping the start's λ. Folds say little after a flow,
-        which has moved the points by their own targets: there only where evaluation asks for it."""
+        """Whether validation chooses λ again for the fitted kernel, instead of keeping the initial kernel's λ.
+
+        Folds say little after a flow, which moved the points by their own targets: there only if the evaluation asks
+            for it.
+        """
         asked = self.regularization.value == "validation"
         return self.is_validated(config) and (asked or not config.optimizer.moves_points)
 
     def scoring(self, config: ConfigView) -> Scoring:
-        """How predictions are made and judged."""
+        """Settings of how predictions are made and judged."""
         from kfx.evaluation.scoring import Scoring
 
         return Scoring(
@@ -257,7 +260,7 @@ class KFoldOption(EvaluationOption):
         super().check(config)
 
 
-# ---- on the way of a fit
+# ---- during a fit
 
 
 def _sizes(null: str, meaning: str) -> Any:

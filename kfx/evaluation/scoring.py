@@ -1,4 +1,4 @@
-"""How well a kernel interpolates: kernel ridge regression on subsets of the training points."""
+"""Errors of kernel ridge regression on subsets of the training points."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 
 def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator | None) -> np.ndarray:
-    """An order of the training points, random, or with None their own; each head of it is a subset. Balanced: each
-    head holds the classes in equal numbers, as far as they go."""
+    """An order of the training points, (n,), random with `rng`, else as they are; its first N_I are interpolated.
+
+    balanced: the first N_I hold the classes in equal numbers, as far as the classes reach.
+    """
     order = np.arange(len(data.x_train)) if rng is None else rng.permutation(len(data.x_train))
     if not balanced:
         return order
@@ -43,10 +45,13 @@ def interpolation_order(data: Dataset, balanced: bool, rng: np.random.Generator 
 class Scoring:
     """How predictions are made and judged.
 
-    regularizations: each is evaluated. own: a kernel that brings its λ is evaluated with that, under the name of the
-    first of them. clip: lowest and highest that a prediction may be. train_error: also on the training points.
-    rho: also the interpolant's relative distance, in the RKHS norm, to that of the largest N_I. head: also accuracy,
-    log-likelihood and calibration of what the kernel's own head predicts, the same at each N_I.
+    regularizations: the values of λ to evaluate.
+    own: evaluate a kernel that has its own λ with that, under the name of the first of `regularizations`.
+    clip: lowest and highest value that a prediction may have.
+    train_error: also measure errors on the training points.
+    rho: also measure the relative distance, in the RKHS norm, of the interpolant to that of the largest N_I.
+    head: also measure accuracy, log-likelihood and calibration of the predictions by the kernel's own head; they do not
+        depend on N_I.
     """
 
     regularizations: Sequence[Regularization]
@@ -72,12 +77,14 @@ def evaluate(
     scoring: Scoring,
     disk: DiskStores | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
-    """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel and one repeat.
+    """Evaluate one kernel in one repeat: rows of `evaluation.csv`, arrays of predictions, and messages of failures.
 
-    A system that cannot be solved gives NaN and a line among the failures.
-
-    tensors: x_train, y_train, x_test. sizes: N_I, each a head of `order`, so that one Gram matrix serves them all.
-    Predictions are keyed `kernel/n/repeat/λ/mean` (and `/variance`). disk: where a matrix goes that is too large.
+    tensors: x_train (n, …), y_train (n, outputs), x_test (m, …).
+    order: indices of training points. sizes: the values of N_I; the first N_I points of `order` are interpolated, so
+        that one Gram matrix serves all sizes.
+    disk: takes Gram matrices that do not fit in memory.
+    Predictions, (m, outputs), have the keys `kernel/n/repeat/λ/mean` (variances, (m,), `…/variance`). A system that
+    cannot be solved gives NaN and a message.
     """
     x_train, y_train, x_test = tensors
     head = torch.as_tensor(order[: max(sizes)], device=x_train.device)
@@ -133,7 +140,7 @@ def evaluate(
                             spread = system.variance(own, size, kernel.diagonal(x_test))
                             arrays[f"{key}/variance"] = in_numpy(spread)
                             measured["mean_posterior_variance"] = float(spread.mean())
-                    except NumericalError as error:  # one bad kernel must not cost the others their evaluation
+                    except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others
                         failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
                 measured |= of_head
                 measured["jitter"] = incidents.jitter
@@ -158,7 +165,7 @@ _HEAD = ("accuracy", "log_likelihood", "calibration_error")
 def _of_head(
     kernel: Kernel, data: Dataset, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], scoring: Scoring
 ) -> dict[str, float]:
-    """What the kernel's own head is worth on the test points and, if asked, on the training points."""
+    """Metrics of the predictions by the kernel's own head, on test points and, if asked, on training points."""
     x_train, _, x_test = tensors
     asked = {"head": (x_test, data.y_test)} | ({"head_train": (x_train, data.y_train)} if scoring.train_error else {})
     found: dict[str, float] = {}
@@ -179,14 +186,16 @@ def _head_metrics(scoring: Scoring) -> list[str]:
 
 
 def clipped(prediction: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
-    """The prediction within its range."""
+    """The prediction, (m, outputs), as a NumPy array, limited to the range `clip`."""
     found = in_numpy(prediction)
     return found if clip is None else found.clip(*clip)
 
 
 def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
-    """MSE and MAE over test points and outputs, the accuracy in [0, 1] where there are classes, and, where the data
-    have an energy norm, the squared error in it over the target's."""
+    """Errors of a prediction on the test points, (m, outputs): MSE, MAE, and with classes the accuracy in [0, 1].
+
+    If the data have an energy norm, also the squared error in that norm over that of the targets.
+    """
     result = _errors(prediction, data.y_test)
     if data.energy is not None:
         error, y = prediction - data.y_test, data.y_test
@@ -198,12 +207,12 @@ def metrics(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
 
 def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str, float]:
     error = prediction - y
-    with np.errstate(over="ignore"):  # an infinite error is a failure, and said as one
+    with np.errstate(over="ignore"):  # an infinite error is reported as a failure
         return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
 
 
 def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
-    """What `evaluate` measures on this data."""
+    """Names of the metrics that `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
     energy = ["energy_error"] if data.energy is not None else []
     kept = [*(["rho"] if scoring.rho else []), *_head_metrics(scoring)]
@@ -217,8 +226,11 @@ _PLACE = ["n_interpolation", "configured_regularization", "metric"]
 
 
 def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
-    """Mean and standard deviation over repeats, for `metrics.json`. `whole`: what to call the number of interpolation
-    points when each fold takes all of its own, which may differ by one."""
+    """Mean and standard deviation over repeats, for `metrics.json`.
+
+    whole: the number of interpolation points to show when each fold takes all of its points, whose number may differ by
+        one.
+    """
     found = []
     groups: Any = _table(rows, whole).groupby(["kernel", *_PLACE], sort=False)
     for (kernel, size, configured, metric), group in groups:
@@ -237,8 +249,11 @@ def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list
 
 
 def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
-    """Mean and standard deviation over repeats of what the trained kernel has more than the initial one, on the same
-    points. `whole`: as for `summary`."""
+    """Mean and standard deviation over repeats of the trained kernel's metric minus the initial kernel's, on the same
+    points.
+
+    whole: as for `summary`.
+    """
     table = _table(rows, whole)
     keys = [*_PLACE, "repeat"]
     initial, trained = (table[table["kernel"] == name][[*keys, "value"]] for name in ("initial", "trained"))
@@ -269,8 +284,8 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
 
 
 def constant_prediction(data: Dataset) -> tuple[str, float]:
-    """The metric by which a data set is judged, and what a prediction that knows no points has: the largest class of
-    the training points, or the mean of their targets."""
+    """The main metric of a data set, and its value for a constant: the largest class, or the mean of the training
+    targets."""
     if data.labels_train is not None and data.labels_test is not None:
         largest = np.bincount(data.labels_train).argmax()
         return "accuracy", float(np.mean(data.labels_test == largest))

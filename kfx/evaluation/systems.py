@@ -1,4 +1,4 @@
-"""The linear systems of kernel ridge regression on the heads of one order of points: in memory, or on disk."""
+"""Linear systems of kernel ridge regression for the leading points of one order, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ TEST_BLOCK = 2000
 
 
 class System(Protocol):
-    """Θ of the first points in an order, and the covariances of test points with them.
+    """Θ of n ordered points, (n, n), and the covariances of m test points with them.
 
-    regularization: λ and its scale; what it comes to depends on Θ of the points that are used.
+    Every method takes the leading points: a kernel's λ depends on Θ of those that are used (`regularization` holds λ
+        and its scale).
     """
 
     def effective(self, regularization: Regularization, size: int) -> float:
-        """λ for the first `size` points."""
+        """The effective λ for the first `size` points."""
 
     def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """α with (Θ + λI) α = Y on the first len(Y) points, float64."""
+        """α with (Θ + λI) α = Y on the first k points, (k, outputs), float64. targets: Y, (k, outputs)."""
 
     def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
-        """K(x*, x) α, float64."""
+        """K(x*, x) α, (m, outputs), float64. alpha: (k, outputs)."""
 
     def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        """K(x_i, x) α of each of these points, float64. head: which of them the system's are, in its order."""
+        """K(x, ·) α for k points x, (k, …): (k, outputs), float64. head: indices in x of the system's points, in its
+        order."""
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """Σ over outputs of (L⁻¹ Y)², of each of the first len(Y) points."""
+        """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
-        """Posterior variance of the test points given the first `size` points. prior: K(x*, x*) of each."""
+        """Posterior variance of the test points given the first `size` points, (m,). prior: K(x*, x*), (m,)."""
 
     def report(self) -> dict[str, float]:
-        """What the last coefficients are worth, by metric, where the solver has something to say."""
+        """Metrics of the last solution, such as its residual, if the solver gives any."""
 
 
 class InMemory:
-    """Θ and the covariances as matrices."""
+    """The `System` with Θ and the covariances as matrices."""
 
     def __init__(
         self,
@@ -109,5 +111,6 @@ class InMemory:
 
 
 def products(rows: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    """K(x*, x) α in float64, some rows at a time."""
+    """K(x*, x) α, (m, outputs), in float64, computed for some rows at a time. rows: K(x*, x), (m, k). alpha: (k,
+    outputs)."""
     return torch.cat([block.to(torch.float64) @ alpha for block in rows.split(TEST_BLOCK)])

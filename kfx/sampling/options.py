@@ -1,4 +1,4 @@
-"""Samplers to choose from: which points make a batch, and how many of them its sample."""
+"""Options of samplers: which points make a batch, and how many of them its sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SamplerOption(Option, abc.ABC):
     """A sampler. A subclass has a field for each setting, and `build`."""
 
     follows_rho: ClassVar[bool] = False
-    """Whether the sizes that it draws depend on rho."""
+    """Whether the sizes of its samples depend on ρ."""
 
     batch_size: int | None = count_or_null(100, 2, "all training points", "N_f")
     choice: str = one_of(
@@ -39,16 +39,16 @@ class SamplerOption(Option, abc.ABC):
 
     @abc.abstractmethod
     def build(self, iterations: int) -> FixedSampler:
-        """The sampler for a fit of so many iterations."""
+        """The sampler for a fit of `iterations` iterations."""
 
     def held_out(self) -> FixedSampler:
-        """Batches as training has them, with one sample, of a size that does not change."""
+        """A sampler of held-out batches: drawn as in training, with one sample of a fixed size."""
         from kfx.sampling.samplers import FixedSampler
 
         return FixedSampler(self.batch_size, self.usual_proportion(), self.choice, rounding=self.rounding)
 
     def usual_proportion(self) -> float:
-        """p of batches that no optimizer sees."""
+        """p = N_c / N_f for batches that no optimizer sees."""
         return 0.5
 
     def check(self, config: ConfigView) -> None:

@@ -1,4 +1,4 @@
-"""Batches of interpolation points, their sample first."""
+"""Draw batches of interpolation points, the sample first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from kfx.numerics.arrays import rows_of
 
 @dataclass(slots=True)
 class Batch:
-    """`indices` into the training data; the first `sample_size` of them are the sample.
+    """`indices` into the training data, (N_f,); the first `sample_size` of them are the sample.
 
-    half_size: a second sample, nested with the first, whose ρ is wanted as well; None where it is not.
-    orders: permutations of the batch that put other samples in front; the objective is the mean over all of them.
-    views: of each point, an image, how far it is moved down and right, and whether it is mirrored, (n, 3); None: not.
+    half_size: size of a second sample, nested with the first, whose ρ is also wanted; None for none.
+    orders: permutations of the batch that put other samples first; the objective is the mean over all of them.
+    views: (N_f, 3), for each image the pixels by which it is moved down and right, and whether it is mirrored; None for
+        no change.
     """
 
     indices: np.ndarray
@@ -32,19 +33,22 @@ class Batch:
 
     @property
     def sample_sizes(self) -> tuple[int, ...]:
-        """Of its sample, and of the second one where there is one."""
+        """Sizes of the sample and of the second sample, if there is one."""
         return (self.sample_size,) if self.half_size is None else (self.sample_size, self.half_size)
 
     def of(self, x: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The batch's points, as it views them, and what belongs to them."""
+        """The batch's points with their views applied, and the same rows of `others`. x: (n, …). others: (n, …)
+        each."""
         points, *rest = (rows_of(each, self.indices) for each in (x, *others))
         points = points if self.views is None else viewed(points, torch.as_tensor(self.views, device=x.device))
         return points, *rest
 
 
 def viewed(images: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
-    """Images, (n, channels, height, width), each moved down and right by so many pixels, zeros moving in, and mirrored
-    where it is to be. views: (n, 3), whole numbers."""
+    """Move each image down and right by whole pixels, filling with zeros, and mirror those marked.
+
+    images: (n, channels, height, width). views: (n, 3): down, right, whether mirrored.
+    """
     n, _, height, width = images.shape
     down, right, is_mirrored = views.T
     rows = torch.arange(height, device=images.device) - down[:, None]
@@ -57,8 +61,10 @@ def viewed(images: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
 
 
 def sample_size(batch_size: int, sample_proportion: float, rounding: str = "nearest") -> int:
-    """N_c = p N_f, leaving at least one point on either side. rounding: `nearest`, halves to the even number (Owhadi &
-    Yoo 2019 print round(N_f / 2)); `up`, as in Darcy's code."""
+    """N_c = p N_f, with at least one point in the sample and one outside.
+
+    rounding: `nearest`, halves to the even number (Owhadi & Yoo 2019 print round(N_f / 2)); `up`, as in Darcy's code.
+    """
     exact = sample_proportion * batch_size
     size = math.ceil(exact - 1e-9) if rounding == "up" else round(exact)
     return min(max(size, 1), batch_size - 1)
@@ -68,22 +74,23 @@ def sample_size(batch_size: int, sample_proportion: float, rounding: str = "near
 
 
 class Uniform:
-    """Points without replacement, each as likely as any other."""
+    """Draw points without replacement, all with the same probability."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         self.n = len(x)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Indices of a batch in random order."""
+        """Indices of a batch in random order, (size,)."""
         return rng.choice(self.n, size, replace=False)
 
     def reorder(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A permutation of a batch that puts another sample in front."""
+        """A permutation of a batch, (N_f,), that puts another sample first. indices: (N_f,)."""
         return rng.permutation(len(indices))
 
 
 class Stratified(Uniform):
-    """Batch and sample hold the classes in the proportions of the data, to within one point of each."""
+    """Draw batches and samples that hold the classes in the proportions of the data, to within one point of each
+    class."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__(x, y)
@@ -97,7 +104,7 @@ class Stratified(Uniform):
 
     @staticmethod
     def _order(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # The members of a class, shuffled, stand at equal distances in [0, 1): each head takes its share of them.
+        # The shuffled members of a class get equally spaced places in [0, 1): every head of the order has its share.
         place = np.empty(len(labels))
         for label in np.unique(labels):
             members = rng.permutation(np.flatnonzero(labels == label))
@@ -106,7 +113,8 @@ class Stratified(Uniform):
 
 
 class Neighbourhood(Uniform):
-    """A random point and those nearest to it, in random order: the kernel is judged by how it interpolates locally."""
+    """Draw a random point and its nearest neighbours, in random order, so that the kernel is judged by local
+    interpolation."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__(x, y)
@@ -114,7 +122,7 @@ class Neighbourhood(Uniform):
         self.norms = self.flat.square().sum(dim=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        distances = self.norms - 2 * (self.flat @ self.flat[int(rng.integers(self.n))])  # less the centre's own norm
+        distances = self.norms - 2 * (self.flat @ self.flat[int(rng.integers(self.n))])  # up to the norm of the centre
         return rng.permutation(torch.topk(distances, size, largest=False).indices.cpu().numpy())
 
 
@@ -125,16 +133,17 @@ CHOICES: dict[str, type[Uniform]] = dict(zip(POINTS, (Uniform, Stratified, Neigh
 
 
 class FixedSampler:
-    """N_f points, N_c of them as the sample, the same sizes at each iteration.
+    """Draw batches of N_f points with samples of N_c, the same sizes at each iteration.
 
-    choice: which points, by a name in `CHOICES`. samples: how many samples of a batch the objective is a mean over.
-    augment: of each image in a batch, a random `crop` of it with so many zeros around, `padding`; a `flip` of half.
-    `start` comes before the first draw. A subclass gives the proportion at each iteration; what it remembers of the
-    run goes through `state` and `restore`.
+    choice: which points, a name in `CHOICES`. samples: the number of samples of a batch over which the objective is
+        averaged.
+    augment: for images, random `crop` of the image within `padding` zeros, and `flip` of half of them.
+    Call `start` before the first draw. A subclass gives the proportion at each iteration; `state` and `restore` carry
+    what it remembers.
     """
 
     diagnostics: tuple[str, ...] = ()
-    """Further columns of the trace."""
+    """Its columns of the trace."""
     _wants_half = False
 
     def __init__(
@@ -153,7 +162,7 @@ class FixedSampler:
         self.choice, self.samples, self.rounding = choice, samples, rounding
 
     def start(self, x: torch.Tensor, y: torch.Tensor) -> Self:
-        """Take the training points, and forget those before."""
+        """Take the training points, and forget those of an earlier fit. x: (n, …). y: (n, outputs)."""
         self._points = CHOICES[self.choice](x, y)
         self.restore([])
         return self
@@ -163,7 +172,7 @@ class FixedSampler:
         return self.sample_proportion
 
     def draw(self, rng: np.random.Generator, iteration: int = 0) -> Batch:
-        """The batch of an iteration."""
+        """Draw the batch of an iteration."""
         n = self._points.n
         size = n if self.batch_size is None else self.batch_size
         if not 2 <= size <= n:
@@ -189,27 +198,29 @@ class FixedSampler:
 
     @property
     def epoch(self) -> int:
-        """How many batches it takes to draw as many points as there are."""
+        """Number of batches that together hold as many points as the training data."""
         return math.ceil(self._points.n / (self.batch_size or self._points.n))
 
     def shown(self, batch: Batch) -> dict[str, float]:
-        """What the diagnostics of this batch are."""
+        """Values of its columns of the trace for this batch."""
         return dict.fromkeys(self.diagnostics, batch.sample_size)
 
     def observe(self, rho_half: float) -> None:
-        """Hear ρ of the half sample of an evaluated batch; NaN where there is none."""
+        """Take ρ of the half sample of an evaluated batch; NaN if there is none."""
 
     def state(self) -> list[Any]:
         """What `restore` needs to go on."""
         return []
 
     def restore(self, state: list[Any]) -> None:
-        """Set what is remembered; an empty list at the start of a fit."""
+        """Restore a `state`; an empty list stands for the beginning of a fit."""
 
 
 class EpochSampler(FixedSampler):
-    """Every point once an epoch, in a new random order; the last batch of an epoch has what is left, unless that is
-    one point, which is then left out."""
+    """Draw every point once an epoch, in a new random order each time.
+
+    The last batch of an epoch holds the rest; a rest of one point is left out.
+    """
 
     diagnostics = ("epoch",)
 
@@ -238,7 +249,7 @@ class EpochSampler(FixedSampler):
 
 
 class LinearSampler(FixedSampler):
-    """p rises, or falls, linearly from `low` at the first iteration to `high` at the last (Darcy 2020, §2.3.3)."""
+    """p changes linearly from `low` at the first iteration to `high` at the last (Darcy 2020, §2.3.3)."""
 
     diagnostics = ("sample_size",)
 
@@ -251,9 +262,10 @@ class LinearSampler(FixedSampler):
 
 
 class DynamicSampler(FixedSampler):
-    """p = ½ (1 − the mean of the last `window` values of ρ_½), at least `floor` (Darcy 2020, §2.3.3); ½ at first.
+    """p = ½ (1 − the mean of the last `window` values of ρ_½), at least `floor`, ½ at first (Darcy 2020, §2.3.3).
 
-    ρ_½ is ρ with half of the batch as sample: of the sample itself a small p would keep itself small.
+    ρ_½ is ρ with half of the batch as the sample. ρ of the sample itself would not do: a small p would keep itself
+    small.
     """
 
     diagnostics = ("sample_size",)
