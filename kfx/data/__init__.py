@@ -1,4 +1,4 @@
-"""Data sets: synthetic, embedded, images, tables, and the files behind them."""
+"""Data sets: synthetic, embedded, images and tables, and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read arrays of one's own from an .npz file, as if it were hostile; a pickle is never loaded."""
+"""Read a person's arrays from an .npz file, without trusting its content; pickled arrays are never loaded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(path: Path, task: str) -> Points:
 
 
 def image(path: Path) -> tuple[int, ...] | None:
-    """Height and width and, where it is not 1, how many channels; None where the points are no images."""
+    """Height, width and, if it is not 1, the number of channels; None if the points are no images."""
     require_file(path, (".npz",))
     shapes = _shapes(path)
     shape = shapes.get("x", shapes.get("x_train", ()))
@@ -57,7 +57,7 @@ def image(path: Path) -> tuple[int, ...] | None:
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The arrays by name and their shapes, from headers alone; DataError for what cannot or must not be loaded."""
+    """Shapes of the arrays by name, from headers alone; DataError for an array that cannot or must not be loaded."""
     try:
         with ZipFile(path) as archive:
             found = {info.filename.removesuffix(".npy"): _shape(archive, info, path) for info in archive.infolist()}

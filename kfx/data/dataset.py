@@ -1,4 +1,4 @@
-"""A data set in memory, and the steps that every data set shares."""
+"""A data set in memory, and the steps that all data sets share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Dataset:
     x_train, x_test: (n, features) or (n, channels, height, width), float64.
     y_train, y_test: (n, outputs), float64: one-hot rows, ±1, or values.
     labels_train, labels_test: (n,) class numbers, or None for regression.
-    energy: (n_test, n_test), of a norm vᵀ A v of functions on the test points, in which errors are measured too.
+    energy: (n_test, n_test), the matrix A of a norm vᵀ A v of functions on the test points, in which errors are
+        measured too.
     """
 
     name: str
@@ -32,7 +33,8 @@ class Dataset:
 
 
 def checked(data: Dataset) -> Dataset:
-    """The data set, if its parts fit together and its targets are numbers; DataError, naming the part, if not."""
+    """Return the data set if its parts fit together and its targets are finite numbers; else DataError, naming the
+    part."""
     for name in ("train", "test"):
         x, y, labels = (getattr(data, f"{part}_{name}") for part in ("x", "y", "labels"))
         if not (isinstance(x, np.ndarray) and x.ndim in (2, 4) and x.dtype.kind == "f"):
@@ -51,33 +53,36 @@ def checked(data: Dataset) -> Dataset:
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
-    """(n, classes) with a 1 in each row's class."""
+    """One-hot rows, (n, classes). labels: (n,), whole numbers below `classes`."""
     return np.eye(classes)[labels]
 
 
 def of_classes(labels: np.ndarray, classes: Sequence[int] | None) -> np.ndarray:
-    """Indices of the points in these classes, in order; of all with None."""
+    """Indices of the points in these classes, in order; of all points if classes is None. labels: (n,)."""
     return np.arange(len(labels)) if classes is None else np.flatnonzero(np.isin(labels, classes))
 
 
 def classification(
     name: str, parts: Sequence[tuple[np.ndarray, np.ndarray]], classes: Sequence[int] | None, count: int = 10
 ) -> Dataset:
-    """Training and test part, each points and labels, with one-hot targets: of so many classes, or of the chosen ones,
-    which then count from 0 in order."""
+    """A data set with one-hot targets from a training and a test part, each points (n, …) and labels (n,).
+
+    classes: the classes to keep, renumbered from 0 in ascending order; None for all `count`.
+    """
     chosen = sorted(classes) if classes is not None else list(range(count))
     (x_train, train), (x_test, test) = ((x, np.searchsorted(chosen, labels)) for x, labels in parts)
     return Dataset(name, x_train, one_hot(train, len(chosen)), x_test, one_hot(test, len(chosen)), train, test)
 
 
 def predicted_labels(prediction: np.ndarray) -> np.ndarray:
-    """Class numbers from predicted targets: the largest of one-hot outputs, the sign of ±1."""
+    """Class numbers, (n,), from predicted targets (n, outputs): the largest output, or for one output its sign."""
     return (prediction[:, 0] > 0).astype(int) if prediction.shape[1] == 1 else prediction.argmax(axis=1)
 
 
 def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Indices of `wanted` of `n` points, at random; all of them in order with None."""
-    order = rng.permutation(n)  # drawn in any case, so that one part's size does not reshuffle the other
+    """Indices of `wanted` of `n` points at random, (wanted,); of all in order if `wanted` is None. DataError if n is
+    too small."""
+    order = rng.permutation(n)  # always drawn, so that the size of one part does not reshuffle the other
     if wanted is None:
         return np.arange(n)
     if wanted > n:
@@ -88,8 +93,10 @@ def take(name: str, n: int, wanted: int | None, rng: np.random.Generator) -> np.
 def split(
     x: np.ndarray, y: np.ndarray, n_train: int | None, n_test: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Two disjoint random parts of one table: x_train, y_train, x_test, y_test. Without test points, all of it stays
-    in the order of its file."""
+    """Split one table into disjoint random parts: x_train, y_train, x_test, y_test. x: (n, …). y: (n, …).
+
+    Without test points, and with n_train None, all points keep the order of their file. DataError if n is too small.
+    """
     if n_test + (n_train or 1) > len(x):
         raise DataError(
             f"dataset.n_train={'null' if n_train is None else n_train}, dataset.n_test={n_test}: the data set, or the "
@@ -104,7 +111,7 @@ def split(
 
 
 def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) -> list[Dataset]:
-    """The training points in `count` folds, each the test points once: in their order, or shuffled."""
+    """Split the training points into `count` folds, each once as test points, in their order or shuffled."""
     from sklearn.model_selection import KFold
 
     seed = int(rng.integers(2**31)) if shuffle else None
@@ -121,10 +128,12 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
 def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zca_unit: str = "absolute") -> Dataset:
     """Apply the steps in order; every statistic comes from the training points alone.
 
-    center: subtract the mean of each feature. normalize: that, and divide by its standard deviation (a constant
-    feature is left centred); normalize_channels: by those of each channel of images. unit_norm: divide each point by
-    its Euclidean norm (a zero point stays). zca: subtract the mean and multiply by (C + ε)^(-1/2), C the covariance of
-    the features; ε is zca_epsilon, or with zca_unit `mean_eigenvalue` so many times C's mean eigenvalue.
+    center: subtract the mean of each feature.
+    normalize: also divide by its standard deviation (a constant feature is only centred); normalize_channels: the same
+        for each channel of images.
+    unit_norm: divide each point by its Euclidean norm (a zero point stays).
+    zca: subtract the mean and multiply by (C + ε)^(-1/2), C the covariance of the features; ε is zca_epsilon, times C's
+        mean eigenvalue if zca_unit is `mean_eigenvalue`.
     """
     for step in steps:
         train, test = data.x_train, data.x_test
@@ -147,8 +156,8 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
 
 
 def imputed(data: Dataset, how: str) -> Dataset:
-    """The data with the `mean` or `median` of the training points' values of a feature where it is NaN; with any other
-    word as they are."""
+    """Replace NaN by the `mean` or `median` of the feature over the training points; any other word leaves the data
+    unchanged."""
     if how not in ("mean", "median"):
         return data
     train, test = data.x_train, data.x_test
@@ -169,7 +178,7 @@ def _whitened(data: Dataset, epsilon: float, relative: bool) -> Dataset:
     values, vectors = eigh(centred.T @ centred / len(centred), overwrite_a=True)
     values = np.maximum(values, 0.0)
     added = epsilon * values.mean() if relative else epsilon
-    added = added or 1.0  # a share of the mean eigenvalue is 0 where all points are the same
+    added = added or 1.0  # the mean eigenvalue is 0 if all points are equal
     whitening = (vectors / np.sqrt(values + added)) @ vectors.T
     return replace(
         data,

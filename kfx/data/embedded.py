@@ -1,4 +1,4 @@
-"""Data sets that come with scikit-learn: no file of one's own, no network."""
+"""Data sets that come with scikit-learn and need neither a file nor a network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def diabetes(n_train: int | None, n_test: int, rng: np.random.Generator) -> Data
 
 
 def _shipped(name: str, delimiter: str | None = None) -> np.ndarray | None:
-    """A table among scikit-learn's files, read without importing it, which takes a second; None if it is not there."""
+    """A table among scikit-learn's files, read without the second that importing scikit-learn takes; None if it is
+    missing."""
     spec = find_spec("sklearn")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "datasets" / "data" / name

@@ -1,4 +1,4 @@
-"""Where data files live, how missing ones are fetched, and how all of them are checked."""
+"""Folders of data files; missing ones are downloaded, and all are checked."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kfx.outcomes import DataError
 
 @dataclass(frozen=True)
 class File:
-    """One original file: its place under the cache folder, its published MD5 where known, and its mirrors.
+    """One original file: its path below the cache folder, its published MD5 if known, and its mirrors.
 
-    `member`: the file inside the archive that the mirrors serve, whose MD5 is then `archive_md5`.
+    `member`: the file inside the archive that the mirrors serve; the MD5 of the archive is `archive_md5`.
     """
 
     path: str
@@ -70,7 +70,7 @@ def _table(name: str, md5: str, mirrors: tuple[str, ...]) -> dict[str, File]:
 
 
 _MOST_BYTES = 1 << 30
-"""Of any data file: what is larger is not even read for its checksum."""
+"""Largest size of a data file in bytes; larger ones are not read, not even for a checksum."""
 
 FILES: dict[str, dict[str, File]] = {
     "mnist": _idx(
@@ -118,7 +118,7 @@ def cache_folder() -> Path:
 
 
 def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
-    """The path of a data file, fetched if it is missing and `fetch`; DataError says which file to put where."""
+    """The path of a data file, downloaded if it is missing and `fetch`; DataError says which file to put where."""
     file = FILES[dataset][name]
     path = cache_folder() / file.path
     if path.exists() and not path.is_file():
@@ -133,7 +133,7 @@ def locate(dataset: str, name: str, *, fetch: bool = True) -> Path:
 
 
 def warn_of_unpublished(dataset: str, names: Sequence[str]) -> None:
-    """Warn, of files that could be read, of those whose checksums are not the published ones."""
+    """Warn of readable files whose checksums are not the published ones."""
     files = [FILES[dataset][name] for name in names]
     paths = {cache_folder() / file.path: file.md5 for file in files}
     others = [path for path, md5 in paths.items() if md5 is not None and digest(path, "md5") != md5]
@@ -145,7 +145,7 @@ def warn_of_unpublished(dataset: str, names: Sequence[str]) -> None:
 
 
 def require_file(path: Path, suffixes: Sequence[str] = ()) -> None:
-    """DataError unless a regular file of one's own is there, of a size that is read, ending in one of `suffixes`."""
+    """DataError unless the path is a regular file of at most the largest size, ending in one of `suffixes`."""
     try:
         if not path.is_file():
             what = "is no regular file" if path.exists() else "is not there"
@@ -167,14 +167,14 @@ _warned: set[str] = set()
 
 
 def warn_once(about: str, said: str) -> None:
-    """A warning that a process gives once, however often data are read. about: begins it, and tells it from others."""
+    """Warn once in a process, however often data are read. about: begins the message, and identifies it."""
     if about not in _warned:
         _warned.add(about)
         warnings.warn(about + said, stacklevel=4)
 
 
 def _fetch(file: File, path: Path) -> None:
-    """Download from the first mirror that answers; what arrives must have the published checksum."""
+    """Download from the first mirror that answers; the file must have the published checksum."""
     import pooch
 
     logger = pooch.get_logger()
@@ -217,7 +217,7 @@ def extract(archive: Path, member: str, path: Path) -> None:
 
 
 class _Bar:
-    """What pooch asks of a progress bar, drawn by the same library as all others."""
+    """A progress bar with the methods that pooch calls, drawn like all other bars."""
 
     def __init__(self, url: str) -> None:
         self.name = Path(url).name

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 from their original files, each parsed as if it were hostile."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 from their original files, read without trusting their content."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def idx_dataset(
 ) -> Dataset:
     """`mnist` or `fashion_mnist`: (n, 1, 28, 28) in [0, 1]; random subsets of the official parts.
 
-    classes: which of the ten; None for all. within: the first and the last of the training images that are trained on.
-    test_on_rest: the others are the test points, in place of the test images.
+    classes: which of the ten; None for all. within: first and last of the training images to train on.
+    test_on_rest: test on the other training images, instead of the test images.
     """
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     used: list[str] = []
@@ -74,7 +74,7 @@ def cifar10(
 def cifar100(
     n_train: int | None, n_test: int | None, classes: Sequence[int] | None, rng: np.random.Generator
 ) -> Dataset:
-    """CIFAR-100 by its hundred fine labels: (n, 3, 32, 32), scaled as `cifar10`. classes: which; None for all."""
+    """CIFAR-100 with its hundred fine labels: (n, 3, 32, 32), scaled as `cifar10`. classes: which; None for all."""
     return _of_cifar("cifar100", ["train"], ["test"], 100, n_train, n_test, classes, rng)
 
 
@@ -111,7 +111,7 @@ def _cifar(path: Path, modified: int, classes: int) -> tuple[np.ndarray, np.ndar
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A gzipped IDX file of unsigned bytes, (n, *shape); the header is checked before its sizes are believed."""
+    """Read a gzipped IDX file of unsigned bytes, (n, *shape); DataError if its header does not fit its content."""
     header_size, again = 8 + 4 * len(shape), f"delete it and run `kfx data fetch {path.parent.name}`"
     try:
         with gzip.open(path) as stream:
@@ -134,7 +134,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits numpy's array and dtype, and plain containers; any other name is an error."""
+    """Admits NumPy's array and dtype, and plain containers; any other name is an error."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
@@ -147,14 +147,14 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def _refuse_large_memo(raw: bytes) -> None:
-    # A memo index is an array index to the unpickler: nine bytes can make it take gigabytes.
+    # The unpickler allocates as many entries as a memo index says: nine bytes can make it take gigabytes.
     for opcode, argument, _ in pickletools.genops(raw):
         if opcode.name.endswith("PUT") and int(argument or 0) > len(raw):
             raise DataError("the pickle's memo index is larger than the file")
 
 
 def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> np.ndarray:
-    # numpy always pickles an array as an empty one whose state follows: any other shape only takes memory.
+    # NumPy pickles every array as an empty one followed by its state: any other shape would only take memory.
     if kind is not np.ndarray or tuple(shape) != (0,):
         raise DataError("the pickle builds an array in a way that numpy does not")
     return np.ndarray((0,), np.int8)
@@ -168,8 +168,8 @@ def _plain_dtype(name: str | bytes, *arguments: Any) -> np.dtype:
 
 
 def read_cifar_batch(path: Path, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """Images (n, 3, 32, 32) of unsigned bytes and labels (n,) of one file in the python version's layout: of CIFAR-10,
-    or of CIFAR-100 with its fine labels."""
+    """Read images (n, 3, 32, 32), unsigned bytes, and labels (n,) from one file of CIFAR-10 or CIFAR-100 (fine
+    labels)."""
     if path.stat().st_size > _MOST_BATCH_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes are too many for a CIFAR batch")
     try:

@@ -74,8 +74,7 @@ def _errors_on_disk(
     candidates: Sequence[Regularization],
     folds: int,
 ) -> list[float]:
-    """`_errors` from a store, which is opened only for errors not yet known. A fold is one range of points, the rest
-    are two."""
+    """`_errors` from a store, opened only for errors not yet known. A fold is one range of points, the rest are two."""
     n, errors = len(targets), [0.0] * len(candidates)
     identity = Identity.of(kernel, points)
     common = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]

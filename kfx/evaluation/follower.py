@@ -189,16 +189,15 @@ class Follower:
 
 
 def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:
-    """Index of the first point equal to each point, because a flowed kernel cannot tell them apart; None if all
-    differ."""
+    """Index of the first point equal to each point: a flowed kernel cannot tell them apart. None if all differ."""
     first: dict[bytes, int] = {}
     found = [first.setdefault(name.tobytes(), i) for i, name in enumerate(digests(points))]
     return torch.as_tensor(found, device=points.device) if len(first) < len(found) else None
 
 
 def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[str, float]:
-    """Mean of ‖x_i − x_j‖² over all pairs; with classes also within classes, between classes, and the ratio of the last
-    two.
+    """Mean of ‖x_i − x_j‖² over all pairs; with classes also within and between classes, and the ratio between /
+    within.
 
     x: (n, …). labels: (n,), or None.
     """
@@ -220,8 +219,7 @@ def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[s
 
 
 def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
-    """1 if a hyperplane separates two classes (s_i (w·x_i + b) ≥ 1 has a solution), else 0; NaN if the numbers are too
-    large.
+    """1 if a hyperplane separates two classes, s_i (w·x_i + b) ≥ 1 for all i, else 0; NaN if the numbers are too large.
 
     x: (n, features). labels: (n,), of two values.
     """

@@ -32,8 +32,10 @@ class System(Protocol):
         """K(x*, x) α, (m, outputs), float64. alpha: (k, outputs)."""
 
     def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        """K(x, ·) α for k points x, (k, …): (k, outputs), float64. head: indices in x of the system's points, in its
-        order."""
+        """K(x, ·) α for any points x, (n, …): (n, outputs), float64.
+
+        head: indices in x of the system's points, in its order. alpha: (k, outputs).
+        """
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
         """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""

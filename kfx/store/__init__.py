@@ -1,1 +1,1 @@
-"""Gram matrices and their factors beyond memory: tiles on disk, the tasks that make them, and who runs the tasks."""
+"""Gram matrices and Cholesky factors larger than memory: tiles on disk, and the tasks that compute them."""

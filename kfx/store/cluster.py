@@ -1,4 +1,4 @@
-"""Tasks over a store on the processes of one machine, or of a cluster: what Dask does for kfx."""
+"""Run the tasks of a store on Dask workers, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _MOST_DEATHS = 10
-"""Workers that may die over one tile before it is taken to be the tile's fault."""
+"""Number of workers that may die while computing one tile before the work fails."""
 
 
 _SCRATCH = "kfx-workers-"
 PATIENCE = "30s"
-"""With a scheduler that does not answer."""
+"""How long to wait for a scheduler that does not answer."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker is told before it begins. plugins: files that it loads. threads: that it computes with.
-    allow_tf32: as `device.allow_tf32`."""
+    """Settings of a worker. plugins: files that it loads. threads: number of its threads. allow_tf32: as
+    `device.allow_tf32`."""
 
     plugins: tuple[str, ...] = ()
     threads: int = 1
@@ -43,8 +43,11 @@ class Setting:
 
 @contextmanager
 def local_client(workers: int, dashboard: str) -> Iterator[Client]:
-    """So many processes of this machine, which end with this one. They speak over loopback, encrypted and with a secret
-    of this process: whoever can reach a scheduler can run code in its workers."""
+    """Yield a client of `workers` processes on this machine, which end with this process.
+
+    They communicate over loopback, encrypted and with a secret of this process, because whoever reaches a scheduler can
+    run code in its workers.
+    """
     import dask
     from distributed import Client, LocalCluster
 
@@ -56,10 +59,10 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
                 threads_per_worker=1,
                 processes=True,
                 security=True,
-                memory_limit=0,  # what a task takes is set by the work
+                memory_limit=0,  # the work limits its own memory
                 dashboard_address=dashboard,
                 local_directory=scratch,
-                silence_logs=logging.CRITICAL,  # what went wrong is raised here
+                silence_logs=logging.CRITICAL,  # errors are raised here
             )
         except (RuntimeError, OSError) as error:
             raise KfxError(f"cluster.workers={workers}, cluster.dashboard={dashboard}: {error}") from error
@@ -69,10 +72,11 @@ def local_client(workers: int, dashboard: str) -> Iterator[Client]:
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """A folder for the files of workers, held by this process; those that killed commands left behind are removed."""
+    """Yield a folder for the files of workers, locked by this process; remove those that killed commands left
+    behind."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError):
-            # Another person could have put a link there. The note comes after the lock: whoever has one held it once.
+            # Another user could have put a link there. A note is written under the lock, so its folder was held once.
             is_own = left.stat(follow_symlinks=False).st_uid == os.getuid()
             if is_own and has_note(left) and not is_held(left):
                 shutil.rmtree(left)
@@ -86,8 +90,8 @@ def scratch_folder() -> Iterator[str]:
 
 @contextmanager
 def client_of(scheduler: str, workers: int) -> Iterator[Client]:
-    """The workers of a scheduler that runs at an address, or with `slurm` so many jobs, as Dask's own configuration
-    (`jobqueue.slurm`) describes them."""
+    """Yield a client of a running scheduler, or, for `slurm`, of `workers` jobs that Dask's file (`jobqueue.slurm`)
+    describes."""
     from distributed import Client
 
     if scheduler == "slurm":
@@ -114,15 +118,15 @@ def client_of(scheduler: str, workers: int) -> Iterator[Client]:
 
 
 def on_dask(client: Client, work: Work, setting: Setting, watch: Watch) -> None:
-    """Do what is left on the client's workers, each tile as soon as those that it needs are there.
+    """Compute the missing tiles on the client's workers, each as soon as the tiles that it needs are there.
 
-    Each worker gets the work once, also one that takes the place of another; then only tile numbers travel. A tile
-    under way in a worker that dies is begun anew in another.
+    Each worker, also one that replaces another, gets the work once; then only tile numbers are sent. If a worker dies,
+    another one computes its tile anew.
     """
     from distributed import CancelledError, KilledWorker, WorkerPlugin, as_completed
 
     class Carrier(WorkerPlugin):
-        """Hands the work over to a worker when it begins."""
+        """Gives the work to each worker when it starts."""
 
         def __init__(self, name: str, payload: bytes, setting: Setting) -> None:
             self.name, self._payload, self._setting = name, payload, setting
@@ -154,7 +158,7 @@ def on_dask(client: Client, work: Work, setting: Setting, watch: Watch) -> None:
             "less memory for each; what is finished stays"
         ) from error
     except (CancelledError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of a disk
+        if isinstance(error, OSError) and error.errno is not None:  # a disk error
             raise
         raise KfxError(
             f"{work.folder}: the scheduler is gone ({type(error).__name__}); what is finished stays, the same command "
@@ -169,11 +173,11 @@ def on_dask(client: Client, work: Work, setting: Setting, watch: Watch) -> None:
 # ---- in a worker
 
 _taken: dict[str, Work] = {}
-"""The work by its name: with the stores that it has open and the tiles that it keeps. Of one at a time."""
+"""The work of this worker by its name, at most one, with its open stores and the tiles that it keeps."""
 
 
 def take(name: str, payload: bytes, setting: Setting) -> None:
-    """Take a work over, in place of the one before."""
+    """Take a new work, in place of the one before."""
     from kfx.config.plugins import load_plugins
     from kfx.numerics import process, threads
 

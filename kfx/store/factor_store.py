@@ -1,4 +1,4 @@
-"""The Cholesky factor of a regularized Gram matrix in tiles on disk, and the tasks that make it."""
+"""The Cholesky factor of a regularized Gram matrix in tiles on disk, and the tasks that compute it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _ENTRIES = {
 
 
 class FactorStore:
-    """A folder with L in float64, A = Θ + (λ + jitter) I = L Lᵀ: tiles of the lower triangle, under a manifest that
-    says of which points of which Gram store.
+    """A folder with the factor L of A = Θ + (λ + jitter) I = L Lᵀ, float64, as tiles of the lower triangle under a
+    manifest.
 
-    selection: the points. token: names this factor's tiles, so that a worker that is late with a tile of the one before
-    writes where nobody reads.
+    selection: the points of the Gram store that it factors. token: the name of this factor's tiles, so that a late
+        worker of an earlier factor writes where nobody reads.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,10 +66,10 @@ class FactorStore:
     def prepare(
         cls, folder: Path, store: GramStore, selection: Selection, regularization: float, jitter: float = 0.0
     ) -> FactorStore:
-        """The factor of these points with this λ and this jitter: made, or gone on with. One of anything else that is
-        in the folder is dropped."""
+        """Open the factor of these points with this λ and jitter, or create it empty; any other factor in the folder is
+        deleted."""
         digest, n = store.manifest["points_sha256"], len(selection)
-        with contextlib.suppress(StoreError):  # of one that is torn too
+        with contextlib.suppress(StoreError):  # a damaged factor is replaced too
             held = cls(folder)
             if (held.gram, held.selection, held.shift) == (digest, selection, regularization + jitter):
                 for partial in folder.glob("*/c/**/*.partial"):
@@ -95,11 +95,11 @@ class FactorStore:
 
     @property
     def shift(self) -> float:
-        """What is added to the diagonal."""
+        """λ + jitter, which is added to the diagonal."""
         return self.regularization + self.jitter
 
     def solve_lower(self, y: torch.Tensor) -> torch.Tensor:
-        """L⁻¹ y, of as many leading points as y has rows: one pass over the factor."""
+        """L⁻¹ y, (k, outputs), float64, for the first k points, in one pass over the factor. y: (k, outputs)."""
         w = y.to(torch.float64, copy=True)
         for i, j, block in self._leading(len(y)):
             rows, columns = self._at(i, len(y)), self._at(j, len(y))
@@ -110,7 +110,7 @@ class FactorStore:
         return w
 
     def solve_upper(self, w: torch.Tensor) -> torch.Tensor:
-        """L⁻ᵀ w, of as many leading points as w has rows: one pass over the factor."""
+        """L⁻ᵀ w, (k, outputs), float64, for the first k points, in one pass over the factor. w: (k, outputs)."""
         alpha = w.to(torch.float64, copy=True)
         for i, j, block in self._leading(len(w), backwards=True):
             rows, columns = self._at(i, len(w)), self._at(j, len(w))
@@ -125,16 +125,16 @@ class FactorStore:
         return slice(i * tile, min((i + 1) * tile, size))
 
     def _leading(self, size: int, *, backwards: bool = False) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Tiles of the leading block of this size, row by row, the next one read meanwhile."""
+        """Yield the tiles of the leading block of this size, row by row; the next one is read meanwhile."""
         places = [(i, j) for i in range(-(-size // self.selection.tile)) for j in range(i + 1)]
-        if backwards:  # the diagonal tile of a row first: it ends the row's own unknowns
+        if backwards:  # the diagonal tile of a row first: it gives the row's unknowns
             places = [(i, j) for i in reversed(range(-(-size // self.selection.tile))) for j in reversed(range(i + 1))]
         for (i, j), block in ahead(self.factor, places):
             yield i, j, block[: self._at(i, size).stop - i * self.selection.tile, : size - j * self.selection.tile]
 
 
 def ahead(tiles: Tiles, places: Iterable[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
-    """Each place and its tile, read by another thread while the one before is worked on."""
+    """Yield each place and its tile; another thread reads the next tile meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         waiting = None
         for place in places:
@@ -150,10 +150,11 @@ def ahead(tiles: Tiles, places: Iterable[tuple[int, int]]) -> Iterator[tuple[tup
 class FactorWork:
     """Compute the tiles of the factor in `folder`, column by column, from the Gram store in `store`.
 
-    L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj⁻ᵀ, and L_jj the factor of what is left of A_jj: each tile is written once,
-    and read by those to its right and below.
+        L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj⁻ᵀ,   L_jj the Cholesky factor of A_jj − Σ_{k<j} L_jk L_jkᵀ
 
-    memory: bytes that one process may take for tiles; the row of L_jk is kept as far as it fits, for all i need it.
+    Each tile is written once, and read for the tiles to its right and below.
+    memory: bytes that one process may take for tiles; it keeps as much of the row L_jk as fits, because every i needs
+        it.
     """
 
     folder: str
@@ -208,7 +209,7 @@ class FactorWork:
             yield TileTask(FACTOR, i, j - 1)
 
     def cost(self, task: TileTask) -> float:
-        """Multiplications and additions."""
+        """Number of multiplications and additions."""
         _, i, j = task
         rows, columns = (at.stop - at.start for at in (self._factor.factor.rows(i), self._factor.factor.rows(j)))
         products = 2.0 * rows * columns * j * self._factor.selection.tile
@@ -240,7 +241,7 @@ class FactorWork:
 
 
 class _Row:
-    """The tiles of one row of a factor, each kept once it was read, as far as there is room."""
+    """The tiles of one row of a factor, read once and kept as long as there is room."""
 
     def __init__(self, tiles: Tiles, most: int) -> None:
         self._tiles, self._most = tiles, most

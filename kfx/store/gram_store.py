@@ -1,4 +1,4 @@
-"""A kernel's Gram matrix on a data set, and the test points' covariances with it, in a folder."""
+"""A folder with a kernel's Gram matrix on a data set and its covariances with the test points."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ _ENTRIES = {
 
 
 def tile_for(n: int, memory: int | None = None) -> int:
-    """Rows of a tile for n points: about 16 tiles a side, so that one is a small part of the work, of 256 to 2048
-    rows, so that products of tiles run at the machine's rate; fewer where `memory` bytes must hold five in float64, as
-    a factorisation needs."""
+    """Rows of a tile for n points: about 16 tiles a side, of 256 to 2048 rows.
+
+    So one tile is a small part of the work, yet large enough for fast matrix products. It has fewer rows where `memory`
+    bytes must hold five tiles in float64, as a factorisation needs.
+    """
     rows = min(max(64 * round(n / 16 / 64), 256), _MOST_TILE)
     return rows if memory is None else max(min(rows, int((memory / 40) ** 0.5) // 64 * 64), _LEAST_TILE)
 
@@ -51,8 +53,8 @@ def tile_for(n: int, memory: int | None = None) -> int:
 class GramStore:
     """A folder with the points x, K(x, x) and, with test points x*, K(x*, x), as zarr arrays, under a manifest.
 
-    gram: K(x, x), tiles of the lower triangle. test: K(x*, x), or None. Tiles may be missing yet: `GramWork` says
-    which. Any number of processes may read; who writes holds the folder's lock.
+    gram: K(x, x), tiles of the lower triangle. test: K(x*, x), or None. `GramWork` computes the tiles that are missing.
+        Any number of processes may read; a process that writes holds the folder's lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,8 +71,10 @@ class GramStore:
         return self._n
 
     def _require_arrays(self) -> None:
-        """StoreError where an array is not the one that the manifest tells of. A store whose process was killed while
-        it grew has points beyond n, or matrices of its last size."""
+        """StoreError if an array is not the one that the manifest describes.
+
+        A store whose process was killed while it grew has points beyond n, or matrices of its previous size.
+        """
         n, manifest = len(self), self.folder / MANIFEST
         points = self._open("points")
         require(points.shape[0] >= n, manifest, "n", n, f"a number of the {points.shape[0]} points that are there")
@@ -94,7 +98,7 @@ class GramStore:
             require(array.dtype == self.identity.dtype, path, "data_type", array.dtype, self.identity.dtype)
             require(array.chunks == chunk, path, "chunk_shape", array.chunks, str(chunk))
             first = self.folder.joinpath(name, "c", *["0"] * array.ndim)
-            if first.exists():  # before memory is taken for what a file does not hold
+            if first.exists():  # before memory is taken for content that a file lacks
                 size, expected = first.stat().st_size, chunk_bytes(array)
                 require(size == expected, first, "its size", size, f"{expected} bytes")
 
@@ -108,10 +112,13 @@ class GramStore:
         *,
         tile: int | None = None,
     ) -> Self:
-        """The store of this kernel on these points: made, or gone on with, and grown where it has the first of them.
+        """Open the store of this kernel on these points, creating it if it is missing and extending it if it has only
+        the first points.
 
-        kernel, points: from `Kernel.feature_map_and_kernel`. tile: of a new store. StoreError where the folder holds
-        another kernel, other points, other test points, or what is no store. The caller holds the lock.
+        kernel, points: from `Kernel.feature_map_and_kernel`; points (n, …), test_points (m, …). tile: rows of a tile of
+            a new store.
+        StoreError if the folder holds another kernel, other points, other test points, or no store. The caller holds
+        the lock.
         """
         identity = Identity.of(kernel, points)
         if not (folder / MANIFEST).exists():
@@ -136,7 +143,7 @@ class GramStore:
         there = [path.name for path in folder.iterdir() if path.name not in _OF_LOCK]
         if there and _BEGUN not in there:
             raise StoreError(f"{folder}: holds {sorted(there)[0]} and no store; choose a new folder, or an empty one")
-        (folder / _BEGUN).touch()  # what is here from now on is the store's, and may be written over
+        (folder / _BEGUN).touch()  # from now on all content is the store's, and may be overwritten
         _write_points(folder / "points", points, tile)
         Tiles.create(folder / GRAM, (len(points), len(points)), tile, identity.dtype, triangular=True)
         content = {
@@ -147,12 +154,15 @@ class GramStore:
             "points_sha256": digest(points),
             "grown_at": [],
         }
-        write_json(folder / MANIFEST, content)  # last: without it there is no store
+        write_json(folder / MANIFEST, content)  # last: a folder without it is no store
         (folder / _BEGUN).unlink()
         return cls(folder)
 
     def difference(self, identity: Identity, points: torch.Tensor, test_points: torch.Tensor | None) -> str | None:
-        """Why this is no store of the kernel on these points, or the first of them, or more; None where it is one."""
+        """How the store differs from one of this kernel and these points, in words; None if they agree.
+
+        points: (n, …), of which the store may hold only the first, or more. test_points: (m, …), or None.
+        """
         if identity.dtype != self.identity.dtype:
             return identity.differs_from(self.identity)
         shared = min(len(points), len(self))
@@ -166,7 +176,7 @@ class GramStore:
         return identity.differs_from(self.identity)
 
     def _mend(self) -> None:
-        """Put in order what a process that was killed left half done."""
+        """Repair what a killed process left unfinished."""
         for partial in self.folder.glob("*/c/**/*.partial"):
             partial.unlink(missing_ok=True)
         self.gram.resize((len(self), len(self)))
@@ -174,7 +184,7 @@ class GramStore:
             self.test.resize((self.test.shape[0], len(self)))
 
     def _grow(self, points: torch.Tensor) -> None:
-        """Take further points; what is computed of the old ones stays."""
+        """Add further points; computed tiles of the old points stay. points: (n, …), the old ones first."""
         n, old = len(points), len(self)
         stored = open_array(self.folder / "points", "r+")
         stored.resize((n, *stored.shape[1:]))
@@ -193,7 +203,7 @@ class GramStore:
         self.test = Tiles.create(self.folder / TEST, shape, self.gram.tile, self.identity.dtype)
 
     def points(self, rows: slice, *, test: bool = False) -> np.ndarray:
-        """Some of the points, or of the test points; StoreError where their file is damaged."""
+        """Some of the points, or of the test points, (rows, …); StoreError if their file is damaged."""
         name = "test_points" if test else "points"
         stored = self._open(name)
         try:
@@ -205,14 +215,14 @@ class GramStore:
         return open_array(self.folder / name, "r")
 
     def damaged_probe(self) -> Iterator[str]:
-        """In words, where the manifest's values on the first points are not those of the first tile."""
+        """Yield a message if the manifest's kernel values on the first points differ from the first tile."""
         if self.gram.has(0, 0) and self.gram.damaged(0, 0, is_edge=self.is_at_earlier_edge(GRAM, 0, 0)) is None:
             error = self.identity.error_of(self.gram.read(0, 0))
             if error is not None:
                 yield f"{self.folder / MANIFEST}: probe differs from the first tile by {error:.1e}"
 
     def damaged_points(self) -> Iterator[str]:
-        """What is wrong with the points, and with the test points, in words."""
+        """Yield a message for each damage of the points and the test points."""
         for name, test in (("points", False), ("test_points", True)):
             if f"{name}_sha256" not in self.manifest:
                 continue
@@ -224,19 +234,19 @@ class GramStore:
                 yield str(error).partition(";")[0]
 
     def tiles(self, matrix: str) -> Tiles:
-        """`gram` or `test`."""
+        """The tiles of the matrix `gram` or `test`."""
         tiles = self.gram if matrix == GRAM else self.test
         assert tiles is not None
         return tiles
 
     def is_at_earlier_edge(self, matrix: str, i: int, j: int) -> bool:
-        """Whether the store ended within this tile before it grew."""
+        """Whether the store ended within this tile before it was extended."""
         at = self.tiles(matrix).rows(i) if matrix == GRAM else self.tiles(matrix).columns(j)
         return any(at.start < edge < at.stop for edge in self.grown_at)
 
     def finished(self, matrix: str, i: int, j: int) -> bool:
-        """Whether a tile is there and has all its rows and columns: one at an earlier edge may lack those that came
-        when the store grew."""
+        """Whether a tile is there with all its rows and columns; a tile at an earlier edge may lack those added
+        later."""
         tiles = self.tiles(matrix)
         if not tiles.has(i, j):
             return False
@@ -247,7 +257,7 @@ class GramStore:
 
 
 def size_now(folder: Path) -> int:
-    """How many points the store has at this moment: it may have grown since it was opened."""
+    """The present number of points in the store, which may have grown since it was opened."""
     return int(json.loads((folder / MANIFEST).read_text())["n"])
 
 

@@ -1,4 +1,4 @@
-"""The tiles of a Gram store, computed from its points."""
+"""Compute the tiles of a Gram store from its points."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from kfx.store.work import TileTask, fields_of
 
 @dataclass(frozen=True)
 class GramWork:
-    """Compute the tiles of the store in `folder` that are missing.
+    """Compute the missing tiles of the store in `folder`.
 
-    kernel: as `Kernel.feature_map_and_kernel` gives it. n: how many points the store has. device: where it computes.
+    kernel: from `Kernel.feature_map_and_kernel`. n: number of points in the store. device: where the tiles are
+        computed.
     """
 
     folder: str
@@ -65,7 +66,7 @@ class GramWork:
         return ()
 
     def cost(self, task: TileTask) -> float:
-        """Pairs of points."""
+        """Number of pairs of points."""
         tiles = self._store.tiles(task.matrix)
         rows, columns = tiles.rows(task.row), tiles.columns(task.column)
         pairs = (rows.stop - rows.start) * (columns.stop - columns.start)
@@ -79,7 +80,7 @@ class GramWork:
         tiles = store.tiles(matrix)
         rows, columns = tiles.rows(i), tiles.columns(j)
         block = np.full((rows.stop - rows.start, columns.stop - columns.start), np.nan, tiles.dtype)
-        if tiles.has(i, j):  # at an earlier edge: what is there stays
+        if tiles.has(i, j):  # at an earlier edge: computed entries stay
             held = tiles.read(i, j)
             block[: held.shape[0], : held.shape[1]] = held
         old_rows, old_columns = (int(np.isfinite(side).sum()) for side in (block[:, 0], block[0]))
@@ -90,13 +91,13 @@ class GramWork:
             if old_rows:
                 block[:old_rows, old_rows:] = finite(self.kernel, self.kernel.gram(right[:old_rows], new))
                 block[old_rows:, :old_rows] = block[:old_rows, old_rows:].T
-        elif matrix == GRAM:  # by the upper triangle, as a Gram matrix in memory
+        elif matrix == GRAM:  # from the upper triangle, for the same bits as in memory
             left = self._points(rows, test=False)[old_rows:]
             block[old_rows:] = finite(self.kernel, self.kernel.gram(right, left)).T
         else:
             left = self._points(rows, test=True)
             block[:, old_columns:] = finite(self.kernel, self.kernel.gram(left, right[old_columns:]))
-        if size_now(store.folder) == self.n:  # who grew the store meanwhile computes the tile as it is now
+        if size_now(store.folder) == self.n:  # else the process that extended the store computes the tile
             tiles.write(i, j, block)
 
     def _points(self, rows: slice, *, test: bool) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the numbers of a store depend on: a kernel with all its settings, and the arithmetic of its entries."""
+"""The identity of a store: a kernel with all its settings, and the arithmetic of its entries."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from kfx.store.manifest import Entry, hexadecimal, is_number, shortened
 
 _PROBES = 8
 _NOT_OF_VALUES = ("trainable", "_bounds")
-"""What a kernel holds for optimizers."""
+"""Attributes of a kernel that concern only optimizers."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A kernel: its class, its parameters, a digest of all that it holds beside them, and its values on the first
-    points, which must agree to round-off, so that another version, or another machine's arithmetic, shows."""
+    """A kernel by its class, its parameters, a digest of all its other attributes, and its values on the first points.
+
+    The values must agree up to round-off, which detects another version of kfx, or the arithmetic of another machine.
+    """
 
     kernel: str
     parameters: Mapping[str, Any]
@@ -34,7 +36,7 @@ class Identity:
 
     @classmethod
     def of(cls, kernel: Kernel, points: torch.Tensor) -> Self:
-        """points: those that the kernel will see."""
+        """The identity of a kernel. points: (n, …), those that the kernel will see."""
         probe = finite(kernel, kernel.gram(points[:_PROBES])).astype(np.float64)
         values = {name: _shown(value) for name, value in kernel.parameters.items()}
         held = {name: value for name, value in vars(kernel).items() if name not in _NOT_OF_VALUES}
@@ -43,16 +45,16 @@ class Identity:
 
     @classmethod
     def from_manifest(cls, content: Mapping[str, Any]) -> Self:
-        """Of a store; its entries are those of `ENTRIES`."""
+        """Read the identity from the manifest of a store; its entries are `ENTRIES`."""
         probe = np.array(content["probe"], dtype=float)
         return cls(content["kernel"], content["parameters"], content["settings"], probe, content["dtype"])
 
     def to_manifest(self) -> dict[str, Any]:
-        """For a store."""
+        """The entries of a manifest."""
         return {**dataclasses.asdict(self), "probe": self.probe.tolist()}
 
     def differs_from(self, other: Identity) -> str | None:
-        """In what, in words; None where it is the same kernel in the same dtype."""
+        """In what the kernel or the dtype differs, in words; None if both are the same."""
         if self.dtype != other.dtype:
             return f"its entries are {other.dtype}, not {self.dtype}"
         if self.kernel != other.kernel:
@@ -69,8 +71,7 @@ class Identity:
         return None
 
     def error_of(self, gram: np.ndarray) -> float | None:
-        """The relative error of the Gram matrix of the first points, or of more or fewer, where it is more than
-        round-off; else None."""
+        """Relative error of a Gram matrix of the first points, (k, k), if it is larger than round-off; else None."""
         n = min(len(self.probe), len(gram))
         scale = np.abs(self.probe[:n, :n]).max() or 1.0
         error = float(np.abs(self.probe[:n, :n] - gram[:n, :n]).max() / scale)
@@ -84,7 +85,7 @@ def _is_probe(value: Any) -> bool:
 
 
 def _is_shown(value: Any) -> bool:
-    """Whether it is what `_shown` makes of a parameter."""
+    """Whether a value can be one that `_shown` returns."""
     return all(map(_is_shown, value)) if isinstance(value, list) else isinstance(value, str) or is_number(value)
 
 
@@ -95,23 +96,23 @@ ENTRIES = {
     "dtype": Entry("float32 or float64", lambda v: v in ("float32", "float64")),
     "probe": Entry(f"a square matrix of at most {_PROBES} rows of finite numbers", _is_probe),
 }
-"""What an identity is in a manifest."""
+"""The entries of an identity in a manifest."""
 
 
 def finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
-    """The kernel's entries, if they are finite; NumericalError (diverged) if not."""
+    """The block of kernel values, (rows, columns), in NumPy; NumericalError (diverged) if one is not finite."""
     if not bool(block.isfinite().all()):
         raise NumericalError(Event.DIVERGED, f"{kernel!r} has entries that are not finite on these points")
     return in_numpy(block)
 
 
 def digest(points: Array) -> str:
-    """SHA-256 of the numbers."""
+    """SHA-256 of the numbers of an array of any shape."""
     return hashlib.sha256(np.ascontiguousarray(in_numpy(points)).tobytes()).hexdigest()
 
 
 def _described(value: Any, within: tuple[int, ...]) -> Any:
-    """What a value is made of, in plain types: the same for equal values, in any process. Functions by their names."""
+    """A value in plain types, equal for equal values in any process; a function by its name."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
     if isinstance(value, (np.ndarray, torch.Tensor)):

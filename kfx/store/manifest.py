@@ -1,4 +1,4 @@
-"""Manifests of stores: JSON of which every entry is checked before anything is done with it."""
+"""Manifests of stores: JSON files of which every listed entry is checked before it is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = object()
 
 
 class Entry(NamedTuple):
-    """One entry of a manifest: what it takes in words, and in code. optional: it may be missing."""
+    """One entry of a manifest: allowed values in words, and a test for them. optional: the entry may be missing."""
 
     takes: str
     test: Callable[[Any], bool]
@@ -24,8 +24,10 @@ class Entry(NamedTuple):
 
 
 def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """The manifest of a store in a folder; StoreError, which says that it is no `what`, where an entry is not what it
-    takes. Entries that are not listed are not looked at."""
+    """The manifest of the store in a folder; entries that are not listed are ignored.
+
+    StoreError, which says that the folder holds no `what`, if a listed entry is missing or has a wrong value.
+    """
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
         if not isinstance(content, dict):
@@ -43,7 +45,8 @@ def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> dict[str, Any
 
 
 def require(condition: bool, path: Path, key: str, came: object, takes: str) -> None:
-    """StoreError that names the file, the key, what came and what it takes, unless the condition holds."""
+    """Raise StoreError, naming the file, the key, the value found and the allowed values, unless the condition
+    holds."""
     if not condition:
         raise StoreError(f"{path}: {key} is {shortened(str(came))}, expected {takes}; {REMEDY}")
 
@@ -64,7 +67,7 @@ def is_number(value: Any) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The message of an error, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

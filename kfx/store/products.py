@@ -1,4 +1,4 @@
-"""What is read off a Gram store in one pass: sums, products and columns."""
+"""Sums, products and columns of a Gram store, each in one pass over its tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kfx.store.tiles import Tiles
 
 
 def diagonal(store: GramStore) -> torch.Tensor:
-    """K(x_i, x_i), float64."""
+    """K(x_i, x_i) for all points, (n,), float64."""
     parts = [store.gram.read(i, i).diagonal() for i in range(store.gram.grid[0])]
     return torch.from_numpy(np.concatenate(parts).astype(np.float64))
 
@@ -26,7 +26,7 @@ def total(store: GramStore, size: int) -> float:
 
 
 def product(store: GramStore, v: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """K(x[:rows], x[:n]) v for v of (n, outputs), float64. rows: n where it is None, else at least n."""
+    """K(x[:rows], x[:k]) v, (rows, outputs), float64. v: (k, outputs). rows: at least k; None for k."""
     n, tiles = len(v), store.gram
     out = v.new_zeros(rows or n, v.shape[1])
     for (i, j), tile in ahead(tiles, _leading(tiles, len(out))):
@@ -35,14 +35,14 @@ def product(store: GramStore, v: torch.Tensor, rows: int | None = None) -> torch
         high, wide = min(at.stop, len(out)), min(across.stop, n)
         if across.start < n:
             out[at.start : high] += block[: high - at.start, : wide - across.start] @ v[across.start : wide]
-        if i != j and at.start < n:  # its mirror image
+        if i != j and at.start < n:  # the mirrored tile
             tall = min(at.stop, n)
             out[across] += block[: tall - at.start].mT @ v[at.start : tall]
     return out
 
 
 def columns(store: GramStore, size: int, points: np.ndarray) -> torch.Tensor:
-    """K(x[:size], x[points]), float64. points: rising, below `size`."""
+    """K(x[:size], x[points]), (size, len(points)), float64. points: indices in ascending order, below `size`."""
     out, tiles = torch.empty(size, len(points), dtype=torch.float64), store.gram
     for (i, j), block in ahead(tiles, _leading(tiles, size)):
         at, across = tiles.rows(i), tiles.rows(j)
@@ -58,7 +58,7 @@ def columns(store: GramStore, size: int, points: np.ndarray) -> torch.Tensor:
 
 
 def predictions(store: GramStore, alpha: torch.Tensor) -> torch.Tensor:
-    """K(x*, x[:n]) α for α of (n, outputs), float64, (n_test, outputs)."""
+    """K(x*, x[:k]) α, (m, outputs), float64. alpha: (k, outputs)."""
     tiles = store.test
     assert tiles is not None
     out = alpha.new_zeros(tiles.shape[0], alpha.shape[1])

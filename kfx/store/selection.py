@@ -1,4 +1,4 @@
-"""Some of the points of a Gram store, by ranges: the leading ones, or all but a fold."""
+"""Some of the points of a Gram store, as ranges: the leading ones, or all but a fold."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from kfx.store.tiles import block_of
 
 @dataclass(frozen=True)
 class Selection:
-    """The Gram matrix of the points in `ranges`, rising and disjoint, each [start, stop), in tiles as the store's."""
+    """The Gram matrix of the points in `ranges`, in tiles of the store's size; ranges are [start, stop), ascending and
+    disjoint."""
 
     ranges: tuple[tuple[int, int], ...]
     tile: int
 
     @classmethod
     def head(cls, store: GramStore, size: int) -> Selection:
-        """The first so many points."""
+        """The first `size` points."""
         return cls(((0, size),), store.gram.tile)
 
     @classmethod
     def without(cls, store: GramStore, fold: slice, size: int) -> Selection:
-        """The first so many points but those of a fold."""
+        """The first `size` points, without those of a fold."""
         ranges = [(low, high) for low, high in ((0, fold.start), (fold.stop, size)) if low < high]
         return cls(tuple(ranges), store.gram.tile)
 
@@ -33,15 +34,15 @@ class Selection:
 
     @property
     def places(self) -> int:
-        """Tile rows."""
+        """Number of tile rows."""
         return -(-len(self) // self.tile)
 
     def rows(self, i: int) -> slice:
-        """The selected points of tile row i, counted among the selected."""
+        """The selected points of tile row i, counted among the selected points."""
         return slice(i * self.tile, min((i + 1) * self.tile, len(self)))
 
     def pieces(self, i: int) -> list[slice]:
-        """The same points where they are in the store."""
+        """The selected points of tile row i, as ranges of the store."""
         wanted, found, at = self.rows(i), [], 0
         for start, stop in self.ranges:
             low, high = max(wanted.start - at, 0), min(wanted.stop - at, stop - start)
@@ -51,7 +52,7 @@ class Selection:
         return found
 
     def read(self, store: GramStore, i: int, j: int) -> np.ndarray:
-        """Tile (i, j), j ≤ i, in float64."""
+        """Tile (i, j), j ≤ i, in float64: (tile, tile), smaller at the edges."""
         across = self.pieces(j)
         return np.block(
             [[block_of(store.gram, rows, columns) for columns in across] for rows in self.pieces(i)]

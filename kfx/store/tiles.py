@@ -1,4 +1,4 @@
-"""A matrix on disk in square tiles, each a file with its checksum."""
+"""A matrix on disk in square tiles, each a file with a checksum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kfx.outcomes import StoreError
 from kfx.store.manifest import REMEDY, line_of, require
 
 ZARR_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError)
-"""What opening or reading a damaged array may raise."""
+"""Errors that opening or reading a damaged array may raise."""
 _CODECS = BytesCodec(endian="little"), Crc32cCodec()
 _OF_CHECKSUM = 4
 MOST_ROWS = 16384
@@ -24,12 +24,13 @@ MOST_ROWS = 16384
 
 
 def create_array(folder: Path, **settings: Any) -> Any:
-    """A new zarr array (format 3) in place of what is there: little-endian, with a CRC-32C at the end of each file."""
+    """A new zarr array (format 3), replacing any before: little-endian, with a CRC-32C at the end of each file."""
     return zarr.create_array(folder, serializer=_CODECS[0], compressors=[_CODECS[1]], overwrite=True, **settings)
 
 
 def open_array(folder: Path, mode: str) -> Any:
-    """An array that `create_array` made; StoreError where its `zarr.json` is damaged, or says that it is another."""
+    """Open an array made by `create_array`; StoreError if its `zarr.json` is damaged or describes another kind of
+    array."""
     path = folder / "zarr.json"
     try:
         array: Any = zarr.open_array(folder, mode=mode)
@@ -44,18 +45,19 @@ def open_array(folder: Path, mode: str) -> Any:
 
 
 def chunk_bytes(array: Any) -> int:
-    """The size of each file of an array, those at its edges too."""
+    """Bytes of each file of an array; files at the edges have the same size."""
     return array.dtype.itemsize * math.prod(array.chunks) + _OF_CHECKSUM
 
 
 class Tiles:
-    """A matrix of float32 or float64 in tiles of `tile` × `tile`, of which some may not be there yet; NaN stands there.
+    """A matrix of float32 or float64 in tiles of `tile` × `tile`; missing tiles read as NaN.
 
-    A zarr array (format 3): any reader of zarr can read it, also while it grows. A tile is one file, written beside and
-    then renamed, so that it is there whole or not at all, and ends in its CRC-32C, so that a flipped bit is found. It
-    is not compressed: the mantissas of a Gram matrix are noise to a codec, see `scripts/bench_store.py`.
+    A zarr array (format 3), so that any zarr reader can read it, also while it grows. A tile is one file. It is written
+    under another name and then renamed, so that it is always whole or absent, and ends in its CRC-32C, so that a
+    flipped bit is found. It is not compressed, because the mantissas of a Gram matrix hardly compress
+    (`scripts/bench_store.py`).
 
-    triangular: square, and only tiles on and below the diagonal are there; those on it are whole.
+    triangular: the matrix is square and only tiles on and below the diagonal are kept; diagonal tiles are full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +76,7 @@ class Tiles:
 
     @classmethod
     def create(cls, folder: Path, shape: tuple[int, int], tile: int, dtype: str, *, triangular: bool = False) -> Tiles:
-        """An empty one, in place of what is there."""
+        """An empty matrix, replacing any before."""
         chunks, attributes = (tile, tile), {"triangular": triangular}
         create_array(folder, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan, attributes=attributes)
         return cls(folder)
@@ -93,11 +95,11 @@ class Tiles:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many tiles there are down and across."""
+        """Number of tiles down and across."""
         return -(-self.shape[0] // self.tile), -(-self.shape[1] // self.tile)
 
     def places(self) -> Iterator[tuple[int, int]]:
-        """Row and column of each tile, row by row: what is finished is a leading block."""
+        """Yield row and column of each tile, row by row, so that finished tiles form a leading block."""
         down, across = self.grid
         return ((i, j) for i in range(down) for j in range(i + 1 if self.triangular else across))
 
@@ -114,18 +116,18 @@ class Tiles:
         return self.folder / "c" / str(i) / str(j)
 
     def has(self, i: int, j: int) -> bool:
-        """Whether the tile is there, all of it: one that was cut short is computed again."""
+        """Whether the tile is there and complete; a truncated one is computed again."""
         return self._size(i, j) == self._tile_bytes
 
     def _size(self, i: int, j: int) -> int | None:
-        """Bytes of a tile's file; None where there is none."""
+        """Bytes of a tile's file; None if there is none."""
         try:
             return self.path(i, j).stat().st_size
         except FileNotFoundError:
             return None
 
     def read(self, i: int, j: int) -> np.ndarray:
-        """A tile, smaller at the edges; StoreError where it is missing or damaged."""
+        """A tile, (tile, tile), smaller at the edges; StoreError if it is missing or damaged."""
         size = self._size(i, j)
         if size is None:
             raise StoreError(f"{self.path(i, j)}: this tile is not there yet; go on with the command that computes it")
@@ -143,7 +145,7 @@ class Tiles:
             ) from error
 
     def write(self, i: int, j: int, block: np.ndarray) -> None:
-        """Put a tile in its place, whole or not at all."""
+        """Write a tile so that it appears whole or not at all. block: (tile, tile), smaller at the edges."""
         self._array.set_block_selection((i, j), block)
 
     def drop(self, i: int, j: int) -> None:
@@ -151,25 +153,26 @@ class Tiles:
         self.path(i, j).unlink(missing_ok=True)
 
     def resize(self, shape: tuple[int, int]) -> None:
-        """More rows or columns, or fewer; tiles keep their places."""
+        """Change the number of rows and columns; tiles keep their places."""
         if shape != self.shape:
             self._array.resize(shape)
 
     def bytes_to_come(self) -> int:
-        """Of disk, for the tiles that are not there."""
+        """Bytes on disk that the missing tiles will take."""
         count = sum(1 for _ in self.places()) - self.done()
         return count * self.tile**2 * self.dtype.itemsize
 
     def done(self) -> int:
-        """How many tiles are there."""
+        """Number of tiles that are there."""
         return sum(self.has(i, j) for i, j in self.places())
 
     def is_begun(self, i: int, j: int) -> bool:
-        """Whether there is a file for the tile, whole or not."""
+        """Whether there is a file for the tile, complete or not."""
         return self._size(i, j) is not None
 
     def damaged(self, i: int, j: int, *, is_edge: bool = False) -> str | None:
-        """What is wrong with a tile that is there, in words; None if nothing is. is_edge: some of it may be to come."""
+        """What is wrong with a tile that is there, in words; None if nothing is. is_edge: part of it may not be
+        computed yet."""
         try:
             block = self.read(i, j)
         except StoreError as error:
@@ -179,7 +182,7 @@ class Tiles:
 
 
 def block_of(tiles: Tiles, rows: slice, columns: slice) -> np.ndarray:
-    """Any block of a matrix, put together from its tiles; of a triangular one from whichever triangle is there."""
+    """Any block of a matrix, (rows, columns), assembled from its tiles; of a triangular one from either triangle."""
     size = tiles.tile
     out = np.empty((rows.stop - rows.start, columns.stop - columns.start), tiles.dtype)
     for i in range(rows.start // size, -(-rows.stop // size)):
@@ -192,6 +195,6 @@ def block_of(tiles: Tiles, rows: slice, columns: slice) -> np.ndarray:
 
 
 def _overlap(i: int, size: int, wanted: slice) -> tuple[slice, slice]:
-    """What tile i has of the rows that are wanted: where in the tile, and where among them."""
+    """The part of tile i that lies in the wanted rows: its place in the tile, and among the wanted rows."""
     low, high = max(i * size, wanted.start), min((i + 1) * size, wanted.stop)
     return slice(low - i * size, high - i * size), slice(low - wanted.start, high - wanted.start)

@@ -1,4 +1,4 @@
-"""Work over tiles: tasks in an order, each of which makes one tile, and one process that does them in that order."""
+"""Work on tiles: an ordered list of tasks, one for each tile, and a process that does them in this order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class TileTask(NamedTuple):
-    """One tile of one matrix of a store: what is sent to a worker, in place of the tile."""
+    """One tile of one matrix of a store; workers are sent this, never the tile."""
 
     matrix: str
     row: int
@@ -16,49 +16,49 @@ class TileTask(NamedTuple):
 
 
 class Work(Protocol):
-    """What makes the tiles of a store. Other processes get it pickled, so it holds file names, never tiles."""
+    """Computes the tiles of a store. It is pickled for other processes, so it holds file names, never tiles."""
 
     @property
     def folder(self) -> str:
-        """Of the store that it writes to."""
+        """The folder of the store that it writes to."""
 
     @property
     def store(self) -> str:
-        """The folder of the Gram store that it is part of."""
+        """The folder of the Gram store that it belongs to."""
 
     def within(self, processes: int) -> Work:
-        """The same, for so many processes that share its memory."""
+        """The same work for one of `processes` processes that share its memory."""
 
     def tasks(self) -> list[TileTask]:
-        """Those not done yet, each after the ones that it needs."""
+        """The tasks not done yet, each after those that it needs."""
 
     def total(self) -> int:
-        """All, done or not."""
+        """Number of all tasks, done or not."""
 
     def bytes_to_come(self) -> int:
-        """Of disk, for the tiles that are not there."""
+        """Bytes on disk that the missing tiles will take."""
 
     def needs(self, task: TileTask) -> Iterable[TileTask]:
         """The tasks whose tiles this one reads; those that they need in turn may be left out."""
 
     def cost(self, task: TileTask) -> float:
-        """How much there is to do, in units of the work's own."""
+        """The size of a task, in a unit of the work's own."""
 
     def do(self, task: TileTask) -> None:
-        """Make the tile, unless it is there. May be called in any process, by one at a time for one task."""
+        """Compute the tile, unless it is there. Any process may call it, but only one at a time for a task."""
 
 
 def fields_of(work: Any) -> dict[str, Any]:
-    """The fields of a work without what it has opened meanwhile: what other processes get."""
+    """The fields of a work without its open files, as other processes get it."""
     return {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
 
 
 Watch = Callable[[TileTask], None]
-"""Called after each task that is done."""
+"""Called after each completed task."""
 
 
 def in_this_process(work: Work, watch: Watch) -> None:
-    """Do what is left, one task after another."""
+    """Do the remaining tasks, one after another."""
     for task in work.tasks():
         work.do(task)
         watch(task)
