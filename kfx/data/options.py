@@ -1,4 +1,4 @@
-"""Data sets to choose from: their sizes, classes, image shapes and files, and how each is made."""
+"""Options of data sets: their sizes, classes, image shapes and files, and how each is loaded or made."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class DatasetOption(Option, abc.ABC):
     zca_unit: str = one_of("absolute", "absolute", "mean_eigenvalue", meaning="of zca_epsilon")
 
     has_classes: ClassVar[bool] = False
-    """Whether it is a classification."""
+    """Whether its targets are classes."""
     image: ClassVar[tuple[int, ...] | None] = None
-    """Height and width of its images and, where it is not 1, how many channels; None for a table of numbers."""
+    """Height, width and, if it is not 1, the number of channels of its images; None for a table of numbers."""
     is_table: ClassVar[bool] = False
-    """Whether its test points are taken from the one table that it is, as cross-validation wants it."""
+    """Whether it is one table from which test points are taken, so that cross-validation can use all of it."""
     pool: ClassVar[int | None] = None
-    """How many points it has to take training points from; None for as many as are asked for."""
+    """Number of points from which training points are taken; None for data that are generated."""
     from_path: ClassVar[bool] = False
-    """Whether it is read from a file that the person names."""
+    """Whether it is read from a file named in the config."""
 
     def check(self, config: ConfigView) -> None:
         if "normalize_channels" in self.preprocess and self.image is None:
@@ -62,21 +62,24 @@ class DatasetOption(Option, abc.ABC):
 
     @abc.abstractmethod
     def build(self, rng: np.random.Generator) -> Dataset:
-        """Load or make it. rng: picks subsets and random points."""
+        """Load or generate the data set. rng: picks subsets and random points."""
 
     def preprocessed(self, data: Dataset) -> Dataset:
-        """The data, or a fold of them, after the steps of `preprocess`."""
+        """Apply the steps of `preprocess` to the data, or to a fold of them."""
         from kfx.data.dataset import preprocess
 
         return preprocess(data, self.preprocess, self.zca_epsilon, self.zca_unit)
 
     def available(self) -> int | None:
-        """How many training points it can have, or a bound of them; None for any number."""
+        """The largest number of training points, or an upper bound of it; None for any number."""
         return self.pool
 
     def size(self) -> int:
-        """How many training points it is asked for, without reading it; DataError if it has not so many. With some
-        classes and n_train null the answer is a bound."""
+        """The number of training points that the config asks for, without reading the data; DataError if there are
+        fewer.
+
+        With some classes and n_train null it is an upper bound.
+        """
         available = self.available()
         if available is None:
             return int(self.n_train)
@@ -87,27 +90,27 @@ class DatasetOption(Option, abc.ABC):
         return wanted
 
     def test_size(self) -> int | None:
-        """How many test points it is asked for; None for all that there are."""
+        """The number of test points that the config asks for; None for all."""
         return self.n_test
 
     def files(self) -> list[tuple[str, str]]:
-        """(data set, file) for each original file in the folder of data files that it is read from."""
+        """(data set, file) for each original file that it reads from the folder of data files."""
         from kfx.data.files import FILES
 
         return [(self.name, file) for file in FILES.get(self.name, ())]
 
     def paths(self) -> list[Path]:
-        """The files that it is read from, fetched where they are missing and can be; DataError where they cannot."""
+        """Paths of its files, downloaded if they are missing; DataError if they cannot be."""
         from kfx.data.files import locate
 
         return [locate(dataset, file) for dataset, file in self.files()]
 
     def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
-        """Its part of a config with paths that hold wherever one stands."""
+        """Its part of a config with absolute paths."""
         return node
 
     def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
-        """Its part of a config without the places of files, whose content is what counts."""
+        """Its part of a config without the paths of files, because only their content counts."""
         return node
 
 
@@ -234,7 +237,7 @@ class Elliptic1DOption(DatasetOption):
 
 @dataclass
 class TableOption(DatasetOption):
-    """Rows of one table, training and test points disjoint."""
+    """Disjoint training and test points from the rows of one table."""
 
     is_table = True
 
@@ -327,7 +330,7 @@ def _range() -> Any:
 
 @dataclass
 class Images(DatasetOption):
-    """Images with training and test files of their own."""
+    """Images with separate training and test files."""
 
     has_classes = True
     most_of_a_class: ClassVar[int]
@@ -344,7 +347,7 @@ class Images(DatasetOption):
 
 @dataclass
 class IdxImages(Images):
-    """MNIST and what takes its place: 60 000 training images in one file, 10 000 test images in another."""
+    """MNIST and data sets in its format: 60 000 training images in one file, 10 000 test images in another."""
 
     image = (28, 28)
     pool = 60_000

@@ -1,4 +1,4 @@
-"""Points and targets from a file of one's own: classes or values, training and test points."""
+"""Points and targets from a person's file: classes or values, training and test points."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kfx.outcomes import DataError
 
 _MOST_CLASSES = 1000
 _MOST_CLASSES_OF_NUMBERS = 20
-"""With more different numbers they are values, unless the config says otherwise."""
+"""A target with more distinct numbers is taken for values, unless the config says otherwise."""
 _LARGEST = 1e100
-"""Beyond, squares of distances leave the range of float64."""
+"""Largest number whose squared distances stay within the range of float64."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """y: (n, outputs), float64, one-hot where there are classes. labels: (n,) class numbers, or None. classes: what
-    they are called, in their order."""
+    """y: (n, outputs), float64, one-hot for classes. labels: (n,) class numbers, or None. classes: their names, in
+    order."""
 
     y: np.ndarray
     labels: np.ndarray | None = None
@@ -31,8 +31,10 @@ class Targets:
 
 @dataclass(frozen=True)
 class Points:
-    """What a file holds. x: (n, features) or (n, channels, height, width), float64; NaN where a value is missing.
-    is_test: (n,), which of them are test points; None where the file does not say."""
+    """The points of a file. x: (n, features) or (n, channels, height, width), float64; NaN for a missing value.
+
+    is_test: (n,), True for test points; None if the file does not say.
+    """
 
     x: np.ndarray
     targets: Targets
@@ -40,7 +42,7 @@ class Points:
 
 
 def looks_like_classes(values: np.ndarray) -> bool:
-    """Whether targets are classes rather than values: words, true and false, or a few whole numbers that repeat."""
+    """Whether targets, (n,) or (n, outputs), are classes: words, true and false, or a few whole numbers that repeat."""
     if values.dtype.kind not in "iuf":
         return True
     different = np.unique(values)
@@ -51,10 +53,12 @@ def looks_like_classes(values: np.ndarray) -> bool:
 def as_targets(
     values: np.ndarray, task: str, where: str, levels: Callable[[], tuple[np.ndarray, Sequence[Any]]] | None = None
 ) -> Targets:
-    """Targets of a column of numbers or words, (n,), or of several columns of numbers, (n, outputs).
+    """Targets from a column of numbers or words, (n,), or from several columns of numbers, (n, outputs).
 
-    task: `classification`, `regression`, or `auto` for what the values look like. where: begins the words of an error.
-    levels: gives the class of each row and the names of the classes, should they be classes; None: those of the values.
+    task: `classification`, `regression`, or `auto`, which looks at the values. where: begins the message of an error.
+    levels: returns the class of each row and the names of the classes, if the target holds classes; None: the sorted
+        values.
+    DataError for values that do not fit the task.
     """
     wide = values.ndim == 2 and values.shape[1] > 1
     column = values if wide else values.reshape(len(values))
@@ -108,7 +112,7 @@ def _name(value: object) -> str:
 
 
 def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
-    """DataError unless all are finite and of a size that can be squared. missing: NaN is let through."""
+    """DataError unless all values, of any shape, are finite and small enough to be squared. missing: allow NaN."""
     with np.errstate(invalid="ignore"):
         wrong = ~(np.abs(values) <= _LARGEST)
     if missing:
@@ -123,7 +127,8 @@ def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) ->
 def as_dataset(
     name: str, points: Points, fraction: float, n_train: int | None, n_test: int | None, rng: np.random.Generator
 ) -> Dataset:
-    """Training and test points: as the file says, or a random `fraction` of them, `n_test` where that is given."""
+    """Split points into training and test points: as the file says, else `n_test` points or a random `fraction` for
+    testing."""
     of_all = np.arange(len(points.x))
     if points.is_test is None:
         wanted = test_size(len(of_all), fraction) if n_test is None else n_test
@@ -141,5 +146,5 @@ def as_dataset(
 
 
 def test_size(n: int, fraction: float) -> int:
-    """How many of n points are test points."""
+    """The number of test points among n points."""
     return min(max(round(fraction * n), 1), n - 1) if fraction else 0

@@ -1,4 +1,4 @@
-"""Data sets from files of one's own: a table, or arrays."""
+"""Options of data sets in a person's files: a table, or arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TASK = "of the target; auto: classification of words, of true and false, and of
 
 @dataclass
 class OwnFile(DatasetOption, abc.ABC):
-    """Points in a file that a person names. A subclass says how it is read."""
+    """Points in a file named in the config. A subclass reads it."""
 
     from_path = True
 
@@ -45,7 +45,7 @@ class OwnFile(DatasetOption, abc.ABC):
     test: Any = None
 
     def file(self) -> Path:
-        """The file; ConfigError where none is named."""
+        """The path of the file; ConfigError if none is named."""
         if self.path is None:
             takes = self.fields()["path"].metadata["takes"]
             raise ConfigError(f"dataset.path=null: dataset={self.name} is read from a file; expected {takes}")
@@ -56,10 +56,10 @@ class OwnFile(DatasetOption, abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> Points:
-        """What the file holds; it is read once in a process, as long as it does not change."""
+        """Read the file; a process reads it only once, as long as it does not change."""
 
     @property
-    def has_classes(self) -> bool:  # type: ignore[override]  # of these the file says what a class says of others
+    def has_classes(self) -> bool:  # type: ignore[override]  # known from the file, not from the class
         return self.read().targets.labels is not None
 
     @property
@@ -96,7 +96,7 @@ class OwnFile(DatasetOption, abc.ABC):
 
 
 def _changes(path: Path) -> tuple[str, ...]:
-    """A file's path, and what changes with its content; DataError where there is none."""
+    """A file's path, size and times, which change with its content; DataError if it is missing."""
     from kfx.data.files import require_file
 
     require_file(path)
@@ -108,7 +108,7 @@ def _changes(path: Path) -> tuple[str, ...]:
 
 
 def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
-    """Columns of a table: a list of them, or also a single one."""
+    """A field of column names of a table: a list; with `one` also a single name."""
     takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
 
     def test(value: Any) -> bool:
@@ -124,7 +124,7 @@ def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
 
 def _test_of_table(value: Any) -> bool:
     is_name = isinstance(value, str) and bool(value.strip())
-    return _is_fraction(value) or is_name or (type(value) is int and value > 1)  # a column may be called 2020
+    return _is_fraction(value) or is_name or (type(value) is int and value > 1)  # a column may have the name 2020
 
 
 def _is_encoding(name: str) -> bool:
@@ -228,7 +228,7 @@ class OwnTableOption(OwnFile):
 
 
 def _used(node: dict[str, Any]) -> dict[str, Any]:
-    """Without the keys that came later than the first records, where they are not used."""
+    """Leave out unused keys that are newer than the first records, so that their identities stay the same."""
     return {key: value for key, value in node.items() if (key, value) != ("exclude", [])}
 
 

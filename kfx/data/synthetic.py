@@ -14,7 +14,7 @@ from kfx.outcomes import DataError
 def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator) -> Dataset:
     """f(x) = sin 2x + 3 sin 3x + 2 sin 4x on [−π, π] (Khalid 2022, eq. 4.1).
 
-    points: `grid`, training points uniform from end to end; `random`, drawn uniformly. Test points are a grid.
+    points: `grid`, training points on a uniform grid with both ends; `random`, drawn uniformly. Test points are a grid.
     """
     x_train = np.linspace(-np.pi, np.pi, n_train) if points == "grid" else np.sort(rng.uniform(-np.pi, np.pi, n_train))
     x_test = np.linspace(-np.pi, np.pi, n_test)
@@ -26,10 +26,9 @@ def three_bumps(n_train: int, n_test: int, points: str, rng: np.random.Generator
 
 
 def noisy_sine(n_train: int, n_test: int, noise: float, rng: np.random.Generator) -> Dataset:
-    """y = sin x + ε on [0, 3π], ε of standard deviation `noise` on the training targets alone (Darcy 2020, §2.2.3 and
-    eq. 2.5).
+    """y = sin x + ε on [0, 3π] (Darcy 2020, §2.2.3 and eq. 2.5); noise: the standard deviation of ε.
 
-    Training points are uniform at random, test points a grid without noise.
+    Training points are uniform at random; test points are a grid, without noise.
     """
     x_train = np.sort(rng.uniform(0, 3 * np.pi, n_train))
     x_test = np.linspace(0, 3 * np.pi, n_test)
@@ -38,7 +37,7 @@ def noisy_sine(n_train: int, n_test: int, noise: float, rng: np.random.Generator
 
 
 def line(n_train: int, n_test: int, noise: float, rng: np.random.Generator) -> Dataset:
-    """y = x + ε on [0, 1], as `noisy_sine`: what a kernel must not bend."""
+    """y = x + ε on [0, 1], as `noisy_sine`: a kernel should fit a straight line."""
     x_train, x_test = np.sort(rng.uniform(0, 1, n_train)), np.linspace(0, 1, n_test)
     y_train = x_train + noise * rng.standard_normal(n_train)
     return Dataset("line", x_train[:, None], y_train[:, None], x_test[:, None], x_test[:, None])
@@ -95,10 +94,10 @@ def gp_sample(
 ) -> Dataset:
     """One draw of a Gaussian process at points uniform in [−width/2, width/2]^dimensions.
 
-    function: `sample`, that; `kernel`, K(x, 0) in its place, as in the scripts of Darcy 2020: his text, "generated
-    according to the Gaussian kernel", allows both.
-    gram: its covariance, (n, features) → (n, n). noise: standard deviation added to the training targets alone.
-    What the parameters of the covariance are is then known: for studies of recovery.
+    Its covariance has known parameters, so that studies can try to recover them.
+    function: `sample`, the draw; `kernel`, K(x, 0) instead, as in the scripts of Darcy 2020, whose text ("generated
+        according to the Gaussian kernel") allows both.
+    gram: the covariance, (n, features) → (n, n). noise: standard deviation added to the training targets alone.
     """
     x = rng.uniform(-width / 2, width / 2, (n_train + n_test, dimensions))
     if function == "kernel":
@@ -106,7 +105,7 @@ def gp_sample(
         y_train = y[:n_train] + noise * rng.standard_normal(n_train)
         return Dataset("gp_sample", x[:n_train], y_train[:, None], x[n_train:], y[n_train:, None])
     covariance = gram(x)
-    # An eigenvalue of round-off size may be negative; it is set to 0, which changes nothing that can be seen.
+    # An eigenvalue may be negative by round-off; setting it to 0 changes nothing visible.
     eigenvalues, vectors = np.linalg.eigh(covariance)
     if eigenvalues[0] < -1e-8 * eigenvalues[-1]:
         raise DataError(f"dataset.kernel: its Gram matrix has the eigenvalue {eigenvalues[0]:.3g}; it is no covariance")
@@ -118,8 +117,11 @@ def gp_sample(
 def elliptic_1d(
     n_train: int, n_test: int | None, intervals: int, points: str, conductivity: str, rng: np.random.Generator
 ) -> Dataset:
-    """u of −(a u')' = f on (0, 1), u = 0 at both ends, at nodes i/intervals, by linear elements on these nodes; with
-    the energy norm ∫ a v'² of functions on all of them (Owhadi & Yoo 2019, eq. 5.1 and Fig. 5.1–5.3)."""
+    """The solution u of −(a u')' = f on (0, 1) with u = 0 at both ends, at nodes i/intervals, by linear finite
+    elements.
+
+    Errors are also measured in the energy norm ∫ a v'² on all nodes (Owhadi & Yoo 2019, eq. 5.1 and Fig. 5.1–5.3).
+    """
     x = elliptic.nodes(intervals)
     a = elliptic.CONDUCTIVITIES[conductivity](elliptic.midpoints(intervals))
     u = elliptic.solution(a, elliptic.smooth_source(x))
@@ -131,7 +133,7 @@ def elliptic_1d(
 
 
 def _coarse_to_fine(intervals: int) -> np.ndarray:
-    """Numbers of the inner nodes: the middle, the middles of the halves, of the quarters, and so on."""
+    """Numbers of the inner nodes: the middle one, then those of the halves, of the quarters, and so on."""
     step = intervals
     found: dict[int, None] = {}
     while step > 1:

@@ -1,4 +1,4 @@
-"""The columns of a table of one's own: numbers, words, what is missing, and which rows are test points."""
+"""The columns of a person's table: numbers, words, missing values, and which rows are test points."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table is to be read.
+    """How to read a table.
 
-    targets, features: columns; no features means all that are nothing else. exclude: those that are left out.
-    categorical: features whose values are words or codes, one-hot. test: a column that tells test rows, or None.
-    missing: what becomes of missing values.
+    targets, features: columns; with no features, all columns that have no other use. exclude: columns to leave out.
+    categorical: features whose values are words or codes, made one-hot. test: a column that marks test rows, or None.
+    missing: how to treat missing values.
     """
 
     targets: tuple[str, ...]
@@ -44,7 +44,7 @@ class Layout:
     encoding: str = "utf-8"
 
     def left_out(self, names: Sequence[str]) -> str:
-        """What to do to leave out features."""
+        """The setting to type in order to leave out these features."""
         them = "it" if len(names) == 1 else "them"
         if self.features is not None:
             return f"leave {them} out of dataset.features"
@@ -52,7 +52,7 @@ class Layout:
 
 
 def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
-    """DataError for values that are missing where nothing says what to put there."""
+    """DataError for missing values, if nothing says how to fill them."""
     features = [name for name in frame.columns if name not in (*layout.targets, layout.test)]
     checked = [*layout.targets, *([layout.test] if layout.test else [])]
     checked += features if layout.missing == "refuse" else []
@@ -73,7 +73,8 @@ def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
 
 
 def numbers_of(column: pd.Series, decimal: str = ".") -> pd.Series:
-    """A column as numbers: NaN where it holds none, infinity beyond float64. decimal: the point of numbers in text."""
+    """A column as numbers: NaN for anything else, infinity beyond float64. decimal: the decimal point of numbers in
+    text."""
     import pandas as pd
 
     if decimal != ".":
@@ -81,13 +82,13 @@ def numbers_of(column: pd.Series, decimal: str = ".") -> pd.Series:
         column = column.map(lambda value: value.translate(exchanged) if isinstance(value, str) else value)
     try:
         return pd.to_numeric(column, errors="coerce")
-    except OverflowError:  # of a whole number; as text it is infinite, as others that are too large
+    except OverflowError:  # too large a whole number; as text it becomes infinite
         return pd.to_numeric(column.astype(str), errors="coerce")
 
 
 def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: Layout) -> None:
-    """Make float64 of columns, NaN where a value is missing; DataError for what is too large and for words, of which it
-    names every column."""
+    """Convert columns to float64, NaN for missing values; DataError for too large numbers and for words, naming every
+    column."""
     words: dict[str, str] = {}
     for name in names:
         numbers = numbers_of(frame[name], layout.decimal)
@@ -118,10 +119,10 @@ _FEWEST_ROWS = 10
 
 
 def identifiers(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
-    """Features, numbers, that tell rows apart and say nothing of them.
+    """Numeric features that only identify rows.
 
-    They are called id, or are whole numbers, all different, that are called as rows are or grow by one from row to row;
-    not so a time, nor the only feature.
+    They are called id, or hold distinct whole numbers and either have the name of a row number or grow by one from row
+    to row. A time is none, nor is the only feature.
     """
 
     def is_identifier(name: str) -> bool:
@@ -139,7 +140,7 @@ def identifiers(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
 
 
 def warn_of_identifiers(found: Sequence[str], path: Path, layout: Layout) -> None:
-    """Warn of features that are none, unless dataset.features names them."""
+    """Warn of features that look like identifiers of rows, unless dataset.features names them."""
     if layout.features is not None or not found:
         return
     some = found[:MOST_NAMED]
@@ -148,10 +149,10 @@ def warn_of_identifiers(found: Sequence[str], path: Path, layout: Layout) -> Non
 
 
 def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[Any]]:
-    """(n,) codes, -1 where a value is missing, and the different values in order.
+    """Codes of the values, (n,), -1 for missing ones, and the distinct values in order.
 
-    Values are apart as they are written: `1`, `1.0` and `01` are three. Words stand in alphabetical order; by_size:
-    those that are all numbers stand in the order of their size.
+    Values are compared as text: `1`, `1.0` and `01` are three. Words are in alphabetical order; with by_size, values
+        that are all numbers are in numerical order.
     """
     import pandas as pd
 
@@ -161,16 +162,18 @@ def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray
     codes, values = pd.factorize(column, sort=True)
     if not by_size or not pd.api.types.is_string_dtype(values) or sizes().isna().any():
         return codes, list(values)
-    codes, values = pd.factorize(column.str.strip())  # blanks about a number are none of it
+    codes, values = pd.factorize(column.str.strip())  # blanks around a number do not count
     keys = list(zip(sizes(), map(len, values), values, strict=True))
     order = sorted(range(len(values)), key=keys.__getitem__)
     return np.where(codes < 0, -1, np.argsort(order)[codes]), [values[i] for i in order]
 
 
 def spelt_as(known: pd.Series, other: pd.Series) -> pd.Series:
-    """`other`, of a second file, with its words spelt as in `known` where tools may write the same value in two ways:
-    whole numbers with and without `.0`, `True` and `true`. A value that one file itself writes in two ways stays as it
-    is there."""
+    """Spell the words of `other`, from a second file, as in `known`, where tools write one value in two ways.
+
+    These are whole numbers with and without `.0`, and `True` and `true`. A value that one file itself writes in two
+    ways stays as it is.
+    """
     ours, theirs = _by_meaning(known), _by_meaning(other)
     respelt = {spelling: ours[meaning] for meaning, spelling in theirs.items() if meaning in ours}
     return other.map(lambda value: respelt.get(value, value), na_action="ignore")
@@ -180,7 +183,7 @@ _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0+)?")
 
 
 def _by_meaning(column: pd.Series) -> dict[str, str]:
-    """The spelling of each value that a column of words writes in one way."""
+    """The spelling of each value that a column of words spells in only one way."""
     spellings: dict[str, list[str]] = {}
     for value in column.dropna().unique():
         text = str(value).strip()
@@ -191,7 +194,8 @@ def _by_meaning(column: pd.Series) -> dict[str, str]:
 
 
 def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> np.ndarray:
-    """(n, features): numbers, and of each categorical column a column of 0 and 1 a value, in the order of `levels`."""
+    """The features, (n, features): numbers, and for each value of a categorical column a column of 0 and 1, in the
+    order of `levels`."""
     parts: list[np.ndarray] = []
     for name in frame.columns:
         if name in (*layout.targets, layout.test):
@@ -210,7 +214,7 @@ def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) 
 
 
 def check_target(column: pd.Series, where: str, layout: Layout) -> None:
-    """DataError for words among the numbers of a target, which are slips and no classes."""
+    """DataError for a few words among the numbers of a target: they are slips, not classes."""
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column) or layout.task == "classification":
@@ -224,7 +228,7 @@ def check_target(column: pd.Series, where: str, layout: Layout) -> None:
 
 
 def target_values(frame: pd.DataFrame, layout: Layout) -> np.ndarray:
-    """Numbers where all of it is numbers, words otherwise; (n,), or (n, outputs) of several columns."""
+    """The targets, (n,), or (n, outputs) for several columns: numbers if all are numbers, else words."""
     import pandas as pd
 
     if len(layout.targets) > 1:
@@ -243,7 +247,7 @@ _MARKS: Mapping[str, bool] = {
 
 
 def as_marks(column: pd.Series, where: str) -> np.ndarray:
-    """Which rows are test points."""
+    """Which rows are test points, (n,), from a column of marks; DataError for other words."""
     words = column.astype(str).str.strip().str.lower()
     if unknown := sorted(set(words) - set(_MARKS)):
         raise DataError(

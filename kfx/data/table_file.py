@@ -1,4 +1,4 @@
-"""Read a table of one's own, CSV, TSV or Parquet, as if it were hostile."""
+"""Read a person's table, CSV, TSV or Parquet, without trusting its content."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MOST_CELLS = 200_000_000
 
 
 def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
-    """The points of a table; of a second table, with the same columns, as test points."""
+    """The points of a table; those of a second table with the same columns are test points."""
     frame, like_rows = _checked_frame(path, layout, least=2)
     is_test = None
     if test_path is not None:
@@ -64,7 +64,7 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
 
 
 def _classes(frame: pd.DataFrame, layout: Layout, has_types: bool) -> tuple[np.ndarray, list[Any]]:
-    """Codes and names of the classes that one target holds. has_types: of the file's own types, not of text."""
+    """Codes and names of the classes in a target. has_types: the file stores types, not text."""
     import pandas as pd
 
     column = frame[layout.targets[0]]
@@ -78,8 +78,8 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame, list[str]]:
-    """The columns that are used, numbers as numbers, and what is missing refused, dropped or left for later; and those
-    columns that look like identifiers of rows."""
+    """The used columns, numbers converted and missing values treated, and the names that look like identifiers of
+    rows."""
     frame = _frame(path, layout, least)
     of_numbers = [name for name in frame.columns if name not in {*layout.targets, layout.test, *layout.categorical}]
     make_numbers(frame, of_numbers, path, layout)
@@ -97,10 +97,10 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame
 
 
 def columns(path: Path, layout: Layout) -> list[str]:
-    """The names in its first line, or schema."""
+    """The column names, from the first line or the schema."""
     if _is_parquet(path):
         names = [str(name) for name in _parquet(path).schema_arrow.names]
-        return [name for name in names if not name.startswith("__index_level_")]  # rows that pandas numbered
+        return [name for name in names if not name.startswith("__index_level_")]  # the row index that pandas wrote
     return _header(path, layout)[0]
 
 
@@ -108,7 +108,7 @@ def columns(path: Path, layout: Layout) -> list[str]:
 
 
 def _frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
-    """The columns that are used, in the file's order, words and numbers as they come; DataError for fewer rows."""
+    """The used columns in the file's order, words and numbers as they come; DataError for fewer than `least` rows."""
     require_file(path, SUFFIXES)
     known = columns(path, layout)
     used = _used(known, layout, path)
@@ -119,7 +119,7 @@ def _frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
 
 
 def _used(known: Sequence[str], layout: Layout, path: Path) -> list[str]:
-    """The columns to read; ConfigError for names that are not there or stand for several things."""
+    """The columns to read; ConfigError for names that do not exist or have two uses."""
     if all(map(_is_number, known)) and not {*layout.targets} <= set(known):
         raise DataError(f"{path}: its first line holds numbers; expected the names of the columns there")
     if not layout.targets:
@@ -174,7 +174,7 @@ def _is_number(text: str) -> bool:
 
 
 def _header(path: Path, layout: Layout) -> tuple[list[str], str, int]:
-    """The names in the first line that is not blank, the separator, and how many lines that takes."""
+    """The names in the first line that is not blank, the separator, and the number of lines up to there."""
     try:
         with path.open(encoding=_encoding(layout), newline="") as stream:
             line = next((line for line in iter(partial(stream.readline, 1 << 26), "") if line.strip()), "")
@@ -202,7 +202,7 @@ def _rows(stream: Any, separator: str) -> Any:
 
 
 def _separator(path: Path, line: str) -> str:
-    """That of a .tsv, or the one that the first line has most of."""
+    """The tab for a .tsv file, else the separator that the first line has most of."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     return max(_SEPARATORS, key=line.count)
@@ -218,7 +218,7 @@ def _not_in_encoding(path: Path, layout: Layout, error: UnicodeError) -> str:
         at, byte = content.count(b"\n", 0, whole.start) + 1, content[whole.start]
         remedy = "set dataset.encoding, say to latin-1"
         return f"{path}: line {at} holds the byte {byte:#04x}, which is no {layout.encoding}; {remedy}"
-    except UnicodeError:  # without a place, as of half a character at the end
+    except UnicodeError:  # an error without a position, such as half a character at the end
         pass
     return f"{path}: is not in {layout.encoding} ({error}); set dataset.encoding"
 
@@ -258,7 +258,7 @@ def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: La
 
 
 def _require_regular(path: Path, width: int, separator: str, layout: Layout) -> int:
-    """How many rows there are; DataError, with the line, where one has not as many fields as the first."""
+    """The number of rows; DataError, naming the line, if one has another number of fields than the first."""
     rows, reader = 0, None
     try:
         with path.open(encoding=_encoding(layout), newline="") as stream:
@@ -317,7 +317,7 @@ def _stacked(frame: pd.DataFrame, other: pd.DataFrame, layout: Layout, path: Pat
         if kinds[0] != kinds[1]:
             one, two = ("numbers" if kind else "words" for kind in kinds)
             raise DataError(f"{test_path}: column {name} holds {two}, and {one} in {path}; expected the same")
-    if _is_parquet(path) != _is_parquet(test_path):  # then one of them has words where the other may have numbers
+    if _is_parquet(path) != _is_parquet(test_path):  # one file may have words where the other has numbers
         for name in (*layout.categorical, *layout.targets[: len(layout.targets) == 1]):
             is_class = name in layout.categorical or layout.task == "classification"
             if is_class and "f" in {each[name].dtype.kind for each in (frame, other)}:

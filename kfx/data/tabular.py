@@ -1,4 +1,4 @@
-"""Regression tables from their original files, each parsed as if it were hostile."""
+"""Regression tables from their original files, read without trusting their content."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ _MOST_BYTES = 4 << 20
 def boston(n_train: int | None, n_test: int, rng: np.random.Generator) -> Dataset:
     """506 districts of Boston, 13 features; the median price of a home in thousands of dollars.
 
-    Column B is computed from the share of Black residents by a formula that presumes its effect on prices: the reason
-    why scikit-learn retired the set. It is here to repeat published numbers, not to predict anything.
+    Column B is computed from the share of Black residents by a formula that presumes its effect on prices, which is why
+    scikit-learn retired the data set. It is here to repeat published numbers, not to predict anything.
     """
     return _regression("boston", "housing.data", (506, 14), None, 0, n_train, n_test, rng)
 
 
 def wine(colour: str, n_train: int | None, n_test: int, rng: np.random.Generator) -> Dataset:
-    """Vinho verde, 1599 `red` or 4898 `white`, 11 measurements; a taster's grade, in fact from 3 to 9 (Cortez et al.
-    2009)."""
+    """Vinho verde, 1599 `red` or 4898 `white`, 11 measurements; a taster's grade from 3 to 9 (Cortez et al. 2009)."""
     rows = {"red": 1599, "white": 4898}[colour]
     return _regression(f"wine_{colour}", f"winequality-{colour}.csv", (rows, 12), ";", 1, n_train, n_test, rng)
 
@@ -46,12 +45,12 @@ def _regression(
 
 
 def _numbers(path: Path, shape: tuple[int, int], delimiter: str | None, skip: int) -> np.ndarray:
-    """A table of finite numbers of this shape, or DataError."""
+    """A table of finite numbers of this shape; DataError for anything else."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes")
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of an empty file NumPy only warns
+            warnings.simplefilter("error")  # NumPy only warns of an empty file
             table = np.loadtxt(path, delimiter=delimiter, skiprows=skip, ndmin=2)
     except (ValueError, UserWarning) as error:
         raise DataError(f"{path}: expected {shape[0]} rows of {shape[1]} numbers ({error})") from error

@@ -1,4 +1,4 @@
-"""Flows by Euler steps: of the points alone, or of points and parameters together."""
+"""Flows by Euler steps, of the points alone or of points and parameters together."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from kfx.outcomes import Event, NumericalError
 
 
 class EulerFlow(Flow):
-    """x ← x + ε v(x) (Owhadi & Yoo 2019, eq. 6.7).
+    """Move the points by Euler steps, x ← x + ε v(x) (Owhadi & Yoo 2019, eq. 6.7).
 
-    rule: ε's. over: the points that bound it, `batch` or `all`. test_step: ε of other points, `train`, `test` (by the
-    same rule, from them) or `min` of both (Darcy 2020, §3.2).
+    rule: chooses ε. over: the points that bound ε, `batch` or `all`.
+    test_step: ε of test points: `train`, as training points; `test`, by the same rule from the test points; `min` of
+        both (Darcy 2020, §3.2).
     """
 
     def __init__(self, *arguments: Any, rule: StepRule, over: str = "batch", test_step: str = "train") -> None:
@@ -64,16 +65,17 @@ class EulerFlow(Flow):
         return step
 
     def layer(self, field: Field, step: float, number: int) -> EulerLayer:
-        """A layer whose step for points that come later is this flow's."""
+        """A layer that moves further points with this flow's rule for test points."""
         rule = None if self.test_step == "train" else self.rule
         return EulerLayer(field, step, number, rule, self.test_step == "min")
 
 
 class HybridFlow(EulerFlow):
-    """Points and parameters in one iteration, from one pullback (Darcy 2020, §3.4.1, step 5: θ ← θ − δ∇L).
+    """Move points and parameters in each iteration, from one pullback (Darcy 2020, §3.4.1, step 5: θ ← θ − δ∇L).
 
-    parameters: the rule that moves the kernel's parameters. space: `raw` or `log`. A rule that takes its gradient
-    ahead, as Nesterov's, has the layer made there: one evaluation serves points and parameters.
+    parameters: the rule that moves the kernel's parameters. space: `raw` or `log`.
+    A rule that looks ahead, such as Nesterov's, makes the layer at the parameters ahead: one evaluation serves points
+    and parameters.
     """
 
     def __init__(self, *arguments: Any, parameters: Rule, space: str, **options: Any) -> None:

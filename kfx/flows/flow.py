@@ -29,7 +29,8 @@ Layer = EulerLayer | RungeKuttaLayer
 
 @dataclass(frozen=True)
 class LayerBatch:
-    """What a layer is made from: the batch's points x_f = x[index] as they are now, their targets, and the kernel."""
+    """What a layer is computed from: the batch's present points x_f = x[index], (N_f, …), their targets, and the
+    kernel."""
 
     number: int
     batch: Batch
@@ -41,7 +42,8 @@ class LayerBatch:
 
 @dataclass(frozen=True)
 class Move:
-    """A layer, where it takes the training points, the longest way among them, and its own columns of the trace."""
+    """A layer, the new positions of the training points (n, …), their largest displacement, and its columns of the
+    trace."""
 
     layer: Layer
     x: torch.Tensor
@@ -51,11 +53,12 @@ class Move:
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """What the flows have in common.
+    """Settings that all flows share.
 
-    complete: see `Velocity`. remove_merged: of two points with the same target that come closer than this one is no
-    longer drawn into batches, though it flows on (Owhadi & Yoo 2019, §7.1); 0 never. record_layers: keep on disk what
-    moves points that do not flow along.
+    complete: see `Velocity`.
+    remove_merged: of two points with the same target and a smaller distance, one is no longer drawn into batches,
+        though it still flows (Owhadi & Yoo 2019, §7.1); 0: never.
+    record_layers: keep the layers on disk, so that they can move other points.
     """
 
     interpolation: Interpolation
@@ -65,18 +68,18 @@ class FlowSettings:
 
 
 class Flow(Optimizer):
-    """Draws a batch, makes a layer of it, moves all points by it, `iterations` times.
+    """Repeat `iterations` times: draw a batch, compute a layer from it, move all points by the layer.
 
-    `fit` takes (x, y, along): the points of `along` flow along and are not learned from. It returns the kernel
-    composed with the flow. Where the arithmetic fails, all points merge or the field vanishes, the flow stops with the
-    event in the trace, at the last good positions.
+    `fit` takes (x, y, along): points of `along` flow along but are not learned from. It returns the kernel composed
+    with the flow. If the arithmetic fails, all points merge or the field vanishes, the flow ends at its last valid
+    positions, with the event in the trace.
     """
 
     stops_where_it_stands = True
     needs_together = False
-    """Whether the steps of new points depend on all of them at once."""
+    """Whether new points must go through the layers together, because a step depends on all of them."""
     pace: ClassVar[str] = "step"
-    """What a layer's own column is: its ε, or how many steps it took."""
+    """The layer's column in the trace: its ε, or the number of its steps."""
 
     def __init__(
         self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int, settings: FlowSettings
@@ -86,15 +89,14 @@ class Flow(Optimizer):
         self.diagnostics = (self.pace, "displacement", "field_evaluations", "field_jitter", "crossings")
         self.field_evaluations = 0
 
-    # ---- what a flow writes
+    # ---- what a subclass defines
 
     @abc.abstractmethod
     def make_layer(self, evaluation: Evaluation, at: LayerBatch) -> Move:
-        """The layer of a batch, from the objective and its gradient at the batch's points. NumericalError where it
-        cannot be had."""
+        """Compute a layer from the objective and its gradient at the batch's points; NumericalError if that fails."""
 
     def look_ahead(self, kernel: Kernel) -> Kernel:
-        """The kernel that a layer is made with."""
+        """The kernel with which a layer is computed."""
         return kernel
 
     def next_kernel(self, kernel: Kernel, evaluation: Evaluation) -> Kernel:
@@ -102,7 +104,8 @@ class Flow(Optimizer):
         return kernel
 
     def layer_bytes(self, x: torch.Tensor, y: torch.Tensor) -> int:
-        """About what a recorded layer takes on disk: two arrays like the batch's points."""
+        """Approximate bytes of a recorded layer: two arrays of the shape of the batch's points. x: (n, …). y: (n,
+        outputs)."""
         return 2 * (self.sampler.batch_size or len(x)) * x[0].numel() * x.element_size() + 4 * HEADER
 
     # ---- a fit
@@ -140,7 +143,7 @@ class Flow(Optimizer):
         return self.kernel, self.x, self.along
 
     def candidates(self) -> torch.Tensor | None:
-        if self.pool_changed:  # by a restore
+        if self.pool_changed:  # after a restore
             self.pool_changed = False
             return self.pool
         if not self.settings.remove_merged:
@@ -158,7 +161,7 @@ class Flow(Optimizer):
         return Question(kernel.flat, kernel=kernel, points=x_f, targets=y_f)
 
     def tell(self, evaluation: Evaluation) -> Row:
-        with collect() as incidents, np.errstate(all="ignore"):  # `checked` sees what leaves the numbers
+        with collect() as incidents, np.errstate(all="ignore"):  # `checked` finds overflows
             move = self.make_layer(evaluation, self.at)
             along = checked(move.layer.move(self.along), self.kernel) if len(self.along) else self.along
         checked(move.x, self.kernel)
@@ -182,7 +185,7 @@ class Flow(Optimizer):
         return FlowedKernel(self.kernel, (self.names, torch.cat([self.x, self.along])), layers, self.needs_together)
 
     def recorded(self, source: Path | bytes, kernel: Kernel, loss: Loss) -> Iterator[Layer]:
-        """The layers in a file, or in its content, over a kernel of the kind that made them."""
+        """Yield the layers in a file, or in its content, for a kernel of the kind that made them."""
         return read_layers(source, kernel, Velocity(loss, self.settings.interpolation, self.settings.complete), self)
 
     def _layer_file(self) -> LayerFile:
@@ -191,10 +194,10 @@ class Flow(Optimizer):
         return self.layer_file
 
     def _without_merged(self) -> torch.Tensor:
-        """The candidates for batches without those that merged with another of the same target."""
+        """The candidates for batches, without points that merged with another point of the same target."""
         points = self.x[self.pool].reshape(len(self.pool), -1)
         targets = torch.unique(self.setup.y[self.pool], dim=0, return_inverse=True)[1]
-        # By differences: a matrix product cannot tell points this near apart.
+        # By differences: a matrix product is too inexact for points this close.
         distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
         near = (targets[:, None] == targets[None, :]) & (distances < self.settings.remove_merged)
         merged = torch.triu(near, diagonal=1).any(dim=0)

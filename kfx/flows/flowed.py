@@ -21,13 +21,13 @@ _BLOCK = 4096
 
 
 class FlowedKernel(Kernel):
-    """`kernel` after a flow F. Its parameters are the kernel's.
+    """The kernel K(F(x), F(x')) for a flow F; its parameters are those of `kernel`, K.
 
-    carried: points that the flow was computed for, by what they were and where they are; F of them is looked up.
-        Equal points are one point: it stands where the first of them ended.
-    layers: a function that yields the recorded layers in order, for any other point; None where none were recorded.
-    together: the layers' steps depend on all points that pass through at once (test-time steps); otherwise new points
-        go through in blocks, each by itself.
+    carried: digests of the points that the flow moved and their final positions, (n, …), where F is looked up. Equal
+        points count as one, at the position of the first of them.
+    layers: a function that yields the recorded layers in order, for all other points; None if none were recorded.
+    together: a layer's step depends on all points that pass through at once (test-time steps); otherwise new points go
+        through in blocks.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {}
@@ -47,7 +47,7 @@ class FlowedKernel(Kernel):
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel itself, with its present parameters."""
+        """The kernel K, with its present parameters."""
         return self._kernel._replaced(self._values)
 
     @property
@@ -56,21 +56,24 @@ class FlowedKernel(Kernel):
 
     @property
     def layers(self) -> Iterator[Any]:
-        """The recorded layers; ValueError where none were recorded."""
+        """The recorded layers; ValueError if none were recorded."""
         if self._layers is None:
             raise ValueError(
-                "no layers were recorded: flow.record_layers=true is what moves points that did not flow along"
+                "no layers were recorded to move points that did not flow along; set flow.record_layers=true"
             )
         return iter(self._layers())
 
     def with_layers(self, layers: Callable[[], Iterable[Any]]) -> Self:
-        """The same kernel, its layers recorded elsewhere."""
+        """The same kernel with its layers read from elsewhere."""
         other = copy.copy(self)
         other._layers = layers
         return other
 
     def transform(self, x: Array) -> Any:
-        """F(x), in x's shape and dtype. ValueError for a point that did not flow along without recorded layers."""
+        """F(x), in x's shape, (n, …), and dtype; NumPy or torch as x is.
+
+        ValueError for points of another shape, and for a point that did not flow along if no layers were recorded.
+        """
         return in_kind(self._transform(as_tensor(x)), x)
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
@@ -126,7 +129,7 @@ class FlowedKernel(Kernel):
         return gram, pull_parameters
 
     def save(self, path: Path) -> None:
-        """Parameters and carried points, whole; the layers stay in the file that they were recorded in."""
+        """Write parameters and carried points; the layers stay in the file in which they were recorded."""
         values = {f"parameter.{name}": in_numpy(value) for name, value in self._values.items()}
         positions = self._positions.cpu().numpy()
         with whole_file(path, durable=True) as stream:
@@ -134,7 +137,7 @@ class FlowedKernel(Kernel):
 
     @classmethod
     def load(cls, path: Path, kernel: Kernel, layers: Callable[[], Iterable[Any]] | None = None) -> Self:
-        """What `save` wrote, over a kernel of the same kind."""
+        """Read a file of `save`, for a kernel of the same kind."""
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             values = {n[len("parameter.") :]: stored[n] for n in stored.files if n.startswith("parameter.")}
             carried = stored["digests"], torch.as_tensor(stored["positions"])

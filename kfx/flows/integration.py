@@ -1,4 +1,4 @@
-"""Explicit Runge-Kutta methods with error control, on the device where the state is."""
+"""Explicit Runge-Kutta methods with error control, on the device of the state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _LEAST_RTOL = 100 * float(np.finfo(np.float64).eps)
 def integrate(
     slope: Slope, state: torch.Tensor, method: str, rtol: float, atol: float
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """The state at t = 1 of dx/dt = slope(x) from t = 0, and the times of the accepted steps, 0 and 1 included.
+    """Integrate dx/dt = slope(x) from t = 0 to 1: the final state, and the times of the accepted steps with 0 and 1.
 
-    state: float64. method: an explicit one of SciPy's, by its coefficients; initial step and step control are those of
-    Hairer, Nørsett & Wanner 1993, §II.4, as in SciPy's `solve_ivp`. Only the norm of an error leaves the device.
-    NumericalError (overshot) where the step would become too small.
+    state: (n, …), float64. method: an explicit method of SciPy, whose coefficients are used. Initial step and step
+        control are those of Hairer, Nørsett & Wanner 1993, §II.4, as in SciPy's `solve_ivp`. Only the norm of an error
+        leaves the device.
+    NumericalError (overshot) if the step becomes too small.
     """
     tableau = _tableau(method)
     exponent = -1 / (tableau.error_estimator_order + 1)
@@ -46,7 +47,7 @@ def integrate(
             error = _error(tableau, stages, step, atol + rtol * torch.maximum(state.abs(), moved.abs()))
             if error < 1:
                 break
-            step, rejected = step * max(_LEAST_FACTOR, _SAFETY * error**exponent), True  # the least where it is NaN
+            step, rejected = step * max(_LEAST_FACTOR, _SAFETY * error**exponent), True  # NaN gives the least factor
         factor = _SAFETY * error**exponent if error else math.inf
         step *= min(factor, 1.0 if rejected else _LARGEST_FACTOR)
         state, start = moved, stages[-1]
@@ -57,7 +58,7 @@ def integrate(
 def runge_kutta_step(
     slope: Slope, state: torch.Tensor, step: float, method: str, start: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The state after one step, and the slopes that it went by. start: the first of them, where it is known."""
+    """The state after one step, (n, …), and the slopes of its stages. start: the first slope, if it is known."""
     tableau = _tableau(method)
     stages = [slope(state) if start is None else start]
     for row in tableau.A[1 : tableau.n_stages]:
@@ -75,20 +76,20 @@ def _combined(weights: np.ndarray, stages: list[torch.Tensor], step: float, stat
 
 
 def _error(tableau: Any, stages: list[torch.Tensor], step: float, scale: torch.Tensor) -> float:
-    """The root mean square of the estimated error in units of what is allowed."""
+    """Root mean square of the estimated error, in units of the tolerance."""
     zero = torch.zeros_like(scale)
-    if hasattr(tableau, "E5"):  # of order 8 the estimates of orders 5 and 3 together
+    if hasattr(tableau, "E5"):  # order 8 combines the estimates of orders 5 and 3
         fifth, third = (float(_norm(_combined(e, stages, 1.0, zero) / scale)) ** 2 for e in (tableau.E5, tableau.E3))
         return abs(step) * fifth / math.sqrt((fifth + 0.01 * third) * scale.numel()) if fifth or third else 0.0
     return float(_norm(_combined(tableau.E, stages, step, zero) / scale)) / math.sqrt(scale.numel())
 
 
 def _first_step(slope: Slope, state: torch.Tensor, start: torch.Tensor, order: int, rtol: float, atol: float) -> float:
-    """A step whose explicit Euler error, by a trial, is about a hundredth of what is allowed."""
+    """An initial step whose Euler error, estimated by a trial step, is about a hundredth of the tolerance."""
     scale, root = atol + rtol * state.abs(), math.sqrt(state.numel())
     size, speed = (float(_norm(each / scale)) / root for each in (state, start))
     trial = min(0.01 * size / speed if size >= 1e-5 and speed >= 1e-5 else 1e-6, 1.0)
-    if not trial > 0:  # NaN too
+    if not trial > 0:  # also for NaN
         raise NumericalError(Event.OVERSHOT, "the field leaves the range of float64 where the integration starts")
     bend = float(_norm((slope(state + trial * start) - start) / scale)) / root / trial
     largest = max(speed, bend)

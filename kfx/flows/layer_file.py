@@ -1,4 +1,4 @@
-"""The layers of a flow on disk, one after another: what new points go through."""
+"""The layers of a flow in a file, one after another, for moving further points."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from kfx.outcomes import CheckpointError
 from kfx.sampling.samplers import Batch
 
 HEADER = 128
-"""Bytes before each array."""
+"""Bytes of the header of each array."""
 
 
 class LayerFile:
-    """Appends layers, each a few arrays in NumPy's format. keep: how many bytes of what is there stay."""
+    """A file to which layers are appended, each as a few arrays in NumPy's format. keep: bytes of the present file that
+    stay."""
 
     def __init__(self, path: Path, keep: int) -> None:
         if keep > (there := path.stat().st_size if path.is_file() else 0):
@@ -36,7 +37,7 @@ class LayerFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far, all of them with the operating system."""
+        """Bytes so far, after handing all of them to the operating system."""
         self._stream.flush()
         return self._stream.tell()
 
@@ -59,8 +60,10 @@ class LayerFile:
 def read_layers(
     source: Path | bytes, kernel: Kernel, velocity: Velocity, flow: Any
 ) -> Iterator[EulerLayer | RungeKuttaLayer]:
-    """The layers of a file, or of its content, in order, one in memory at a time. kernel: of the kind that made them;
-    velocity and flow: the settings that made them."""
+    """Yield the layers of a file, or of its content, in order, one in memory at a time.
+
+    kernel: of the kind that made them. velocity, flow: the settings that made them.
+    """
     own = velocity.interpolation.kernel
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream:
         end = stream.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Layers: the steps that a flow takes and leaves behind for points that come later."""
+"""Layers: the steps of a flow, which can move further points."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from kfx.sampling.samplers import Batch
 _BLOCK = 4096
 
 
-# ---- how long a step is
+# ---- length of a step
 
 
 @dataclass(frozen=True)
 class StepRule:
-    """ε of an Euler step.
+    """The rule for ε of an Euler step.
 
-    rule: `relative`, the largest ε with ‖εv_i‖ ≤ size ‖x_i‖ for all points but those at 0 (the paper prints a max
-    where the min is meant); `absolute`, with ‖εv_i‖ ≤ size; `constant`, ε = size.
-    decay_after: from layer n₀ on, size √(n₀ / n) (Owhadi & Yoo 2019, §7.1: 10 % and n₀ = 1000); None for no decay.
+    rule: `relative`, the largest ε with ‖εv_i‖ ≤ size ‖x_i‖ for all points but those at 0 (the paper prints a max where
+        the min is meant); `absolute`, the largest with ‖εv_i‖ ≤ size; `constant`, ε = size.
+    decay_after: n₀, from which on layer n has size √(n₀ / n) (Owhadi & Yoo 2019, §7.1: 10 % and n₀ = 1000); None for no
+        decay.
     """
 
     rule: str = "relative"
@@ -36,8 +37,8 @@ class StepRule:
     decay_after: int | None = None
 
     def step(self, x: torch.Tensor, speeds: Any, layer: int) -> float:
-        """ε for these points, whose velocities have the norms `speeds`, in layer n = `layer` + 1; infinite where no
-        point moves."""
+        """ε for the points x, (n, …), in layer n = `layer` + 1; infinite if no point moves. speeds: norms of their
+        velocities, (n,)."""
         size, n = self.size, layer + 1
         if self.decay_after is not None and n > self.decay_after:
             size *= math.sqrt(self.decay_after / n)
@@ -53,12 +54,13 @@ class StepRule:
         return size * float(ratios.min())
 
 
-# ---- layers: what a flow leaves behind for points that come later
+# ---- layers, which move further points
 
 
 @dataclass(frozen=True)
 class EulerLayer:
-    """x ↦ x + ε v(x). rule: None, ε as in training; else `test` or `min`: from the points that pass through."""
+    """x ↦ x + ε v(x). rule: None for ε as in training; else ε from the points that pass through (`test`), or the
+    smaller (`min`)."""
 
     field: Field
     step: float
@@ -78,7 +80,7 @@ class EulerLayer:
 
 @dataclass(frozen=True)
 class RungeKuttaLayer:
-    """x(0) ↦ x(1) along the field of a batch that moves with it, by the accepted steps of its training."""
+    """x(0) ↦ x(1) along the field of a batch that moves too, with the steps that training accepted."""
 
     velocity: Velocity
     kernel: Kernel
@@ -104,7 +106,7 @@ class RungeKuttaLayer:
 
 
 def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """x + ε v(x), block by block, and the norms of v: in one pass, for x may be most of the memory."""
+    """x + ε v(x), (n, …), and the norms of v, (n,), computed in blocks because x may take most of the memory."""
     result, norms = torch.empty_like(x), []
     for start in range(0, len(x), _BLOCK):
         block, velocity = x[start : start + _BLOCK], field(x[start : start + _BLOCK])
@@ -114,24 +116,24 @@ def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, 
 
 
 def norms_of(vectors: torch.Tensor) -> Any:
-    """(n,): Euclidean norms; in NumPy of a few vectors."""
+    """Euclidean norms of vectors, (n, …) → (n,); in NumPy for a few vectors."""
     rows = numpy_if_small(vectors.reshape(len(vectors), -1))
     return np.sqrt(np.einsum("ij,ij->i", rows, rows)) if isinstance(rows, np.ndarray) else rows.norm(dim=1)
 
 
 def at_points(field: Field, x: torch.Tensor) -> torch.Tensor:
-    """v(x), block by block."""
+    """v(x), in x's shape, (n, …), computed in blocks."""
     return torch.cat([field(block) for block in x.split(_BLOCK)])
 
 
 def checked(positions: torch.Tensor, kernel: Kernel) -> torch.Tensor:
-    """The positions, if a Gram matrix can be had there; NumericalError (overshot) if not."""
+    """Return the positions, (n, …), if a Gram matrix can be computed there; else NumericalError (overshot)."""
     if not len(positions):
         return positions
     largest, _ = extent(positions)
     if not math.isfinite(largest):
         raise NumericalError(Event.OVERSHOT, "a step led to positions that are not finite")
-    # The squared distance of two points is at most this; and the diagonal bounds all other entries.
+    # This bounds the squared distance of two points; the diagonal bounds all other entries.
     farthest = 4 * largest * largest * positions[0].numel()
     if farthest > torch.finfo(positions.dtype).max or not kernel.is_finite_at(positions):
         raise NumericalError(Event.OVERSHOT, "a step led to positions too far out to be evaluated")
@@ -139,8 +141,7 @@ def checked(positions: torch.Tensor, kernel: Kernel) -> torch.Tensor:
 
 
 def crossings(before: torch.Tensor, after: torch.Tensor) -> float:
-    """How many pairs of points that were neighbours on the line before now stand the other way round; NaN for points
-    of several coordinates."""
+    """Number of neighbours on the line, (n, 1), whose order is reversed afterwards; NaN in more than one dimension."""
     if before[0].numel() != 1:
         return math.nan
     order = torch.argsort(before.reshape(-1), stable=True)

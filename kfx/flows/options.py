@@ -1,4 +1,4 @@
-"""Flows to choose from, and the settings that they share."""
+"""Options of flows, and the settings that they share."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class FlowOption(OptimizerOption):
         return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
 
     def euler(self, config: ConfigView) -> dict[str, Any]:
-        """How Euler steps are chosen."""
+        """Settings of Euler steps."""
         from kfx.flows.layers import StepRule
 
         node = config.flow

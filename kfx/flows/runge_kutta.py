@@ -15,10 +15,11 @@ from kfx.outcomes import Event, NumericalError
 
 
 class RungeKuttaFlow(Flow):
-    """x(0) ↦ x(1) by a Runge-Kutta method, batch and sample the same throughout (Khalid 2022, §4.2).
+    """Integrate each layer, x(0) ↦ x(1), by a Runge-Kutta method, with the same batch and sample throughout (Khalid
+    2022, §4.2).
 
-    method: an explicit one, in `METHODS`. rtol, atol: its tolerances, on training points. max_evaluations: of the
-    field in one layer; more, and the flow stops as too stiff.
+    method: an explicit one, in `METHODS`. rtol, atol: its tolerances on training points.
+    max_evaluations: of the field in one layer; if more are needed, the flow ends as too stiff.
     """
 
     pace = "accepted_steps"
@@ -42,7 +43,7 @@ class RungeKuttaFlow(Flow):
                 )
             positions = state.to(x.dtype)
             x_f = positions[at.index]
-            evaluated = evaluation  # of the start, where the integration begins
+            evaluated = evaluation  # the gradient at t = 0
             if evaluations:
                 evaluated = self.velocity.evaluate(at.kernel, x_f, at.y_f, at.batch)
             g, field = self.velocity.of(evaluated, at.kernel, x_f)

@@ -1,4 +1,4 @@
-"""The velocity that lowers ρ, on a batch and, by interpolation, everywhere."""
+"""The velocity that lowers ρ, on a batch and, by interpolation, at all points."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
 
-_MERGED = 16  # round-off errors of the largest coordinate between points that count as one
+_MERGED = 16  # points this close, in round-off errors of the largest coordinate, count as one
 
 
 @dataclass(frozen=True)
 class Interpolation:
-    """How the batch's velocities g become a field, v(x) = K(x, X_f) (K(X_f, X_f) + λI)⁻¹ g (Owhadi & Yoo 2019, 6.6).
+    """Extend the batch's velocities g to a field, v(x) = K(x, X_f) (K(X_f, X_f) + λI)⁻¹ g (Owhadi & Yoo 2019, eq. 6.6).
 
-    kernel: K; None for the flow's own. regularization: λ, its own. solver, rcond: as in `kfx.numerics.regression`.
+    kernel: K; None for the flow's own. regularization: λ. solver, rcond: as in `kfx.numerics.regression`.
     """
 
     kernel: Kernel | None
@@ -33,8 +33,10 @@ class Interpolation:
     rcond: float | None = None
 
     def field(self, own: Kernel, own_gram: Factored, x_f: torch.Tensor, g: torch.Tensor) -> Field:
-        """The field that takes the values g, (N_f, …), at x_f; with λ, nearly. own: the flow's kernel, and its Gram
-        matrix of x_f, which serves again where K and λ are the flow's."""
+        """The field that takes the values g, (N_f, …), at the points x_f, (N_f, …), up to the effect of λ.
+
+        own: the flow's kernel. own_gram: its Gram matrix of x_f, which is used again if K is that kernel.
+        """
 
         def solved() -> torch.Tensor:
             factored = own_gram if self.kernel is None else Factored(self.kernel.gram(x_f))
@@ -47,7 +49,8 @@ class Interpolation:
 
 @dataclass(frozen=True)
 class Field:
-    """v(x) = K(x, centres) coefficients, solved for when first needed: NumericalError where they cannot be had."""
+    """v(x) = K(x, centres) coefficients; the coefficients are computed when first needed (NumericalError if that
+    fails)."""
 
     kernel: Kernel
     centres: torch.Tensor
@@ -58,27 +61,29 @@ class Field:
         return self.solved()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Velocities at x, in x's shape."""
+        """Velocities at x, in x's shape, (n, …)."""
         return (self.kernel.gram(x, self.centres) @ self.coefficients.to(x)).reshape(x.shape)
 
 
 class Velocity:
-    """−∂objective/∂X_f of a batch (Owhadi & Yoo 2019, eq. 6.5; the RBF case is their Cor. 6.3), and its field.
+    """The velocity −∂objective/∂X_f of a batch (Owhadi & Yoo 2019, eq. 6.5; for RBF their Cor. 6.3), and its field.
 
-    complete: every point follows the interpolated field; otherwise batch points follow −∂objective/∂X_f itself, of
-    which the sample's part and the rest are two fields (Khalid 2022, §4.3).
+    complete: all points follow the interpolated field; otherwise batch points follow −∂objective/∂X_f itself, in which
+        the sample and the rest are two fields (Khalid 2022, §4.3).
     """
 
     def __init__(self, loss: Loss, interpolation: Interpolation, complete: bool) -> None:
         self.loss, self.interpolation, self.complete = loss, interpolation, complete
 
     def evaluate(self, kernel: Kernel, x_f: torch.Tensor, y_f: torch.Tensor, batch: Batch) -> Evaluation:
-        """The objective of a batch at x_f, with the gradients that a field needs."""
+        """The objective of a batch at x_f, (N_f, …), with its gradient to these points. y_f: (N_f, outputs)."""
         return self.loss.at(kernel, x_f, y_f, batch, points=True)
 
     def of(self, evaluation: Evaluation, kernel: Kernel, x_f: torch.Tensor) -> tuple[torch.Tensor, Field]:
-        """g = −∂objective/∂X_f in x_f's shape, from an evaluation there, and its field. NumericalError where g cannot
-        be had."""
+        """g = −∂objective/∂X_f, (N_f, …), from an evaluation at x_f, (N_f, …), and its field.
+
+        NumericalError if the objective failed, all points of the batch have merged, or the gradient vanishes.
+        """
         evaluation.require()
         assert evaluation.to_points is not None
         assert evaluation.factored is not None
@@ -91,5 +96,5 @@ class Velocity:
         return g, self.interpolation.field(kernel, evaluation.factored, x_f, g)
 
     def of_batch(self, field: Field, x_f: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        """The velocity that the batch's own points follow."""
+        """The velocity of the batch's own points, (N_f, …). x_f, g: (N_f, …)."""
         return field(x_f) if self.complete else g
