@@ -1,1 +1,1 @@
-"""The typed whole of a run: its config composed, checked and identified."""
+"""The config of a whole run: composed, checked and identified."""

@@ -1,4 +1,4 @@
-"""From command-line words to composed configs, by Hydra; errors in one line."""
+"""Compose configs from command-line words by Hydra; errors are one line."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ from kfx.experiment import hydra_node
 from kfx.experiment.config import Config, check, first_line
 from kfx.outcomes import ConfigError
 
-_MOST_JOBS = 10_000  # of a sweep: each is composed and checked before the first begins
+_MOST_JOBS = 10_000  # jobs of a sweep, which are all composed and checked before the first begins
 
 
 def run_name(choices: DictConfig) -> str:
-    """The experiment's name, or dataset-kernel-optimizer: the folder of a run."""
+    """The name of a run's folder: the experiment's name, or dataset-kernel-optimizer."""
     return choices.get("experiment") or "-".join(str(choices.get(g)) for g in ("dataset", "kernel", "optimizer"))
 
 
 def give_options_to_hydra() -> list[tuple[str | None, str]]:
-    """Give Hydra the options with their defaults, the sections, and the one resolver that the config files use; what of
-    it was new, as group and name."""
+    """Register in Hydra the options with their defaults, the sections, and the one resolver that the config files use.
+
+    Returns group and name of those that were new.
+    """
     registry.load()
     OmegaConf.register_new_resolver("kfx.run_name", run_name, replace=True)
     store, known = ConfigStore.instance(), ConfigStore.instance().repo
@@ -63,7 +65,7 @@ _turn = threading.RLock()
 
 
 def _begin_anew() -> None:
-    """In a forked child, where nobody holds the lock."""
+    """Make a new lock in a forked child, where nobody would release the old one."""
     global _turn
     _turn = threading.RLock()
 
@@ -73,7 +75,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 @contextmanager
 def options_in_hydra() -> Iterator[None]:
-    """Within the block, one thread's at a time, Hydra has kfx's options; afterwards it is as it was."""
+    """Within the block Hydra has kfx's options; its earlier state is restored afterwards. Threads take turns."""
     with _turn:
         new = give_options_to_hydra()
         try:
@@ -87,7 +89,7 @@ def options_in_hydra() -> Iterator[None]:
 
 
 def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]]:
-    """The overrides of each job of a multirun; of the one job otherwise."""
+    """Yield the overrides of each job of a multirun; otherwise those of the one job."""
     parsed = _parse(overrides)
     alternatives: dict[str, list[str]] = {}
     for override in parsed:
@@ -101,7 +103,7 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
                 raise ConfigError(several + (f"; as one value, type {quoting}" if quoting else ""))
             if not override.is_discrete_sweep():
                 if any(str(other.key_or_group) == "hydra/sweeper" for other in parsed):
-                    continue  # that sweeper draws it while it runs
+                    continue  # the sweeper draws this value while it runs
                 raise ConfigError(f"{override.input_line}: the basic sweeper takes lists; write {key}=a,b,c")
             try:
                 values = itertools.islice(override.sweep_string_iterator(), _MOST_JOBS + 1)
@@ -120,7 +122,7 @@ def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]
 
 
 def without_sweeps(overrides: Sequence[str]) -> list[str]:
-    """The overrides that all jobs of a multirun share: what Hydra composes its own settings from."""
+    """The overrides that all jobs of a multirun share, from which Hydra composes its own settings."""
     return [str(override.input_line) for override in _parse(overrides) if not override.is_sweep_override()]
 
 
@@ -144,8 +146,10 @@ def _is_read(word: str) -> bool:
 
 
 def _quoting(word: str) -> str | None:
-    """An override as it is typed in a shell, its value being one text or a list of texts; None where it is of a group,
-    or where quotation marks do not mend it."""
+    """An override as it is typed in a shell, with its value quoted as one text or a list of texts.
+
+    None if it chooses an option of a group, or if quotation marks do not help.
+    """
     key, _, value = word.partition("=")
     if "." not in key or not value or (value[0] in "[{" and value[-1] not in "]}"):
         return None
@@ -155,14 +159,15 @@ def _quoting(word: str) -> str | None:
 
 
 def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Config:
-    """Compose and check one job's config. ConfigError: one line with the key, what it got, and what it takes."""
+    """Compose and check one job's config. ConfigError: one line with the key, the value found, and the allowed
+    values."""
     raw = composed(overrides, search_path)
     check_hydra(raw.hydra)
     return check(raw)
 
 
 def check_hydra(node: DictConfig) -> None:
-    """ConfigError if a composed `hydra` node holds what kfx does not let a config change."""
+    """ConfigError if a composed `hydra` node holds a setting that kfx does not allow to change."""
     hydra_node.check(node, _usual_hydra_node())
 
 
@@ -172,12 +177,12 @@ def composed(overrides: Sequence[str], search_path: str | None = None) -> DictCo
         return _compose(overrides, search_path)
     except ConfigError:
         raise
-    except Exception as error:  # files and words of any kind come through here, and so do errors
+    except Exception as error:  # any file and any word can be wrong here, with any error
         raise ConfigError(_explain(error, overrides, search_path)) from error
 
 
 def without_hydra(raw: DictConfig) -> DictConfig:
-    """The job's part of a composed config."""
+    """The job's part of a composed config, without Hydra's node."""
     return OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
 
 
@@ -187,8 +192,10 @@ def with_smoke_words(overrides: Sequence[str], search_path: str | None = None) -
 
 
 def smoke_words(raw: DictConfig) -> list[str]:
-    """The overrides under which a composed config ends in seconds, where a paper's numbers mean nothing; ConfigError
-    where it has none."""
+    """The overrides under which a composed config ends in seconds; ConfigError if it has none.
+
+    Results under them cannot be compared with a paper's.
+    """
     words = raw.get("smoke")
     if not words:
         raise ConfigError("--smoke: this config has no list of overrides under `smoke`; add one to the experiment")
@@ -210,11 +217,11 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
         with initialize_config_dir(str(config_folder()), version_base="1.3"):
             return compose("config", overrides=[*overrides, *extra], return_hydra_config=True)
     finally:
-        GlobalHydra.instance().hydra = before  # a program that has a Hydra of its own goes on with it
+        GlobalHydra.instance().hydra = before  # restore the Hydra of a program that has its own
 
 
 def _check_own(folder: Path) -> None:
-    """ConfigError for a folder of presets that is none, or has one with the name of an option."""
+    """ConfigError for a folder of presets that does not exist, or that has a file with the name of an option."""
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {folder}: is no folder")
     for group, options in OPTIONS.items():
@@ -229,7 +236,7 @@ def _usual_hydra_node() -> DictConfig:
 
 
 def _explain(error: Exception, overrides: Sequence[str], search_path: str | None) -> str:
-    """One line for what Hydra refused: the file or the override at fault, and what it takes."""
+    """One line for an error of Hydra: the file or the override at fault, and the allowed values."""
     if isinstance(error, yaml.MarkedYAMLError):
         at = f"{error.problem_mark.name}: line {error.problem_mark.line + 1}" if error.problem_mark else "a config file"
         return f"{at.strip()}: {' '.join(str(error.problem or error.context).split())}; mend the file"
@@ -258,7 +265,7 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
 
 
 def _schema_without(override: Override, overrides: Sequence[str], search_path: str | None) -> type[Option] | None:
-    """The schema of the group that an override failed in, had it not been there."""
+    """The schema of the group in which an override failed, as composed without this override."""
     group = str(override.key_or_group).partition(".")[0]
     if group in SECTIONS:
         return SECTIONS[group]
@@ -266,7 +273,7 @@ def _schema_without(override: Override, overrides: Sequence[str], search_path: s
         return None
     try:
         rest = _compose([o for o in overrides if o != override.input_line], search_path)
-    except Exception:  # the same error again, or the next
+    except Exception:  # the same error again, or another one
         return None
     node = rest.get(group)
     return OPTIONS[group].get(str(node.get("name"))) if isinstance(node, DictConfig) else None
@@ -279,11 +286,11 @@ _EXTRAS = {
     "submitit_local": "slurm",
     "optuna": "optuna",
 }
-"""What brings Hydra's launchers and sweepers."""
+"""The extras that install Hydra's launchers and sweepers."""
 
 
 def check_subfolders(nodes: Sequence[DictConfig]) -> None:
-    """ConfigError if the jobs of a sweep would not each have a folder of its own."""
+    """ConfigError unless each job of a sweep has its own folder."""
     names: dict[str, int] = {}
     for number, node in enumerate(nodes):
         with open_dict(node):
@@ -294,7 +301,7 @@ def check_subfolders(nodes: Sequence[DictConfig]) -> None:
 
 
 def text_at(node: DictConfig, key: str) -> str:
-    """A setting of Hydra's with its interpolations written out; ConfigError where that cannot be done."""
+    """A setting of Hydra's node with its interpolations resolved; ConfigError if that fails."""
     try:
         return str(OmegaConf.select(node, key, throw_on_missing=True))
     except OmegaConfBaseException as error:

@@ -1,4 +1,4 @@
-"""A composed config, typed and checked: every key, range and combination, one line for what is wrong."""
+"""A composed config, typed and checked: keys, ranges and combinations; an error is one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Config:
-    """A whole run: the option that each group chose, the sections, and the keys of the run itself."""
+    """The config of a whole run: the option of each group, the sections, and the run's own keys."""
 
     dataset: DatasetOption
     kernel: KernelOption
@@ -57,7 +57,7 @@ class Config:
     smoke: list[str]
 
     def options(self) -> Iterator[Option]:
-        """The options and sections, in the order in which they are checked against each other."""
+        """Yield the options and sections in the order in which they are checked against each other."""
         first = ("evaluation", "sampler", "optimizer", "kernel", "regularization")
         names = (*first, *(name for name in (*GROUPS, *SECTIONS) if name and name not in first))
         return (getattr(self, name) for name in names)
@@ -68,14 +68,14 @@ class Config:
             option.check(self)
 
     def training_size(self) -> int:
-        """How many points a kernel is trained on, as far as is known before the data are read."""
+        """The number of points that a kernel is trained on, as far as it is known before the data are read."""
         return self.evaluation.fold_size(self.dataset.size())
 
 
 def check(raw: DictConfig) -> Config:
-    """Build the typed config; ConfigError in one line: the key, what it got, and what it takes.
+    """Build the typed config; ConfigError in one line: the key, the value found, and the allowed values.
 
-    Hydra's own node is left to `kfx.experiment.hydra_node`.
+    Hydra's own node is checked by `kfx.experiment.hydra_node`.
     """
     config = typed(raw)
     config.check_together()
@@ -83,7 +83,7 @@ def check(raw: DictConfig) -> Config:
 
 
 def typed(raw: DictConfig) -> Config:
-    """The typed config by itself: each key is one that is there, each value in its range. Data files stay unread."""
+    """The typed config: every key exists and every value is in its range. Data files are not read."""
     registry.load()
     try:
         _refuse_resolvers(raw)
@@ -104,7 +104,7 @@ def typed(raw: DictConfig) -> Config:
 
 
 def with_absolute_paths(raw: DictConfig, config: Config) -> DictConfig:
-    """The config with paths that hold wherever one stands, as a record needs them."""
+    """The config with absolute paths, as a record needs it."""
     own = OmegaConf.to_container(raw.dataset, resolve=True)
     assert isinstance(own, dict)
     moved = raw.copy()
@@ -115,13 +115,14 @@ def with_absolute_paths(raw: DictConfig, config: Config) -> DictConfig:
 
 
 def sources(config: Config) -> dict[str, str]:
-    """`group=option` → what brings it, of each chosen option that is not kfx's own, parts of others too."""
+    """`group=option` → where the option comes from, for each chosen option that is not kfx's, options within options
+    included."""
     chosen = [option for group in (*GROUPS, "interpolation") for option in _within(getattr(config, group))]
     return {f"{option.group}={option.name}": option.origin for option in chosen if option.origin != "kfx"}
 
 
 def _within(value: Any) -> Iterator[Option]:
-    """An option, and those that its fields hold at any depth."""
+    """An option, and the options in its fields at any depth."""
     if isinstance(value, Option):
         yield value
         for name in value.fields():
@@ -132,14 +133,14 @@ def _within(value: Any) -> Iterator[Option]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error that says something."""
+    """The first line of an error's message that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     shown = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
     return " ".join(shown) or type(error).__name__
 
 
 def _resolved(raw: DictConfig) -> dict[str, Any]:
-    """The job's part of a config in plain keys and values, its interpolations written out, nothing missing."""
+    """The job's part of a config as plain keys and values, with interpolations resolved and nothing missing."""
     own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
     try:
         content = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
@@ -150,14 +151,14 @@ def _resolved(raw: DictConfig) -> dict[str, Any]:
 
 
 def _refuse_resolvers(raw: DictConfig) -> None:
-    """ConfigError if a value of the job would call a resolver, as one that reads the environment."""
+    """ConfigError if a value of the job would call a resolver, such as the one that reads environment variables."""
     for path, value in _leaves(OmegaConf.to_container(raw, resolve=False), ""):
         if not path.startswith("hydra.") and isinstance(value, str) and "${" in value and _calls_resolver(value):
             raise ConfigError(f"{path}={value}: an interpolation may name a key, not call a resolver; write the value")
 
 
 def _calls_resolver(value: str) -> bool:
-    """Whether there is a resolver's call in it, at any depth of its interpolations."""
+    """Whether a value calls a resolver at any depth of its interpolations."""
     waiting: list[Any] = [parse(value)]
     while waiting:
         node = waiting.pop()

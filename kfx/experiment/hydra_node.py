@@ -1,4 +1,4 @@
-"""Hydra's settings that a config may change: where runs go and what starts them; the rest is code."""
+"""The settings of Hydra that a config may change: where runs go and what starts them. The others could run code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kfx.outcomes import ConfigError
 
 _FOLDERS = ("run.dir", "sweep.dir", "sweep.subdir")
 _HYDRAS_OWN = re.compile(
-    r"searchpath(\[\d+\])?"  # of --config-dir
+    r"searchpath(\[\d+\])?"  # set by --config-dir
     r"|overrides\.(task|hydra)(\[\d+\])?"
     r"|runtime\.(version|version_base|cwd|output_dir|choices\.[^.\[]+|config_sources(\[\d+\]\.(path|schema|provider))?)"
     r"|job\.(name|id|num|override_dirname|config_name)"
 )
-"""What Hydra fills in itself."""
+"""Keys that Hydra fills in itself."""
 _SLURM = (
     "submitit_folder timeout_min cpus_per_task gpus_per_node tasks_per_node mem_gb nodes name stderr_to_stdout "
     "partition qos comment constraint exclude gres cpus_per_gpu gpus_per_task mem_per_gpu mem_per_cpu account "
@@ -36,14 +36,14 @@ _STARTERS = {
         "sampler direction storage study_name n_trials n_jobs max_failure_rate search_space params"
     ),
 }
-"""Launchers and sweepers, and the settings of each that hold no command and name no function."""
+"""Launchers and sweepers, and for each the settings that can neither hold a command nor name a function."""
 _SAMPLER = re.compile(r"optuna\.samplers\.[A-Z]\w*Sampler")
 _SLURM_FOLDER = "${hydra.sweep.dir}/.submitit/%j"
 _MISSING = object()
 
 
 def check(node: DictConfig, usual: DictConfig) -> None:
-    """ConfigError naming the first key of the composed `hydra` node that kfx does not let a config change.
+    """ConfigError naming the first key of the composed `hydra` node that a config may not change.
 
     usual: the node without any override.
     """
@@ -57,7 +57,7 @@ def check(node: DictConfig, usual: DictConfig) -> None:
         if _HYDRAS_OWN.fullmatch(key) and (group != "runtime" or "${" not in str(value)):
             continue
         if value is _MISSING and any(other.startswith((f"{key}.", f"{key}[")) for other in settings):
-            continue  # it was empty, and what is in it now is shown by its own name
+            continue  # it was empty; its new keys are reported by name
         shown = None if value is _MISSING else value
         raise ConfigError(
             f"hydra.{key}={shown}: kfx lets a config set hydra.run.dir, hydra.sweep.dir, "
@@ -66,7 +66,7 @@ def check(node: DictConfig, usual: DictConfig) -> None:
 
 
 def _check_starter(name: str, node: Any) -> None:
-    """ConfigError for a launcher or sweeper that is none, or has a setting that could be code."""
+    """ConfigError for an unknown launcher or sweeper, or for a setting that could be code."""
     if not isinstance(node, DictConfig):
         raise ConfigError(f"hydra.{name}={node}: expected its settings; leave it out")
     target = node.get("_target_")
@@ -102,8 +102,7 @@ def _is_sampler(path: str, leaf: Any) -> bool:
 
 
 def _check_drawn(params: Any, basic: bool) -> None:
-    """ConfigError for what a sweeper would draw that could bring in more than values: those jobs are not seen before
-    they run."""
+    """ConfigError if a sweeper could draw more than plain values, because its jobs are not seen before they run."""
     if not isinstance(params, dict):
         raise ConfigError(f"hydra.sweeper.params={params}: expected keys and what to draw for them; leave it out")
     for name in map(str, params):
@@ -116,7 +115,7 @@ def _check_drawn(params: Any, basic: bool) -> None:
 
 
 def _dotted(node: Any, path: str) -> dict[str, Any]:
-    """Every leaf, an empty container too, by its path."""
+    """Every leaf, including empty containers, by its path."""
     if isinstance(node, dict) and node:
         found = [_dotted(each, f"{path}.{key}" if path else str(key)) for key, each in node.items()]
     elif isinstance(node, list) and node:

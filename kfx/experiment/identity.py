@@ -1,4 +1,4 @@
-"""The identity of a run: a hash of what it computes, not of where or how fast."""
+"""The identity of a run: a hash of what it computes, independent of where and how fast."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kfx.files import digest
 from kfx.version import __version__
 
 _ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "cluster", "figures", "report", "published", "smoke")
-"""Keys that say where, when or how often, and a paper's number: none of them changes what is computed."""
+"""Keys that do not change what is computed: where, when and how often a run is done, and printed numbers."""
 
 
 def content(raw: DictConfig) -> dict[str, Any]:
-    """The part of a config that determines the result."""
+    """The part of a config that determines the results."""
     masked = OmegaConf.masked_copy(raw, [str(key) for key in raw if key not in _ELSEWHERE])
     container = OmegaConf.to_container(masked, resolve=True)
     assert isinstance(container, dict)
@@ -46,12 +46,12 @@ def identity(raw: DictConfig, config: Config, plugins: Sequence[Plugin]) -> str:
 
 
 def data_checksums(config: Config) -> dict[str, str]:
-    """File name → SHA-256 of each file that the data set is read from; they must be there."""
+    """File name → SHA-256 of each file that the data set is read from; the files must exist."""
     return checksums(config.dataset.paths())
 
 
 def checksums(paths: list[Path]) -> dict[str, str]:
-    """File name, with a number where another has it too, → SHA-256; a file that has not changed is read once a
+    """File name → SHA-256, with a number added to names that occur twice; an unchanged file is read once in a
     process."""
     found: dict[str, str] = {}
     for path in paths:

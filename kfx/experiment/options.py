@@ -1,4 +1,4 @@
-"""Devices to choose from, and what a config says of the run as a process."""
+"""Options of devices, and settings of the run as a process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DeviceOption(Option):
         super().__post_init__()
 
     def pick(self) -> torch.device:
-        """The device; ConfigError where it is not there."""
+        """The device; ConfigError if the machine has none."""
         from kfx.numerics.precision import pick_device
 
         return pick_device(self.name)
@@ -106,7 +106,7 @@ class ClusterSection(Option):
 
     @property
     def is_used(self) -> bool:
-        """Whether Dask does the work."""
+        """Whether Dask computes the tiles."""
         return self.workers > 1 or self.scheduler is not None
 
     def check(self, config: ConfigView) -> None:
@@ -119,7 +119,7 @@ class ClusterSection(Option):
 
 
 def _figures(path: str, value: Any) -> list[str]:
-    """The formats of the pictures: true is PNG, false none."""
+    """The formats of the pictures: true for PNG, false for none."""
     if isinstance(value, bool):
         return ["png"] if value else []
     if isinstance(value, list) and value and all(name in FORMATS for name in value):

@@ -23,7 +23,7 @@ from kfx.outcomes import ConfigError, DataError, KfxError
 
 
 def check(jobs: Sequence[Config]) -> None:
-    """Devices exist, kernels accept their parameters, and data files are here, fetched if they can be."""
+    """Check that devices exist, kernels accept their parameters, and data files are there; download missing ones."""
     for job in jobs:
         device = job.device.pick()
         job.kernel.check_device(job.device.name, device)
@@ -42,14 +42,14 @@ def check(jobs: Sequence[Config]) -> None:
     for dataset, name in dict.fromkeys(pair for job in from_files for pair in job.dataset.files()):
         locate(dataset, name)
     for job in {repr(job.dataset): job for job in from_files}.values():
-        n = len(job.dataset.build(Streams(job.seed)["data"]).x_train)  # broken or hostile files show here
+        n = len(job.dataset.build(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
         for each in from_files:
             if each.dataset == job.dataset:
                 check_sizes(each, n)
 
 
 def check_memory(job: Config) -> None:
-    """ConfigError if a Gram matrix is too large for memory where only one in memory will do."""
+    """ConfigError if a Gram matrix that must be in memory is too large for it."""
     sizes = job.evaluation.n_interpolation or [job.training_size()]
     follows, of_follow = job.follow.every + job.follow.last, job.follow.n_interpolation or sizes
     wanted = {
@@ -68,7 +68,7 @@ def check_memory(job: Config) -> None:
 
 
 def check_cluster(job: Config) -> None:
-    """ConfigError if no scheduler answers, or a dashboard cannot be where it is wanted."""
+    """ConfigError if no scheduler answers, or the dashboard's address cannot be used."""
     node = job.cluster
     if not node.is_used or node.scheduler == "slurm":
         return
@@ -95,7 +95,7 @@ def _goes_on_disk(job: Config, n: int) -> bool:
 
 
 def check_start(job: Config) -> None:
-    """ConfigError if the start that a config describes is none for its kernel or its optimizer."""
+    """ConfigError if the configured initial kernel does not suit its kernel option or the optimizer."""
     try:
         kernel = job.kernel.build(job.dataset.image)
         job.kernel.check_start(job, kernel)
@@ -106,7 +106,7 @@ def check_start(job: Config) -> None:
         job.optimizer.build(job)
     except KfxError:
         raise
-    except Exception as error:  # of a stranger's code anything may come
+    except Exception as error:  # a plugin's code may raise anything
         if outside := sources(job):
             why = in_plugin(error) or f"{type(error).__name__}: {error}"
             raise ConfigError(f"{', '.join(outside)}: cannot be built: {why}") from error
@@ -125,8 +125,7 @@ def check_sizes(job: Config, n_train: int) -> None:
 
 
 def check_layers(job: Config, folder: Path) -> str:
-    """How much disk the layers of a flow will take, in words; ConfigError if there is not so much where `folder` is, or
-    will be."""
+    """The disk space that a flow's layers will take, in words; ConfigError if `folder` has less."""
     flow, rng = job.optimizer.build(job), Streams(job.seed)["data"]
     assert isinstance(flow, Flow)
     parts = job.evaluation.parts(job.dataset.build(rng), rng)
@@ -147,7 +146,7 @@ def check_layers(job: Config, folder: Path) -> str:
 def _check_tiles(job: Config, n: int, folder: Path) -> None:
     itemsize, factor = getattr(torch, job.device.dtype).itemsize, job.evaluation.solver == "cholesky"
     gram = n**2 * itemsize // 2 + n * (job.dataset.test_size() or 0) * itemsize
-    moves = job.optimizer.name != "none" and job.evaluation.store is not None  # then each kernel's is kept
+    moves = job.optimizer.name != "none" and job.evaluation.store is not None  # then the store of each kernel is kept
     kernels = job.evaluation.random_kernels + (2 if moves else 1) if job.evaluation.store else 1
     total = kernels * gram + 4 * n**2 * factor
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -169,7 +168,7 @@ def _require_jax_gpu(name: str) -> None:
 
 
 def check_disk(jobs: Sequence[Config], folder: Path) -> None:
-    """ConfigError if a flow would record more layers than the disk has room for, or an evaluation keep more tiles."""
+    """ConfigError if a flow's layers or an evaluation's tiles need more disk space than there is."""
     for job in jobs:
         n = max(job.evaluation.n_interpolation or [job.training_size()])
         if _goes_on_disk(job, n):
@@ -179,7 +178,7 @@ def check_disk(jobs: Sequence[Config], folder: Path) -> None:
 
 
 def make_folder(key: str, folder: Path, *, resume: bool) -> None:
-    """Make `folder`; ConfigError if it cannot be made or written to, or, unless that is to be resumed, holds a run."""
+    """Make `folder`; ConfigError if it cannot be made or written to, or if it holds a run that is not to be resumed."""
     if not resume and (folder / "metrics.json").exists():
         raise ConfigError(f"{key}={folder}: holds a run already; choose another folder")
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints: numbers, text and arrays on disk, written whole, checked when read, never unpickled."""
+"""Checkpoints: numbers, text and arrays on disk, written whole, verified when read, never unpickled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _ARRAY = "__array__"
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write `state`, nested dicts and lists of numbers, text and arrays, to `path`; the one there before is kept as
-    `path` with `.previous`. A crash at any moment leaves at least one of them whole."""
+    """Write `state`, nested dicts and lists of numbers, text and arrays, to `path`; keep the file before as
+    `path.previous`.
+
+    A crash at any moment leaves at least one of the two files whole.
+    """
     content = _encode(state)
     header = b" ".join((_FORMAT, hashlib.sha256(content).hexdigest().encode(), str(len(content)).encode())) + b"\n"
     with whole_file(path, keep=previous(path), durable=True) as stream:
@@ -28,12 +31,12 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def previous(path: Path) -> Path:
-    """Where the checkpoint before the last one is kept."""
+    """The path of the checkpoint before the last one."""
     return path.with_name(path.name + ".previous")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state in `path`. CheckpointError says what is wrong with a file that is not a whole checkpoint."""
+    """The state in `path`; CheckpointError, with the reason, if the file is not a whole checkpoint."""
     with path.open("rb") as stream:
         header, content = stream.readline(200), stream.read()
     words = header.split()

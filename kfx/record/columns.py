@@ -1,4 +1,4 @@
-"""Columns of the tables of a record, and how `metrics.json` names ρ."""
+"""Columns of the tables of a record, and the names of ρ in `metrics.json`."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ EVALUATION_COLUMNS = (
 
 
 def rho_of(held_out: Mapping[str, Any]) -> dict[str, Any]:
-    """`rho` of `metrics.json`: means over the held-out batches, the same for the initial and the final kernel. None
-    where no batch could be evaluated."""
+    """`rho` of `metrics.json`: mean ρ of the initial and the final kernel over the same held-out batches.
+
+    None if no batch could be evaluated.
+    """
     initial, final = (held_out["rho"][kernel]["mean"] for kernel in ("initial", "trained"))
     return {"initial": initial, "final": final, "best": None if final is None else min(initial, final)}
 
 
 def with_rho_of_today(metrics: dict[str, Any]) -> dict[str, Any]:
-    """`metrics.json` as it is written now. Records of versions 0.1 and 0.2 hold under `rho` what single batches gave
-    in the fit, which is `rho_batch` now."""
+    """Convert `metrics.json` of an older version: in 0.1 and 0.2 `rho` held values on single batches, now
+    `rho_batch`."""
     old = metrics.get("rho")
     if not isinstance(old, dict) or "rho_batch" in metrics:
         return metrics
     today = {name: value for name, value in metrics.items() if name != "rho"}
-    with contextlib.suppress(KeyError, TypeError):  # there were none, or they are damaged
+    with contextlib.suppress(KeyError, TypeError):  # there are none, or they are damaged
         today["rho"] = rho_of(metrics["held_out"])
     return {**today, "rho_batch": {"first": old.get("initial"), "last": old.get("final"), "best": old.get("best")}}
 
 
 def untimed(trace: pd.DataFrame) -> pd.DataFrame:
-    """A trace without its times: two runs of the same bits differ in nothing else."""
+    """A trace without its times: two runs with the same bits agree in all that is left."""
     return trace.drop(columns=[name for name in trace if str(name).endswith("seconds")])

@@ -1,4 +1,4 @@
-"""Recorded runs beside each other: tables of means over seeds, and whether two agree."""
+"""Compare recorded runs: tables of means over seeds, and whether two runs agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kfx.version import __version__
 
 @dataclass(frozen=True)
 class Compared:
-    """One run as `compare` sees it: its config as dotted keys, its seed, and what was measured."""
+    """One run in a comparison: its config with dotted keys, its seed, and its measurements."""
 
     directory: Path
     settings: dict[str, Any]
@@ -35,7 +35,7 @@ class Compared:
 def collect(
     paths: Iterable[Path], metric: str, kernel: str, n_interpolation: int | None
 ) -> tuple[list[Compared], list[str]]:
-    """The completed runs at and below the paths, and a line for each run that is left out."""
+    """The completed runs at and below the paths, and a message for each run that is left out."""
     runs, left_out, seen = [], [], set()
     for path in paths:
         found = runs_below([path])
@@ -50,7 +50,7 @@ def collect(
                 continue
             try:
                 runs.append(_read(item.directory, metric, kernel, n_interpolation))
-            except (ConfigError, RecordError) as error:  # one run must not cost the others their table
+            except (ConfigError, RecordError) as error:  # one damaged run must not spoil the table of the others
                 left_out.append(str(error))
             except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
                 left_out.append(f"{item.directory}: its record is damaged ({type(error).__name__}: {error})")
@@ -69,7 +69,7 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
         sizes = sorted({r["n_interpolation"] for r in rows})
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
     settings = _dotted(content(run.config))
-    if settings.get("dataset.path"):  # the file is known by its content, wherever it lies
+    if settings.get("dataset.path"):  # a file is identified by its content, not by its path
         told = read_environment(directory).get("data_sha256", {})
         settings["dataset.path"] = Path(str(settings["dataset.path"])).name
         settings["data"] = ", ".join(map(str, told.values()))
@@ -92,7 +92,7 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
 
 
 def _number(value: float | None) -> float:
-    """JSON has no NaN: null stands for it."""
+    """NaN for null, because JSON has no NaN."""
     return math.nan if value is None else value
 
 
@@ -107,11 +107,11 @@ def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
-    """Mean and standard deviation over seeds for each value of the keys `by`, best first, and how likely a row would be
-    so much worse than the best by chance (`<metric>_p`: Welch's one-tailed test).
+    """Mean and standard deviation over seeds for each combination of the keys `by`, best first.
 
-    A group name stands for its option: `kernel` for `kernel.name`. ConfigError where runs of one row differ in more
-    than their seed, unless `mix`.
+    The column `<metric>_p` is the p-value of Welch's one-tailed test that the row is worse than the best one. A group
+    name stands for its option: `kernel` for `kernel.name`. ConfigError if the runs of one row differ in more than their
+    seed, unless `mix`.
     """
     keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
     for key, given in zip(keys, by, strict=True):
@@ -144,8 +144,10 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
 
 
 def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> list[float]:
-    """Of each row the p-value of Welch's one-tailed test that it is worse than the best, 1 for the best itself; NaN
-    where one of the two has fewer than two values, or neither varies."""
+    """The p-value of Welch's one-tailed test that a row is worse than the best one, for each row; 1 for the best.
+
+    NaN if one of the two has fewer than two values, or neither varies.
+    """
     from scipy.stats import ttest_ind
 
     means = np.array([each.mean() for each in values])
@@ -159,7 +161,7 @@ def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> lis
             return math.nan
         if each is best:
             return 1.0
-        with warnings.catch_warnings():  # of values that hardly vary
+        with warnings.catch_warnings():  # warnings about values that hardly vary
             warnings.simplefilter("ignore", RuntimeWarning)
             return float(ttest_ind(each, best, equal_var=False, alternative=worse).pvalue)
 
@@ -167,7 +169,7 @@ def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> lis
 
 
 def over_sizes(paths: Sequence[Path], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
-    """`table` for each number of interpolation points that the completed runs have, with it as a column."""
+    """`table` for each number of interpolation points in the completed runs, with that number as a column."""
     found = [item.directory for item in runs_below(paths) if item.status == Status.COMPLETED]
     rows = [row for directory in found for row in load_run(directory).metrics["evaluation"]]
     frames = []
@@ -197,8 +199,11 @@ def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence
 
 
 def require_same_origin(run: Run) -> str | None:
-    """Check that a repetition of the run would compute the same: ChangedError where a data file, or the config, is no
-    longer the one that it was made from. A line where only versions differ, else None."""
+    """ChangedError if a data file or the config has changed since the run, so that repeating it would compute something
+    else.
+
+    Returns a message if only versions differ, else None.
+    """
     config, recorded = typed(run.config), read_environment(run.directory)
     before, now = recorded.get("data_sha256", {}), data_checksums(config)
     changed = [
@@ -227,8 +232,8 @@ def _short(sha256: object) -> str:
 def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     """Whether two runs agree in trace, evaluation and final parameters, times aside; and a line that says how closely.
 
-    Everything is compared: NaN agrees with NaN alone, and names, events and the number of rows must be the same.
-    tolerance: largest relative difference of two numbers that still counts as the same.
+    NaN agrees only with NaN; names, events and the number of rows must be equal. tolerance: the largest relative
+    difference of two numbers that count as equal.
     """
     pairs = [
         ("trace", untimed(a.trace), untimed(b.trace)),
@@ -285,7 +290,7 @@ def _leaves(node: Any, path: str) -> dict[str, Any]:
 
 
 def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest |x − y| / |x|; infinite where one is finite and the other is not."""
+    """The largest |x − y| / |x|; infinite if only one of the two is finite."""
     agree = (x == y) | (np.isnan(x) & np.isnan(y))
     if not np.all(np.isfinite(x[~agree]) & np.isfinite(y[~agree])):
         return math.inf

@@ -1,4 +1,4 @@
-"""Versions, code and machine of a run."""
+"""Versions, commit and machine of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def describe(
     threads_of_fit: int,
     threads_of_evaluation: int,
 ) -> dict[str, Any]:
-    """The content of `environment.json`. threads: those that may be used; fewer where the work is small."""
+    """The content of `environment.json`. threads: the number that may be used; small work uses fewer."""
     return {
         "kfx": __version__,
         **_git(),
@@ -71,7 +71,7 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> dict[str, Any]:
-    """The commit of the checkout that kfx runs from; nothing for an installed wheel."""
+    """The commit of the checkout that kfx runs from; empty for an installed wheel."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {"git_commit": None, "git_dirty": None}
@@ -82,7 +82,7 @@ def _git() -> dict[str, Any]:
 
 
 def _output(command: list[str]) -> str | None:
-    # Variables and settings of Git can name programs to run.
+    # Git's environment variables and settings can name programs to run.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
@@ -96,7 +96,7 @@ def _output(command: list[str]) -> str | None:
 
 
 def processor() -> str:
-    """Its name."""
+    """The name of the processor."""
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Fitted kernels of a record: the files of their flows, and how they are put together again."""
+"""Read the fitted kernels of a record, with their flows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flow_path(directory: Path, part: int) -> Path:
 
 
 def parameter_path(directory: Path, name: str) -> Path:
-    """Where parameters that are too many for `metrics.json` are kept: name is `initial` or `final`."""
+    """The file of parameters that are too many for `metrics.json`; name: `initial` or `final`."""
     return directory / f"parameters-{name}.npz"
 
 
@@ -48,7 +48,7 @@ def layer_path(directory: Path, part: int) -> Path:
 
 
 def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, Kernel], Any] | None = None) -> Kernel:
-    """The kernel of a part with the flow that it ended with, if there was one. layers: reads what was recorded."""
+    """The kernel of a part, composed with its flow if it has one. layers: reads the recorded layers."""
     path = flow_path(directory, part)
     if not path.is_file():
         return kernel
@@ -61,7 +61,7 @@ def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, K
 
 
 def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Any:
-    """The layers that a run of this config recorded, in a file or its content, read one by one."""
+    """Yield the layers that a run of this config recorded, in a file or its content, one by one."""
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)
     return flow.recorded(source, base, config.optimizer.loss(config)(base, nothing, nothing))

@@ -1,4 +1,4 @@
-"""One record for several fits, as the folds of cross-validation, one after another."""
+"""One record for several fits in a row, such as the folds of cross-validation."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 
 class FoldFits:
-    """One record for several fits, one after another: their iterations are counted on, and a checkpoint tells which
-    of them it belongs to and how those before it ended."""
+    """One record for several fits in a row.
+
+    Iterations are numbered through all fits. A checkpoint tells which fit it belongs to, and holds the results of the
+    fits before.
+    """
 
     def __init__(self, record: Record, count: int, iterations: int) -> None:
         self.record, self.count, self.iterations = record, count, iterations
@@ -32,20 +35,21 @@ class FoldFits:
         restored = record.restored["optimizer"] if record.restored is not None else {}
         self.fitted: list[dict[str, Any]] = list(restored.get("fitted", []))
         self.files: dict[str, str] = dict(restored.get("files", {}))
-        """What ended fits left in files of their own, by name and SHA-256."""
+        """Files written by finished fits: name → SHA-256."""
         self.bytes: dict[str, int] = {}
-        """How long the files are that fits and their measurements append to."""
+        """Sizes of the files to which fits and measurements append."""
         self._evaluations = int(restored.get("evaluations", 0))
         self._resumed = int(restored.get("part", 0)) if restored else -1
 
     @property
     def resumed_at(self) -> tuple[int, int]:
-        """The part and the iteration of it that a resumed run goes on with; (0, 0) for one that starts."""
+        """The part, and the iteration within it, at which a resumed run continues; (0, 0) for a new run."""
         restored = self.record.restored
         return (0, 0) if restored is None else (self._resumed, restored["iteration"] - self._resumed * self.iterations)
 
     def fit(self, kernel: Kernel, optimizer: Optimizer, data: Data, streams: Streams) -> Kernel:
-        """`optimizer.fit` of the next part; of one that ended before the checkpoint, its result."""
+        """Run `optimizer.fit` for the next part; for a part that ended before the checkpoint, return its recorded
+        result."""
         part = FoldJournal(self, len(self.fitted), streams)
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations
@@ -57,7 +61,7 @@ class FoldFits:
         return fitted
 
     def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
-        """The fitted kernels of the parts before the checkpoint's."""
+        """The fitted kernels of the parts before that of the checkpoint."""
         kernels = [as_recorded(kernel, values) for kernel, values in zip(starts, self.fitted, strict=False)]
         return [flowed(self.record.directory, part, kernel) for part, kernel in enumerate(kernels)]
 
@@ -111,7 +115,7 @@ class FoldJournal(Journal):
         restored = self.parts.record.restore(streams)
         if restored is None:
             return None
-        self.evaluations = restored[1]["so_far"]  # a part that had ended writes no row to count on from
+        self.evaluations = restored[1]["so_far"]  # a part that has ended writes no row from which to continue the count
         return restored[0] - self.first, restored[1]["own"]
 
     def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:

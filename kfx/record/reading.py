@@ -1,4 +1,4 @@
-"""A recorded run, read back; damage is an error in one line."""
+"""Read a recorded run; a damaged file gives an error in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_metrics(directory: Path) -> dict[str, Any]:
-    """`metrics.json`, with a status at least; RecordError where it is damaged."""
+    """Read `metrics.json`, which has a status at least; RecordError if it is damaged."""
     path = directory / "metrics.json"
     try:
         metrics = json.loads(path.read_text())
@@ -42,13 +42,13 @@ _MOVED = {
     "flow.n_interpolation": "follow.n_interpolation",
     "flow.repeats": "follow.repeats",
 }
-"""Keys of records of version 0.1, and what they are called now."""
+"""Keys of records of version 0.1, and their present names."""
 _NOT_THERE: Any = object()
 
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run. `trace` and `evaluation` are empty frames where the run did not come that far."""
+    """A recorded run. `trace` and `evaluation` are empty frames if the run ended before writing them."""
 
     directory: Path
     config: DictConfig
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def kernel(self) -> Kernel:
-        """The fitted kernel; the initial one where the run ended before it was fitted."""
+        """The fitted kernel; the initial one if the run ended before it was fitted."""
         import torch
 
         from kfx.kernels.regularized import Regularized, as_recorded
@@ -83,15 +83,16 @@ class Run:
 
     @property
     def plugins(self) -> list[dict[str, str]]:
-        """The plugins that it was made with: path and SHA-256."""
+        """The plugins that the run used: path and SHA-256."""
         return list(self.metrics.get("plugins", []))
 
 
 def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     """Read a run directory: `.config`, `.metrics`, `.trace`, `.evaluation`, `.kernel`.
 
-    plugins: files with the options that `.kernel` needs, where the run was made with some. A row that a killed run left
-    half-written is dropped. FileNotFoundError where there is no run; RecordError where a file of it is damaged.
+    plugins: files with the options that `.kernel` needs, if the run used some.
+    A row that a killed run left half-written is dropped. FileNotFoundError if there is no run; RecordError if a file is
+    damaged.
     """
     directory = Path(path)
     load_plugins(plugins)
@@ -107,7 +108,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
 
 
 def read_environment(directory: Path) -> dict[str, Any]:
-    """`environment.json`; empty where the run ended before it was written. RecordError where it is damaged."""
+    """Read `environment.json`; empty if the run ended before it was written. RecordError if it is damaged."""
     path = directory / "environment.json"
     if not path.is_file():
         return {}
@@ -122,11 +123,11 @@ def read_environment(directory: Path) -> dict[str, Any]:
 
 
 def read_config(directory: Path) -> DictConfig:
-    """`config.yaml`; RecordError where it is damaged."""
+    """Read `config.yaml`; RecordError if it is damaged."""
     path = directory / "config.yaml"
     try:
         config = OmegaConf.load(path)
-    except Exception as error:  # what is in a damaged file is anybody's guess
+    except Exception as error:  # a damaged file may raise anything
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise RecordError(f"{path}: damaged: expected keys and values")
@@ -139,12 +140,12 @@ def read_config(directory: Path) -> DictConfig:
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of a record with at least these columns, or none; RecordError where it is damaged."""
+    """Read a table of a record, with at least these columns, or an empty one; RecordError if it is damaged."""
     import pandas as pd
 
     try:
         table = read_rows(path, columns)
-    except (ValueError, pd.errors.ParserError) as error:  # bytes that are no text, rows of other lengths
+    except (ValueError, pd.errors.ParserError) as error:  # bytes that are not text, rows of different lengths
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
     texts = {"event", "kernel", "metric"}
     if (
@@ -152,7 +153,7 @@ def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
         and "configured_regularization" not in table
         and "regularization" in table
     ):
-        table["configured_regularization"] = table["regularization"]  # of a record before there were two
+        table["configured_regularization"] = table["regularization"]  # an older record has only one of the two columns
     missing = [name for name in columns if name not in table]
     wrong = [n for n in columns if n not in missing and n not in texts and not pd.api.types.is_numeric_dtype(table[n])]
     if not table.empty and (missing or wrong):

@@ -1,4 +1,4 @@
-"""The run directory of one run, written as things happen."""
+"""Write the directory of one run while it runs."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "
 
 
 class Record:
-    """The record of one run under `directory`, by its one writer: the lock comes before anything else is touched.
+    """The record of one run in `directory`, which has one writer: the lock is taken before anything else is touched.
 
-    A new record refuses a directory that holds a run; with `replace_failed`, a failed run of the same identity makes
-    room, its files moved into `failed-1`, `failed-2`, … beneath. With `resume` the directory's run goes on: from its
-    last good checkpoint, or from the start where there is none yet. `watch` is called with every trace row, for people
-    to see.
+    A new record refuses a directory that holds a run; with `replace_failed`, the files of a failed run of the same
+    identity are moved into `failed-1`, `failed-2`, … in the directory. With `resume` the directory's run continues from
+    its last valid checkpoint, or from the start if there is none. `watch` is called with every trace row, to show
+    progress.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Record:
         self.watch: Callable[[dict[str, Any]], None] = lambda row: None
         self.follow: Follower | None = None
         self.stop: BaseException | None = None
-        """Set from outside to end the run at its next checkpoint."""
+        """An exception that ends the run at its next checkpoint; set from outside."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.directory, identity)
         try:
@@ -82,7 +82,7 @@ class Record:
                 self._reopen(identity)
             else:
                 self.note("started")
-                if config is not None:  # before metrics.json: what has metrics can be resumed
+                if config is not None:  # before metrics.json, because a directory with metrics can be resumed
                     self.config(*config)
             self.write_metrics()
         except BaseException:
@@ -90,7 +90,7 @@ class Record:
             raise
 
     def _make_room(self, identity: str | None, replace_failed: bool) -> None:
-        """Set a failed run of the same identity aside; ConfigError for any other."""
+        """Move a failed run of the same identity aside; ConfigError for any other run."""
         shown, held = f"hydra.run.dir={self.directory}", read_metrics(self.directory)
         if held.get("identity") != identity:
             raise ConfigError(f"{shown}: holds a run of another config, data or version of kfx; choose another folder")
@@ -101,7 +101,7 @@ class Record:
             number += 1
         aside = self.directory / f"failed-{number}"
         aside.mkdir()
-        # metrics.json last: until then the folder holds the failed run, and this can be done again.
+        # metrics.json last: until then the folder holds the failed run, so an interrupted move can be repeated.
         paths = [path for path in self.directory.iterdir() if not path.name.startswith(("failed-", "."))]
         for path in sorted(paths, key=lambda path: path.name == "metrics.json"):
             os.replace(path, aside / path.name)
@@ -113,12 +113,15 @@ class Record:
         write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
 
     def json(self, name: str, content: Any) -> None:
-        """`environment.json`, `precision.json`."""
+        """Write a file such as `precision.json`."""
         write_json(self.directory / name, content)
 
     def environment(self, here: dict[str, Any]) -> str:
-        """`environment.json`; where a resumed run goes on elsewhere, that of before is kept in it too, and what changed
-        of what decides the last bits comes back in words."""
+        """Write `environment.json`; return in words what has changed since the run was interrupted and may change the
+        last bits.
+
+        If a run is resumed in another environment, the file also keeps the earlier one.
+        """
         path = self.directory / "environment.json"
         try:
             before = json.loads(path.read_text()) if self.restored is not None else None
@@ -141,20 +144,20 @@ class Record:
         return ", ".join(shown)
 
     def remark(self, event: Event, text: str) -> None:
-        """What a person should know of the result, in `metrics.json`, `history.csv` and the closing lines; once."""
+        """Add a note on the result, once, to `metrics.json`, `history.csv` and the closing lines."""
         if text not in self.metrics.setdefault("remarks", []):
             self.metrics["remarks"].append(text)
             self.note(event, text)
 
     def note(self, event: str, detail: str = "") -> None:
-        """A line of `history.csv`: what happened to the run as a process."""
+        """Add a line to `history.csv`, which tells when the run started, stopped and so on."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S")
         self._history.write([now, event, socket.gethostname(), " ".join(detail.replace(",", ";").split())])
 
     # ---- while it runs
 
     def open_trace(self, kernel: Kernel, diagnostics: Sequence[str]) -> None:
-        """Start `trace.csv` for this kernel's parameters, or go on where the checkpoint was taken."""
+        """Start `trace.csv` for this kernel's parameters, or continue it from the checkpoint."""
         seconds, size = 0.0, 0
         if self.restored is not None:
             seconds, size = self.restored["seconds"], self.restored["bytes"]["trace.csv"]
@@ -172,15 +175,15 @@ class Record:
         events: Iterable[Event] = (),
         diagnostics: Mapping[str, float] | None = None,
     ) -> None:
-        """One evaluation of the objective. `told` is what a surrogate was told, where that is not ρ."""
+        """Write the trace row of one evaluation. told: the value given to a surrogate, if it is not ρ."""
         assert self.trace is not None
         self.watch(self.trace.row(iteration, evaluation, kernel_evaluations, told, events, diagnostics or {}))
 
     # ---- checkpoints
 
     def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
-        """The iteration to go on with and the optimizer's state there, with the random streams set to match; None
-        for a run that starts."""
+        """The iteration at which to continue and the optimizer's state there; sets the random streams. None for a new
+        run."""
         if self.restored is None:
             return None
         streams.restore(self.restored["streams"])
@@ -189,10 +192,11 @@ class Record:
     def checkpoint(
         self, iteration: int, streams: Streams, state: dict[str, Any], files: Mapping[str, int] | None = None
     ) -> None:
-        """What an optimizer needs to go on with `iteration`; called before each one, written when its time has come.
+        """Take the state from which `iteration` can start; called before each iteration, written to disk when it is
+        due.
 
-        `state`: nested dicts and lists of numbers, text and arrays, which must not change afterwards. `files`: others
-        that it counts on, by name and how many bytes of them there are now.
+        state: nested dicts and lists of numbers, text and arrays, which must not change afterwards. files: other files
+            that it needs, with their present sizes.
         """
         assert self.trace is not None
         now = time.perf_counter()
@@ -211,7 +215,7 @@ class Record:
             self.save()
 
     def save(self) -> None:
-        """Write the last state that an optimizer gave to disk, after the rows and layers that it counts on."""
+        """Write the optimizer's last state to disk, after syncing the rows and layers that it needs."""
         if self._snapshot is not None:
             for name in self._snapshot["bytes"]:
                 if (path := self.directory / name).is_file():
@@ -249,7 +253,7 @@ class Record:
         self.note("resumed", f"at iteration {self.restored['iteration']}" if self.restored else "from the start")
 
     def _require_whole(self, path: Path, state: Mapping[str, Any], identity: str | None) -> None:
-        """CheckpointError unless everything that a checkpoint counts on is there as it was."""
+        """CheckpointError unless all files that a checkpoint needs are there unchanged."""
         if state["identity"] != identity:
             raise CheckpointError(
                 f"{path}: belongs to another run (identity {state['identity']}, this one is {identity}): the config, "
@@ -270,7 +274,8 @@ class Record:
     # ---- evaluation
 
     def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
-        """CsvFile of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
+        """Read the rows of `evaluation.csv` that an earlier process wrote; only kernels and repeats with all
+        `rows_each` rows."""
         path = self.directory / "evaluation.csv"
         rows: list[dict[str, Any]] = []
         arrays = self.directory / "predictions.npz"
@@ -284,19 +289,19 @@ class Record:
             if arrays.is_file() and rows:
                 with np.load(arrays, allow_pickle=False) as stored:
                     self._predictions = {name: stored[name] for name in stored.files}
-        except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then all of it is done again
+        except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then everything is evaluated again
             rows, self._predictions = [], {}
         self._evaluation = CsvFile(path, list(EVALUATION_COLUMNS))
         self.evaluation(rows)
         return rows
 
     def evaluation(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """CsvFile of `evaluation.csv`."""
+        """Append rows to `evaluation.csv`."""
         assert self._evaluation is not None
         self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """A further CSV file, whole."""
+        """Write another CSV file as a whole."""
         written = CsvFile(self.directory / name, list(columns))
         for row in rows:
             written.write([row[c] for c in columns])
@@ -308,11 +313,14 @@ class Record:
         with whole_file(self.directory / "predictions.npz") as stream:
             np.savez_compressed(stream, **self._predictions)  # type: ignore[arg-type]
 
-    # ---- how it ended
+    # ---- the end of the run
 
     def final_parameters(self, starts: Sequence[Kernel], kernels: Sequence[Kernel]) -> None:
-        """Of the fitted kernel; of several folds', `initial` is the first one's, `final` the last one's, and
-        `initial_folds` and `folds` are all."""
+        """Write the parameters of the fitted kernels to `metrics.json`.
+
+        With several folds, `initial` is of the first fold, `final` of the last one, and `initial_folds` and `folds`
+        hold all.
+        """
         self.metrics["parameters"]["final"] = self._kept("final", kernels[-1])
         if len(kernels) > 1:
             self.metrics["parameters"]["initial_folds"] = [self._shown(kernel) for kernel in starts]
@@ -320,7 +328,8 @@ class Record:
         self.write_metrics()
 
     def _kept(self, name: str, kernel: Kernel) -> dict[str, Any]:
-        """Parameters for `metrics.json`; where they are many, their norms, and they themselves as `name.npz`."""
+        """Parameters for `metrics.json`; if there are many, their norms, and the parameters themselves in
+        `parameters-<name>.npz`."""
         if are_many(kernel.parameters):
             with whole_file(parameter_path(self.directory, name)) as stream:
                 np.savez(stream, **{key: in_numpy(value) for key, value in kernel.parameters.items()})  # type: ignore[arg-type]
@@ -332,9 +341,9 @@ class Record:
         return flat_parameters(values) if are_many(values) else {key: plain(value) for key, value in values.items()}
 
     def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
-        """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.
+        """Write status, reason and the last entries of `metrics.json`, and release the lock.
 
-        A run that can go on keeps its checkpoint; a completed one needs none, and has had its last word.
+        A run that can be resumed keeps its checkpoint; a completed one needs none and is not changed any more.
         """
         if self.metrics["status"] == Status.COMPLETED:
             return
@@ -344,10 +353,10 @@ class Record:
                 self._save_what_fits()
             self.write_metrics()
             self.note(status, reason or "")
-            if status == Status.COMPLETED:  # only now: a kill before this line must find them
+            if status == Status.COMPLETED:  # only now: after a kill before this line they are needed
                 self._drop_checkpoints()
         except OSError:
-            self._drop_checkpoints()  # on a full disk the reason needs their place
+            self._drop_checkpoints()  # on a full disk the reason needs their space
             with contextlib.suppress(OSError):
                 self.write_metrics()
         finally:
@@ -357,7 +366,7 @@ class Record:
             self._lock.release()
 
     def _save_what_fits(self) -> None:
-        with contextlib.suppress(OSError):  # the checkpoint before this one stays
+        with contextlib.suppress(OSError):  # the checkpoint before it stays
             self.save()
 
     def _drop_checkpoints(self) -> None:

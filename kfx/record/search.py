@@ -15,7 +15,7 @@ from kfx.record.columns import with_rho_of_today
 
 @dataclass(frozen=True)
 class Found:
-    """A run that is on disk. `metrics` is empty where they cannot be read."""
+    """A run on disk. `metrics` is empty if they cannot be read."""
 
     directory: Path
     metrics: dict[str, Any]
@@ -37,7 +37,7 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
             paths |= {path.parent.resolve() for path in Path(root).glob("/".join(["*"] * level + ["metrics.json"]))}
     found = []
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # another process may have moved it aside meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another process may have moved it meanwhile
             found.append(((path / "metrics.json").stat().st_mtime, Found(path, metrics_in(path))))
     return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].directory))]
 
@@ -51,8 +51,10 @@ def metrics_in(directory: Path) -> dict[str, Any]:
 
 
 def earlier(identity: str, roots: Iterable[Path]) -> Found | None:
-    """The run of this identity that a new one may stand back for: a completed one, else one that can go on. A failed
-    run is never taken for a result."""
+    """The last run of this identity that a new run can use: a completed one, else one that can be resumed.
+
+    A failed run is never used.
+    """
     same = [run for run in runs_below(roots) if run.identity == identity]
     completed = [run for run in same if run.status == Status.COMPLETED]
     unfinished = [run for run in same if run.status in (Status.RUNNING, Status.INTERRUPTED)]

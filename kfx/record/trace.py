@@ -1,4 +1,4 @@
-"""`trace.csv`: a row for each evaluation of the objective, and what is noticed while it grows."""
+"""`trace.csv`: a row for each evaluation of the objective, with events such as a parameter at its bound."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROWS_AT_BOUND = 100
 
 
 class Trace:
-    """The rows of one run; those that an earlier process wrote are read first.
+    """The rows of one run; those of an earlier process are read first.
 
-    diagnostics: columns of the optimizer's own. keep: bytes of the file that stay; 0 starts it. elapsed: seconds that
-    the run took before. remark: hears what a person should know, in words.
+    diagnostics: the optimizer's own columns. keep: bytes of the present file that stay; 0 starts the file. elapsed:
+        seconds of the run so far. remark: called with an event and a note.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Trace:
         self._bounds = dict(zip(watched, map(tuple, bounds), strict=True))
         self._rows_at_bound = dict.fromkeys(self._bounds, 0)
         self.stayed: set[str] = set()
-        """Parameters that were at a bound for long."""
+        """Parameters that stayed at a bound for many rows."""
         self.rho: list[float] = []
         """Every finite ρ so far."""
         parameters = [f"parameter.{name}" for name in self._values]
@@ -66,7 +66,7 @@ class Trace:
         return self._rows.size
 
     def seconds(self) -> float:
-        """What the run took so far."""
+        """Seconds of the run so far."""
         return time.perf_counter() - self._started
 
     def row(
@@ -78,7 +78,7 @@ class Trace:
         events: Iterable[Event],
         diagnostics: Mapping[str, float],
     ) -> dict[str, Any]:
-        """Write a row; it comes back by name, with the parameters."""
+        """Write a row and return it as a dict, with the parameters."""
         values = self._shown(evaluation.vector)
         row = {
             "iteration": iteration,
@@ -104,7 +104,7 @@ class Trace:
         return self._values | dict(zip(self._names, vector.tolist(), strict=True))
 
     def _at_bounds(self, values: Mapping[str, float]) -> list[Event]:
-        """The event of a parameter that has now been at one of its bounds for so many rows, with a remark."""
+        """The event for a parameter that has now stayed at a bound for many rows, with a note."""
         found = []
         for name, (low, high) in self._bounds.items():
             value = values[name]

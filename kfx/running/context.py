@@ -1,4 +1,4 @@
-"""What the stages of a run share: the machine, the data and where results go."""
+"""What the stages of a run share: the machine, the data and the record."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kfx.outcomes import Event
 from kfx.record.trace import Trace
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""x_train, y_train, x_test: points in the run's dtype, targets in float64."""
+"""x_train (n, …), y_train (n, outputs), x_test (m, …): points in the run's dtype, targets in float64."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run computes, with how many threads at most, and what was switched."""
+    """Where a run computes, with how many threads at most, and which precision switches were set."""
 
     device: torch.device
     dtype: torch.dtype
@@ -45,7 +45,8 @@ class Notes(Protocol):
 
 @dataclass
 class RunContext:
-    """What the stages of a run share. parts: what kernels are trained and judged on, one or one a fold."""
+    """What the stages of a run share. parts: the data sets that kernels are trained and evaluated on, one, or one for
+    each fold."""
 
     config: Config
     notes: Notes
@@ -56,4 +57,4 @@ class RunContext:
     threads_of_evaluation: int
     disk: DiskStores | None = None
     drawn: list[list[Kernel]] = field(default_factory=list)
-    """The kernels that each part's start was chosen from."""
+    """For each part the candidates from which its initial kernel was chosen."""

@@ -1,4 +1,4 @@
-"""Work over Gram stores: who does it, with room for it on the disk, and a person told of its progress."""
+"""Run the work of Gram stores: on which processes, with enough disk space, and with progress shown."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from kfx.screen.progress import Steps, say
 from kfx.store.work import TileTask, Work, in_this_process
 
 HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")
-"""Columns of a store's `history.csv`. cost: pairs of points, or multiplications and additions."""
+"""Columns of a store's `history.csv`. cost: number of pairs of points, or of multiplications and additions."""
 _SECONDS = 15.0
 _UNITS = {"gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
 
 
 @contextmanager
 def disk_stores(config: Config, folder: Path) -> Iterator[DiskStores]:
-    """Where Gram matrices go that do not fit, and the processes, begun when first needed, that compute them: those of
-    `cluster`, else this one. folder: of the run."""
+    """Yield the stores for Gram matrices that do not fit in memory. folder: the run's.
+
+    Their work is done by the processes of `cluster`, started when first needed, or else by this process.
+    """
     kept = config.evaluation.store
     root = Path(kept) if kept else folder / "grams"
     with workers(config) as do:
@@ -42,12 +44,12 @@ def disk_stores(config: Config, folder: Path) -> Iterator[DiskStores]:
             kept is not None,
             _Steps(),
         )
-    if kept is None:  # all of its numbers are recorded
+    if kept is None:  # all results are recorded
         shutil.rmtree(root, ignore_errors=True)
 
 
 class _Steps:
-    """Tells a person of the steps of conjugate gradients, now and then."""
+    """Shows the steps of conjugate gradients from time to time."""
 
     def __init__(self) -> None:
         self._told = time.monotonic()
@@ -94,7 +96,7 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
 
 @contextmanager
 def _storing(work: Work) -> Iterator[None]:
-    """StoreError where a tile cannot be written."""
+    """StoreError if a tile cannot be written."""
     try:
         yield
     except OSError as error:
@@ -110,8 +112,8 @@ def _storing(work: Work) -> Iterator[None]:
 def _told(
     work: Work, name: str, left: list[TileTask], processes: int, threads_each: int
 ) -> Iterator[Callable[[TileTask], None]]:
-    """A person is told how many tiles are done, how fast, and how long the rest takes; and in the end, whatever ends
-    it, the store's `history.csv`."""
+    """Show how many tiles are done, how fast, and how long the rest takes; at the end add a row to the store's
+    `history.csv`."""
     _require_room(work)
     total = work.total()
     done, did, to_do = total - len(left), 0.0, sum(map(work.cost, left))
@@ -130,14 +132,14 @@ def _told(
             yield watch
         finally:
             seconds, when = time.monotonic() - started, datetime.now(UTC).isoformat(timespec="seconds")
-            with contextlib.suppress(OSError):  # a full disk is said by what it stopped
+            with contextlib.suppress(OSError):  # the work that a full disk stopped reports it
                 history = CsvFile(Path(work.store) / "history.csv", HISTORY, keep=None)
                 history.write([when, name, done - total + len(left), did, seconds, processes, threads_each])
                 history.close()
 
 
 def _require_room(work: Work) -> None:
-    """StoreError unless the disk has room for the tiles to come."""
+    """StoreError unless the disk has room for the missing tiles."""
     wanted, free = work.bytes_to_come(), shutil.disk_usage(work.folder).free
     if wanted > free:
         raise StoreError(

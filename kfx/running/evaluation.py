@@ -1,4 +1,4 @@
-"""The last stage of a run: evaluate its kernels, and say what the numbers are worth."""
+"""The last stage of a run: evaluate its kernels, and note problems with the results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def evaluate_kernels(
         why = failures[-1] if failures else "see evaluation.csv"
         raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {why}")
     remarks.of_predictions(context, rows, splits, failures)
-    # What to call the number of interpolation points when every fold takes all of its own.
+    # The number of interpolation points to show when each fold takes all of its points.
     whole = None if config.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
     entries: dict[str, Any] = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
     if record.follow is not None and config.follow.every + config.follow.last:
@@ -85,14 +85,15 @@ def _draw_subsets(
 def _validated(
     context: RunContext, kernels: Mapping[str, list[Kernel]], starts: Sequence[Kernel]
 ) -> dict[str, list[Kernel]]:
-    """Each kernel with the λ that validation on the training points chooses for it; starts may have theirs already."""
+    """Each kernel with the λ that validation on the training points chooses for it; initial kernels may have it
+    already."""
     usual, scale = context.config.regularization, context.config.evaluation.regularization.scale
     chooses_again = context.config.evaluation.chooses_again(context.config)
     is_known = usual.selection == "validation" and scale in (None, usual.scale)
     known = {id(kernel) for own in [starts, *context.drawn] for kernel in own} if is_known else set()
     validated: dict[str, list[Kernel]] = {}
     for name, own in kernels.items():
-        if own is kernels["initial"] and name != "initial":  # nothing moved
+        if own is kernels["initial"] and name != "initial":  # the kernel was not changed
             validated[name] = validated["initial"]
         elif all(id(kernel) in known for kernel in own) or (name == "trained" and not chooses_again):
             validated[name] = own
@@ -104,11 +105,11 @@ def _validated(
 
 
 def _kernels(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, list[Kernel]]:
-    """By name, one a part: the initial and the trained one, and random ones beside them."""
+    """The kernels to evaluate by name, one for each part: the initial ones, the trained ones and random ones."""
     config = context.config
     kernels = {"initial": list(starts), "trained": list(fitted)}
     shown = config.kernel.starts if config.kernel.start_from == "worst" else 0
-    for i in range(shown):  # those that the start was chosen from
+    for i in range(shown):  # the candidates for the initial kernel
         kernels[f"random-{i}"] = [own[i] for own in context.drawn]
     for i in range(shown, shown + config.evaluation.random_kernels):
         drawn = random_kernel(bare(starts[0]), context.streams["random_kernels"], config.kernel)
@@ -127,7 +128,7 @@ def _evaluated(
     config, parts = context.config, context.parts
     sizes = config.evaluation.n_interpolation
     rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring)))
-    is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # its picture needs points and predictions
+    is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # the picture needs points and predictions
     if is_curve:
         record.predictions({name: getattr(parts[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
     failed: list[str] = []
@@ -136,7 +137,7 @@ def _evaluated(
             done = {row["repeat"] for row in rows if row["kernel"] == name}
             if name != "initial" and all(
                 map(operator.is_, of_parts, kernels["initial"])
-            ):  # nothing moved: the same rows
+            ):  # the kernel was not changed: the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 record.evaluation(same)

@@ -26,9 +26,10 @@ from kfx.store.identity import finite
 
 @exclusively()
 def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
-    """`gram.npy`, K(x_train, x_train), and with `test` `gram_test.npy`, K(x_test, x_train), `block` rows at a time.
+    """Write `gram.npy`, K(x_train, x_train), and with `test` also `gram_test.npy`, K(x_test, x_train), `block` rows at
+    a time.
 
-    The files are memory-mapped: they may exceed the memory.
+    The files are memory-mapped, so they may be larger than memory.
     """
     kernel, x_train, x_test = _configured(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,8 +46,10 @@ def save(config: Config, folder: Path, test: bool, block: int) -> list[Path]:
 
 @exclusively()
 def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> GramStore:
-    """The store of K(x_train, x_train), and with `test` of K(x_test, x_train), in `folder`: made, or gone on with from
-    the tiles that are there, or grown where it has the first of the points."""
+    """Compute the store of K(x_train, x_train), and with `test` of K(x_test, x_train), in `folder`, and return it.
+
+    An unfinished store continues from its tiles; a store of the first points is extended.
+    """
     kernel, x_train, x_test = _configured(config)
     threads.use(config.device.threads or threads.available())
     mapped, compare = kernel.feature_map_and_kernel()
@@ -67,7 +70,7 @@ def fill(config: Config, folder: Path, test: bool, tile: int | None = None) -> G
 
 
 def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
-    """Read every tile of a store: what there is, in lines, and whether nothing is damaged. drop: remove what is."""
+    """Read every tile of a store: lines that describe it, and whether it is undamaged. drop: remove damaged tiles."""
     store = GramStore(folder)
     parts = {name: tiles for name, tiles in ((GRAM, store.gram), (TEST, store.test)) if tiles is not None}
     places = [(name, *place) for name, tiles in parts.items() for place in tiles.places() if tiles.is_begun(*place)]
@@ -99,7 +102,7 @@ def verify(folder: Path, drop: bool) -> tuple[list[str], bool]:
 
 
 def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
-    """The kernel as a run would start from it, and the training and the test points."""
+    """The initial kernel of a run, and the training and the test points."""
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     set_switches(config.device.allow_tf32)
     streams = Streams(config.seed)
@@ -112,12 +115,12 @@ def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
 
 
 def _fill(kernel: Kernel, rows: torch.Tensor, x_train: torch.Tensor, path: Path, block: int, steps: Steps) -> None:
-    """K(rows, x_train) as a file in NumPy's format, `block` rows at a time."""
+    """Write K(rows, x_train) to a file in NumPy's format, `block` rows at a time."""
     n, symmetric = len(x_train), rows is x_train
     out = np.lib.format.open_memmap(path, "w+", str(rows.dtype).removeprefix("torch."), (len(rows), n))
     for start in range(0, len(rows), block):
         stop = min(start + block, len(rows))
-        if symmetric:  # the upper triangle, and its mirror image
+        if symmetric:  # the upper triangle and its mirror image
             out[start:stop, start:stop] = finite(kernel, kernel.gram(rows[start:stop]))
             if stop < n:
                 right = finite(kernel, kernel.gram(rows[start:stop], x_train[stop:]))

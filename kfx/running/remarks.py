@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from kfx.running.context import RunContext
 
 _ERRORS = 2.0
-"""Standard errors of a paired difference that count as more than chance."""
+"""A paired difference of more standard errors than this is taken for more than chance."""
 _LEAST_CHANGE = {"objective": 0.01, "mse": 0.1, "accuracy": 0.01}
-"""Changes that are worth a word: of an objective and an mse relative, of an accuracy absolute."""
+"""The smallest changes worth a note: relative for an objective and an mse, absolute for an accuracy."""
 _MEAN_SQUARES = 5 / 6
-"""Part of the targets' squares that their mean may have."""
+"""The largest share of the targets' squares that their mean may have without a note."""
 _NEAR_ONE_MINUS_P, _COUPLED = 0.05, 0.3
 _MOST_PARAMETERS, _MOST_LEFT_OUT = 16, 500
 _LAMBDA = "regularization"
 
 
 def of_fit(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
-    """Tell what the targets, the parameters and the held-out batches show, where anything was fitted."""
+    """Note problems of targets, parameters and held-out batches, if anything was fitted."""
     pairs = [pair for pair in zip(starts, fitted, strict=True) if pair[0] is not pair[1]]
     if not pairs:
         return
@@ -53,7 +53,7 @@ def _tell(context: RunContext, event: Event, what: str) -> None:
 
 
 def _of_targets(context: RunContext) -> None:
-    """Targets whose mean has most of their squares, under an objective that sees it."""
+    """Note targets whose mean dominates their squares, if the objective compares norms."""
     if not context.config.objective.compares_norms:
         return
     y = torch.cat([y for _, y, _ in context.tensors]).to(torch.float64)
@@ -67,8 +67,10 @@ def _of_targets(context: RunContext) -> None:
 
 
 def _of_bounds(context: RunContext, pairs: Sequence[tuple[Kernel, Kernel]]) -> None:
-    """Parameters that ended where their range ends, but for those that stayed there and were told of on the way, and
-    those that a flow does not move."""
+    """Note parameters that ended at an end of their range.
+
+    Parameters that stayed there were noted during the fit already; those that a flow does not move are left out.
+    """
     names, optimizer = pairs[0][1].names, context.config.optimizer
     stayed = context.notes.trace.stayed if context.notes.trace is not None else ()
     if len(names) > _MOST_PARAMETERS:
@@ -89,7 +91,7 @@ def _of_bounds(context: RunContext, pairs: Sequence[tuple[Kernel, Kernel]]) -> N
 
 
 def _end(value: float, low: float, high: float) -> float | None:
-    """The end of a range that a value lies at."""
+    """The end of the range at which a value lies; None if it lies within."""
     return next((end for end in (low, high) if math.isclose(value, end, rel_tol=1e-6)), None)
 
 
@@ -102,7 +104,7 @@ def _is_more_than_chance(change: float, error: float) -> bool:
 
 
 def _of_objective(context: RunContext, held_out: Mapping[str, Any]) -> None:
-    """The objective is worse than before training."""
+    """Note an objective that is worse than before training."""
     found, count = held_out["objective"], held_out["batches"] - held_out["failed"]
     before, after, change = (found[name]["mean"] for name in ("initial", "trained", "change"))
     error = found["change"]["sd"] / math.sqrt(max(count, 1))
@@ -116,7 +118,7 @@ def _of_objective(context: RunContext, held_out: Mapping[str, Any]) -> None:
 
 
 def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: Mapping[str, Any]) -> None:
-    """ρ is 1 − p because A = Θ + λI is nearly diagonal: there each kernel has that ρ."""
+    """Note a kernel with ρ near 1 − p because A = Θ + λI is nearly diagonal; every nearly diagonal A has that ρ."""
     config = context.config
     before, after = (rho[name]["mean"] for name in ("initial", "trained"))
     of_identity = 1 - config.sampler.usual_proportion()
@@ -149,7 +151,7 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
 
 
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
-    """Tell where the λ that validation chose is the smallest or largest that it could choose."""
+    """Note a λ chosen by validation that is the smallest or the largest candidate."""
     offered = context.config.regularization.candidates
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
@@ -180,7 +182,7 @@ def of_predictions(
             if len(parts) > 1 or row["n_interpolation"] == largest:
                 place = row["repeat"], row["n_interpolation"]
                 by_regularization.setdefault(row["configured_regularization"], {})[place] = row["value"]
-        if by_regularization:  # of several λ the best
+        if by_regularization:  # the best of several λ
             best[kernel] = pick(by_regularization.values(), key=lambda values: float(np.mean(list(values.values()))))
     value = float(np.mean(list(best["trained"].values())))
     constant = float(np.mean([constants[of_part[repeat]] for repeat, _ in best["trained"]]))
@@ -197,8 +199,10 @@ def of_predictions(
 
 
 def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> None:
-    """As `of_predictions` where there are no test points: by leave-one-out errors of some training points. There are
-    none after a flow, which has moved them by their own targets."""
+    """As `of_predictions` without test points: by leave-one-out errors on some training points.
+
+    After a flow they mean nothing, because it has moved the points by their own targets.
+    """
     if context.config.optimizer.moves_points or before is after:
         return
     (x, y, _), labels = context.tensors[0], context.parts[0].labels_train
@@ -207,7 +211,7 @@ def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> No
             _errors_left_out(context, kernel, some_of(x, _MOST_LEFT_OUT), some_of(y, _MOST_LEFT_OUT))
             for kernel in (before, after)
         ]
-    except NumericalError:  # the interpolation says so, where it fails too
+    except NumericalError:  # if the interpolation fails too, it reports this
         return
     metric = "mse" if labels is None else "accuracy"
     means = [float(errors.mean()) for errors in pair]
@@ -217,7 +221,8 @@ def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> No
 
 
 def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of each point the squared error, or whether its class is missed."""
+    """For each point, (n,), the leave-one-out squared error, or 1 if its class is missed. x: (n, …). y: (n,
+    outputs)."""
     left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
     if context.parts[0].labels_train is None:
         return left.square().mean(dim=1)
@@ -225,8 +230,10 @@ def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: to
 
 
 def _error_of_difference(metric: str, pairs: Sequence[tuple[float, float]], points: int) -> float:
-    """The standard error of the mean difference over repeats or folds. Of one evaluation that of two accuracies, as if
-    of different points; of an mse it is unknown, NaN."""
+    """The standard error of the mean difference over repeats or folds.
+
+    For one evaluation: that of two accuracies on different points; NaN for an mse, where it is unknown.
+    """
     if len(pairs) > 1:
         return float(np.std([a - b for a, b in pairs], ddof=1)) / math.sqrt(len(pairs))
     return math.sqrt(sum(a * (1 - a) for a in pairs[0]) / points) if metric == "accuracy" else math.nan

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while a run goes on, and while its end is written."""
+"""Handle SIGTERM and SIGINT during a run, and while its end is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = tuple(128 + number for number in NUMBERS)
-"""Exit codes of a run that SIGINT or SIGTERM ended."""
+"""Exit codes of a run ended by SIGINT or SIGTERM."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -22,13 +22,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Terminated(BaseException):
-    """SIGTERM, as a batch system sends it before its limit."""
+    """SIGTERM, as a batch system sends it before its time limit."""
 
 
 @contextlib.contextmanager
 def stoppable(record: Record) -> Iterator[None]:
-    """SIGTERM and SIGINT as exceptions, noted in the record as well: what a library swallows comes up at the next
-    checkpoint."""
+    """Within the block, SIGTERM and SIGINT raise exceptions.
+
+    They are also noted in the record, which raises them at the next checkpoint if a library has swallowed them.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         record.stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
@@ -40,7 +42,7 @@ def stoppable(record: Record) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: what runs in other processes is stopped with this one."""
+    """Within the block, SIGTERM acts like Ctrl-C, so that work in other processes is stopped with this one."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -51,8 +53,10 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT as KeyboardInterrupt, and their numbers in the list: a library may swallow the exception, or
-    make an error of its own of it."""
+    """Within the block, SIGTERM and SIGINT raise KeyboardInterrupt, and their numbers are added to the list.
+
+    The list is needed because a library may swallow the exception or replace it by one of its own.
+    """
     numbers: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -65,7 +69,7 @@ def noted() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """A second Ctrl-C or SIGTERM waits until the record is written."""
+    """Within the block, a second Ctrl-C or SIGTERM waits until the record is written."""
     with _handled_by(signal.SIG_IGN):
         yield
 

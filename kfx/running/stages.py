@@ -1,4 +1,4 @@
-"""The stages of a run up to its fitted kernels: machine, data, starts, fit."""
+"""The stages of a run up to its fitted kernels: machine, data, initial kernels, fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 
 class Clock:
-    """Seconds of each stage, and the most memory that the process had taken by its end, by name."""
+    """Seconds of each stage by name, and the peak memory of the process at its end."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -51,7 +51,7 @@ class Clock:
         self._last = time.perf_counter()
 
     def lap(self, name: str, device: torch.device) -> None:
-        """The end of a stage."""
+        """Record the end of a stage."""
         now = time.perf_counter()
         self.laps[f"{name}_seconds"], self._last = now - self._last, now
         self.peaks[f"{name}_bytes"] = peak_bytes(device)
@@ -77,8 +77,10 @@ _MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep arrays of up to 32 MB for the next iteration, which would otherwise fetch the same
-    pages from the system again: half of an iteration's time at N_f = 600. Only glibc can be told."""
+    """Make glibc keep freed arrays of up to 32 MB for the next iteration.
+
+    Otherwise each iteration fetches the same pages from the system again, which takes half of its time at N_f = 600.
+    """
     with contextlib.suppress(TypeError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MALLOC_MMAP_THRESHOLD, 32 << 20)
@@ -86,7 +88,7 @@ def keep_freed_memory() -> None:
 
 
 def _check_precision(config: Config, machine: Machine, record: Record) -> None:
-    """Measure the arithmetic; with `strict`, refuse what delivers too little."""
+    """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little."""
     frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
     verdicts = precision.measure(precision.arithmetics(frameworks))
     record.json("precision.json", precision.report(verdicts, machine.switches))
@@ -101,7 +103,7 @@ def _check_precision(config: Config, machine: Machine, record: Record) -> None:
 
 
 def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores) -> RunContext:
-    """Load and preprocess the data set, or each of its folds by itself, and write what the run stands on."""
+    """Load and preprocess the data set, or each of its folds separately, and record the environment."""
     streams = Streams(config.seed)
     whole = config.dataset.build(streams["data"])
     if config.dataset.origin != "kfx":
@@ -125,7 +127,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
-    """The points of a data set where they are computed with."""
+    """The points of a data set on the run's device."""
     x_train, x_test = (
         torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
     )
@@ -133,7 +135,7 @@ def tensors_of(part: Dataset, machine: Machine) -> Tensors:
 
 
 def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
-    """Threads for the fit and for the evaluation: as many as the config says, else by the size of the work."""
+    """Threads for the fit and for the evaluation: the configured number, else by the size of the work."""
     count = machine.threads
     if config.device.threads is not None or machine.device.type != "cpu" or config.kernel.own_threads():
         return count, count
@@ -145,11 +147,11 @@ def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> t
     return threads.worth(count, batch**3 + moved), threads.worth(count, size**3 + predicted)
 
 
-# ---- where kernels start
+# ---- initial kernels
 
 
 def choose_starts(context: RunContext) -> list[Kernel]:
-    """The kernel that each part starts from, with a λ of its own where that is chosen or trained."""
+    """The initial kernel of each part, with its own λ if λ is chosen or trained."""
     config = context.config
     built = config.kernel.build(config.dataset.image).to(context.machine.dtype, context.machine.device)
     try:
@@ -158,7 +160,7 @@ def choose_starts(context: RunContext) -> list[Kernel]:
         raise ConfigError(f"kernel={config.kernel.name}: {error}") from error
     drawn = candidates(config.kernel, built, context.parts, context.streams["initial_parameters"])
     worst, selection = config.kernel.start_from == "worst", config.regularization.selection
-    if worst and selection == "validation":  # as it will be evaluated
+    if worst and selection == "validation":  # as the evaluation will do
         scale = config.regularization.scale
         by_start = [with_chosen_regularization(context, list(each), scale) for each in zip(*drawn, strict=True)]
         drawn = [list(own) for own in zip(*by_start, strict=True)]
@@ -177,7 +179,8 @@ def choose_starts(context: RunContext) -> list[Kernel]:
 
 
 def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> list[Kernel]:
-    """Of each part's candidates the best by the objective, or the worst by its error; all are in `starts.csv`."""
+    """For each part the candidate with the best objective, or with the worst error; `starts.csv` lists all
+    candidates."""
     config, starts, rows = context.config, [], []
     worst = config.kernel.start_from == "worst"
     loss, sampler = config.optimizer.loss(config), config.sampler.build(config.optimizer.iterations)
@@ -196,8 +199,10 @@ def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> li
 
 
 def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> list[float]:
-    """The test error, or mean squared error, of each kernel at the largest N_I, as evaluation will find it; −∞ where
-    that fails: such a kernel is no start."""
+    """The test error, or the mean squared error, of each kernel at the largest N_I, computed as in the evaluation.
+
+    −∞ if that fails, so that such a kernel is never chosen as the worst.
+    """
     config, data = context.config, context.parts[part]
     splits = config.evaluation.splits(context.parts, Streams(config.seed))
     order = next(order for _, number, order in splits if number == part)
@@ -226,7 +231,8 @@ def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> lis
 
 
 def with_chosen_regularization(context: RunContext, kernels: Sequence[Kernel], scale: str) -> list[Kernel]:
-    """Each with the λ that does best in folds of its own training points, the same folds for every kernel of a part."""
+    """Each kernel with the λ that is best in folds of its own training points; all kernels of a part have the same
+    folds."""
     node, rng = context.config.regularization, Streams(context.config.seed)["validation"]
     chosen: list[Kernel] = []
     for kernel, (x, y, _) in zip(kernels, context.tensors, strict=True):
@@ -237,12 +243,12 @@ def with_chosen_regularization(context: RunContext, kernels: Sequence[Kernel], s
 
 
 def bare(kernel: Kernel) -> Kernel:
-    """The kernel without a λ of its own."""
+    """The kernel without its own λ."""
     return kernel.kernel if isinstance(kernel, Regularized) else kernel
 
 
 def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
-    """Compile what has to be, and note what computes the kernel."""
+    """Compile what the kernel needs, and record its backend."""
     config, parts, machine = context.config, context.parts, context.machine
     context.notes.metrics["kernel_backend"] = kernel.backend_on(machine.device)
     context.notes.metrics["n_train"] = len(parts[0].x_train)
@@ -280,12 +286,12 @@ def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[K
 
 
 def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels with what they otherwise take from the points of a batch, taken from the training points."""
+    """The kernels with data-dependent settings, such as a length, fixed from the training points."""
     return [kernel.fixed_on(some_of(x)) for kernel, (x, _, _) in zip(kernels, context.tensors, strict=True)]
 
 
 def measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
-    """ρ and the objective before and after, on the same batches: single ones of a fit say little."""
+    """Measure ρ and the objective before and after on the same batches, because single batches of a fit are noisy."""
     config, count = context.config, context.config.evaluation.batches
     if not count:
         return

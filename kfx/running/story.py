@@ -1,4 +1,4 @@
-"""The story of one run, and the record of how it ends."""
+"""One run from start to end, and the record of how it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kfx.screen.summary import closing_lines, relative
 
 
 def story(config: Config, record: Record) -> None:
-    """One run from its checked config to its completed record."""
+    """Run one checked config from start to end, and complete its record."""
     clock = stages.Clock()
     machine = stages.prepare_machine(config, record)
     with disk_stores(config, record.directory) as disk:
@@ -44,22 +44,22 @@ def story(config: Config, record: Record) -> None:
 
         entries = evaluate_kernels(context, record, starts, fitted)
         clock.lap("evaluation", machine.device)
-    with undisturbed():  # a signal now would make an interrupted run of a completed one
+    with undisturbed():  # a signal now would mark a completed run as interrupted
         record.finish(Status.COMPLETED, **entries, timing=clock.laps, memory=clock.peaks)
 
 
 def run(plan: Plan, directory: Path, *, replace_failed: bool = False) -> int:
     """Run a plan into `directory` and return the exit code. Whatever happens, the record says what.
 
-    replace_failed: a failed run of the same identity that is there makes room.
+    replace_failed: move a failed run of the same identity aside.
     """
     return _recorded(plan, directory, resume=False, replace_failed=replace_failed)
 
 
 def resume(directory: Path, dataset: DictConfig | None = None) -> int:
-    """Go on with the run in `directory` from its last checkpoint; its trace ends as if nothing had happened.
+    """Continue the run in `directory` from its last checkpoint; its trace ends as if it had never stopped.
 
-    dataset: in place of the record's, where its files lie elsewhere now; the identity must be the same.
+    dataset: replaces the record's if its files lie elsewhere now; the identity must be the same.
     """
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
@@ -94,9 +94,9 @@ def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool
         try:
             story(config, record)
         except BaseException as raised:
-            # A library stopped amid its work may raise something of its own in place of the signal's exception.
+            # A library that is interrupted may raise its own exception instead of the signal's.
             end = _explained(record.stop or raised, relative(directory))
-            if resume and isinstance(raised, (RecordError, CheckpointError)):  # it is as far as it was before
+            if resume and isinstance(raised, (RecordError, CheckpointError)):  # the run stands where it stood before
                 before = record.before[0] if record.before[0] != Status.RUNNING else Status.INTERRUPTED
                 record.finish(Status(before), record.before[1] or str(raised))
                 raise
@@ -111,12 +111,14 @@ def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool
 
 
 _UNDRAWN = ".undrawn"
-"""A file in a run's directory until its pictures and its page are there: whatever stops them, they are made later."""
+"""This file is in a run's directory until its pictures and page are made, so that an interruption leaves them due."""
 
 
 def show(config: Config, directory: Path) -> int:
-    """Draw the pictures of a run that has ended, write its page, and say what it came to. The exit code: 0, or that of
-    the signal that stopped this."""
+    """Draw the pictures of a finished run, write its page, and print its summary.
+
+    Returns the exit code: 0, or that of the signal that interrupted this.
+    """
     whole = False
     with noted() as signals, contextlib.suppress(KeyboardInterrupt):
         drawn = _draw(config, directory, signals)
@@ -133,21 +135,21 @@ def show(config: Config, directory: Path) -> int:
 
 
 def complete(config: Config, directory: Path) -> int:
-    """Make the pictures and the page of a completed run that an interruption left to do; the exit code."""
+    """Make the pictures and the page that a completed run lacks after an interruption; return the exit code."""
     if (config.figures or config.report) and (directory / _UNDRAWN).exists():
         return show(config, directory)
     return 0
 
 
 def _draw(config: Config, directory: Path, signals: list[int]) -> bool:
-    """Whether the pictures that are wanted are there."""
+    """Draw the configured pictures; whether all of them are there."""
     if not config.figures:
         return True
     try:
         from kfx import plots
 
         plots.draw(directory, config.figures)
-    except Exception as error:  # the record is whole; its pictures can be drawn from it again
+    except Exception as error:  # the record is complete; its pictures can be drawn again
         if not signals:
             why, how = f"{type(error).__name__}: {error}", command("plot", relative(directory))
             say(f"kfx: figures are incomplete ({why}); draw them with {how}")
@@ -156,14 +158,14 @@ def _draw(config: Config, directory: Path, signals: list[int]) -> bool:
 
 
 def _report(config: Config, directory: Path, signals: list[int]) -> bool:
-    """Whether the page is there, if it is wanted."""
+    """Write the page, if one is configured; whether it is there."""
     if not config.report:
         return True
     try:
         from kfx.report import run_page
 
         write_whole(directory / "report.html", run_page.page([directory]))
-    except Exception as error:  # as with pictures
+    except Exception as error:  # as for pictures
         if not signals:
             why, how = f"{type(error).__name__}: {error}", command("report", relative(directory))
             say(f"kfx: no report ({why}); write it with {how}")
@@ -172,13 +174,13 @@ def _report(config: Config, directory: Path, signals: list[int]) -> bool:
 
 
 def command(word: str, directory: Path) -> str:
-    """`kfx resume r`, with the plugins in use: as it can be typed."""
+    """A command such as `kfx resume r` as it can be typed, with the plugins in use."""
     plugins = [word for plugin in plugged_in() for word in ("--plugin", str(relative(Path(plugin.path))))]
     return shlex.join(["kfx", word, str(directory), *plugins])
 
 
 def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | None:
-    """Status, reason and exit code of what ended a run; None for a defect, whose traceback is wanted."""
+    """Status, reason and exit code for the error that ended a run; None for a defect, which needs its traceback."""
     match error:
         case Terminated():
             return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with {command('resume', shown)}", 143
@@ -199,6 +201,6 @@ def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | N
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """torch on a CPU and JAX say it in words alone."""
+    """Whether memory ran out; torch on a CPU and JAX tell it only in their messages."""
     words = ("can't allocate memory", "not enough memory", "RESOURCE_EXHAUSTED")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(word in str(error) for word in words)

@@ -1,4 +1,4 @@
-"""Progress in a notebook: a bar that is drawn anew in its place."""
+"""Progress in a notebook: a bar that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_here() -> bool:
 
 
 class Bar:
-    """What `Steps` asks of rich's bars, as HTML."""
+    """A progress bar in HTML, with the methods of rich's bars that `Steps` calls."""
 
     def __init__(self) -> None:
         self._shown: Any = None
@@ -33,7 +33,7 @@ class Bar:
         return 0
 
     def update(self, task: int, *, completed: int, state: str = "") -> None:
-        """So many steps are done."""
+        """Show the number of completed steps."""
         self.completed, self.state = completed, state
         if completed == self.total or time.monotonic() - self._drawn > _SECONDS:
             self._draw()

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+"""Progress of long computations: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from kfx.screen import notebook
 
-_LINES = 10  # plain log lines for a whole run, and at most one every few seconds beside them
+_LINES = 10  # plain lines for a whole run, and at most one more every few seconds
 _SECONDS = 15.0
 
 
@@ -24,7 +24,7 @@ _label: ContextVar[str] = ContextVar("label", default="")
 
 @contextmanager
 def numbered(number: int, of: int) -> Iterator[None]:
-    """Within the block, what a run says of its progress begins with which job of a sweep it is."""
+    """Within the block, a run's progress lines begin with the number of its job in the sweep."""
     token = _label.set(f"job {number} of {of} · " if of > 1 else "")
     try:
         yield
@@ -33,7 +33,7 @@ def numbered(number: int, of: int) -> Iterator[None]:
 
 
 class WaitMessage:
-    """Says what goes on when a block takes more than a moment, and how long it took."""
+    """Tells what is being done if a block takes more than a moment, and then how long it took."""
 
     def __init__(self, label: str, moment: float = 2.0) -> None:
         self.label = label
@@ -52,12 +52,12 @@ class WaitMessage:
 
 
 class Audience(StrEnum):
-    """Who is told of the progress of a run."""
+    """Who sees the progress of a run."""
 
     COMMAND = "command"
-    """A terminal, or a log: lines on the error stream, results on the output."""
+    """A terminal or a log: lines on standard error, results on standard output."""
     PYTHON = "python"
-    """A person in Python: the same without results, which the caller has; bars where a notebook shows them."""
+    """A person in Python: the same without results, which are returned; bars in a notebook."""
     NOBODY = "nobody"
 
 
@@ -66,7 +66,7 @@ _audience: ContextVar[Audience] = ContextVar("audience", default=Audience.COMMAN
 
 @contextmanager
 def told_to(audience: Audience) -> Iterator[None]:
-    """Within the block, progress and results are for this audience."""
+    """Within the block, progress and results are shown to this audience."""
     token = _audience.set(audience)
     try:
         yield
@@ -75,18 +75,18 @@ def told_to(audience: Audience) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """One line to a person, on the error stream, so that results on the output stay clean."""
+    """Print one line on standard error, so that standard output holds only results."""
     if _audience.get() != Audience.NOBODY:
-        in_notebook = _audience.get() == Audience.PYTHON and notebook.is_here()  # which shows errors in red
+        in_notebook = _audience.get() == Audience.PYTHON and notebook.is_here()  # where errors are red
         stream = sys.stdout if in_notebook else sys.stderr
-        stream.write(f"{line}\n")  # at once: an interruption between the two would put the next line beside it
+        stream.write(f"{line}\n")  # one write: an interruption between two would append the next line to this one
         stream.flush()
 
 
 def tell(results: Sequence[str]) -> None:
-    """What a run came to, a line each, on the output."""
+    """Print the results of a run, a line each, on standard output."""
     if _audience.get() == Audience.COMMAND:
-        sys.stdout.write("".join(f"{line}\n" for line in results))  # at once, for others may write there too
+        sys.stdout.write("".join(f"{line}\n" for line in results))  # one write: others may write there too
 
 
 _in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)
@@ -94,7 +94,8 @@ _in_lines: ContextVar[bool] = ContextVar("in_lines", default=False)
 
 @contextmanager
 def in_lines() -> Iterator[None]:
-    """Within the block, progress is plain lines: bars of several processes would share a line of the terminal."""
+    """Within the block, progress is shown as plain lines, because bars of several processes would share a terminal
+    line."""
     token = _in_lines.set(True)
     try:
         yield
@@ -103,7 +104,7 @@ def in_lines() -> Iterator[None]:
 
 
 class Steps:
-    """Follows work of `total` steps: a bar on a terminal, plain lines elsewhere."""
+    """Shows the progress of `total` steps: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total, self.done = _label.get() + label, total, 0
@@ -137,12 +138,12 @@ class Steps:
             self._bar.stop()
 
     def advance(self) -> None:
-        """One step more is done."""
+        """Count one more step."""
         self.reach(self.done + 1)
 
     def reach(self, done: int, state: str = "", left: float | None = None, telling: bool = False) -> None:
-        """So many steps are done. state: what a person wants to know of the work. left: seconds to go. telling: this
-        step is worth a line in any case."""
+        """Show that `done` steps are done. state: a short text beside them. left: seconds to go. telling: print a line
+        in any case."""
         self.done = done
         if self._bar is not None:
             self._bar.update(self._task, completed=done, state=state)
@@ -152,13 +153,13 @@ class Steps:
             say("  ".join(filter(None, (f"{self.label} {done:>{len(str(self.total))}}/{self.total}", state, to_go))))
 
     def is_due(self, done: int) -> bool:
-        """Whether a person is shown something after so many steps."""
+        """Whether something is shown after `done` steps."""
         is_step = done == self.total or done % max(self.total // _LINES, 1) == 0
         return self._bar is not None or is_step or time.monotonic() - self._last_line > _SECONDS
 
 
 class TraceProgress(Steps):
-    """Follows the trace rows of a run of `total` iterations."""
+    """Shows the trace rows of a run of `total` iterations."""
 
     def __init__(
         self, label: str, total: int, objective: str = "rho", readable: Callable[[str], str] = lambda name: name
@@ -169,7 +170,7 @@ class TraceProgress(Steps):
     def __call__(self, row: dict[str, Any]) -> None:
         """Show one trace row."""
         done = row["iteration"] + 1
-        if row["event"] or self.is_due(done):  # what is not shown need not be written out
+        if row["event"] or self.is_due(done):  # format only the rows that are shown
             left = row["seconds"] / done * (self.total - done)
             self.reach(done, self._state(row), left, telling=bool(row["event"]))
 

@@ -1,4 +1,5 @@
-"""The last lines of a run: the kernel before and after, what that changed, what a paper printed, where to look."""
+"""The closing lines of a run: the kernel before and after, errors, printed numbers, notes, and where the results
+are."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from kfx.numerics.formatting import number
 from kfx.report.measured import applicable, measured_as, typed_in
 
 _WIDTH = 12
-_MOST = 6  # parameters, a line each kept short
+_MOST = 6  # parameters shown
 
 
 def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
-    """A line for each thing that a person wants to know first; all of it is in the record too."""
+    """The lines that end a run, the most important results first; the record holds all of them too."""
     lines = [
         *_parameters(cfg, metrics),
         *_held_out(cfg.objective.name, metrics.get("held_out")),
@@ -39,7 +40,7 @@ def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> l
 
 
 def relative(directory: Path) -> Path:
-    """The path as a person would type it here."""
+    """The path relative to the current folder, if it is below it."""
     return directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
 
 
@@ -48,7 +49,7 @@ def _line(label: str, text: str) -> str:
 
 
 def change(before: Mapping[str, Any], after: Mapping[str, Any], difference: Mapping[str, Any] | None) -> str:
-    """0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
+    """Before, after and the difference, such as 0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
     shown = f"{_spread(before)} → {_spread(after)}"
     if difference is None or difference["mean"] is None or math.isnan(difference["mean"]):
         return shown
@@ -90,7 +91,7 @@ def _parameters(cfg: Config, metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _blocks(starts: Sequence[Mapping[str, Any]], finals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of parameters that are too many to be shown, the norm of all together."""
+    """The norm of all parameters together, if they are too many to be shown."""
     names = [name for name in finals[0] if name.endswith(NORM)]
     if not names:
         return []
@@ -143,7 +144,7 @@ def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
         said = f"accuracy {change(pair[0], pair[1], None)}; log-likelihood a point {means[0]} → {means[1]}"
         lines.append(_line("head", said))
     random = {kernel: found for (kernel, name), found in by.items() if kernel.startswith("random") and name == metric}
-    if random and trained:  # where the trained kernel has the most points, with the first λ
+    if random and trained:  # at the trained kernel's largest N_I, with the first λ
         place = max(trained, key=lambda place: place[0])
         good = [found[place]["mean"] for found in random.values() if math.isfinite(found[place]["mean"] or math.nan)]
         if good:
@@ -157,7 +158,7 @@ def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list
     for printed in applicable(cfg, typed_in(directory)) if metrics.get("status") == "completed" else []:
         measured = measured_as(printed, metrics, directory)
         if printed.value is None or (measured is None and printed.statistic != "mean"):
-            continue  # a curve without numbers; a deviation over runs, of one run
+            continue  # a curve without numbers, or a deviation over several runs
         beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
         of = "" if printed.kernel == "trained" else f" of the {printed.kernel} kernel"
         of += "" if printed.n_interpolation is None else f" at N_I {printed.n_interpolation}"

@@ -1,4 +1,4 @@
-"""Standard streams whose failure cannot fail a run."""
+"""Standard streams that cannot make a run fail."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Any
 
 
 def open_missing() -> None:
-    """Put the null device in the place of standard streams that are closed, before a file of a run takes their number
-    and what libraries print."""
+    """Open the null device for closed standard streams, so that no file of a run gets their number and what libraries
+    print."""
     for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, mode)  # takes the lowest number that is free
+            os.open(os.devnull, mode)  # takes the lowest free number
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
         elif isinstance(getattr(sys, name), io.TextIOWrapper):
-            getattr(sys, name).reconfigure(errors="replace")  # an encoding without λ shows a question mark
+            getattr(sys, name).reconfigure(errors="replace")  # a question mark if the encoding has no λ
 
 
 class _Unfailing(io.TextIOBase):
-    """A stream whose writes cannot fail: once one does, as into a closed pipe or a full disk, the rest goes nowhere."""
+    """A stream whose writes cannot fail: after a failure, such as a closed pipe or a full disk, further output is
+    dropped."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -62,7 +63,7 @@ class _Unfailing(io.TextIOBase):
             self._give_up()
 
     def _give_up(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # what is in its buffer has to go somewhere, too
+        with contextlib.suppress(OSError, ValueError):  # its buffer must be written somewhere too
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stream.fileno())
             os.close(nowhere)
@@ -71,8 +72,8 @@ class _Unfailing(io.TextIOBase):
 
 @contextlib.contextmanager
 def quiet_interrupts() -> Iterator[None]:
-    """Within the block, Python does not print an interruption that came where it cannot be raised, as in a callback of
-    the garbage collector."""
+    """Within the block, Python prints nothing for an interruption where it cannot be raised, as in a garbage
+    collector's callback."""
     usual = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
