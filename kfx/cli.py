@@ -1,4 +1,4 @@
-"""The `kfx` command. Nothing heavy is imported before a subcommand needs it."""
+"""The `kfx` command. Heavy libraries are imported only when a subcommand needs them."""
 # PYTHON_ARGCOMPLETE_OK
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ from kfx.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code: 0, 1 for a failed run, 2 for input that cannot be run, 3 for a record whose
-    data have changed."""
+    """Run the command; return its exit code.
+
+    0: success. 1: a failed run. 2: input that cannot be run. 3: a record whose data have changed.
+    """
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
         argcomplete.autocomplete(_parser()[0])
     words = list(sys.argv[1:] if arguments is None else arguments)
     terminal.open_missing()
-    os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a backend that is not there would stop matplotlib
+    os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a missing backend would stop matplotlib
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():
-            # The words of run are Hydra's, not argparse's.
+            # Hydra parses the words of run, not argparse.
             return _guarded(lambda: run.run(words[1:]) if words[0] == "run" else _call(words))
     code = _guarded(lambda: _call(words))
-    with terminal.unfailing():  # nothing is left for the interpreter's end to fail on
+    with terminal.unfailing():  # flush here, so that the interpreter's end cannot fail
         return code
 
 
 def _call(words: list[str]) -> int:
     parser, commands = _parser()
-    if words and words[0] in commands:  # then options may stand between its other words
+    if words and words[0] in commands:  # so that options may stand between other words
         parsed = commands[words[0]].parse_intermixed_args(words[1:])
     else:
         parsed = parser.parse_args(words)
@@ -48,14 +50,14 @@ def _call(words: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line, as everywhere else."""
+    """An argument parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of the command, and that of each subcommand by its name."""
+    """The parser of the command, and the parsers of its subcommands by name."""
     parser = _Parser("kfx", description="An experiment runner for Kernel Flows.")
     parser.add_argument("--version", action="version", version=f"kfx {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
@@ -92,12 +94,12 @@ def _guarded(call: Callable[[], int]) -> int:
         print(f"kfx: {error.filename or 'storage'}: {error.strerror or error}; choose another path", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        if error.args:  # a run that has said so itself, with its exit code
+        if error.args:  # a run has reported it, with its exit code
             return int(error.args[0])
         print("kfx: interrupted", file=sys.stderr)
         return 130
     except Exception:
         if not interrupted:
             raise
-        print("kfx: interrupted", file=sys.stderr)  # a library made an error of its own of it
+        print("kfx: interrupted", file=sys.stderr)  # a library replaced the interruption by its own error
         return 130

@@ -1,4 +1,4 @@
-"""Files that are written whole, or row by row, whatever interrupts; and their checksums."""
+"""Write files whole, or row by row, so that an interruption leaves them valid; and compute checksums."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write whole or not at all: a reader never sees half a file."""
+    """Write a JSON file whole or not at all, so that a reader never sees half of it."""
     write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is there whole, or as it was before."""
+    """Write a text file whole or leave it as it was."""
     with whole_file(path) as stream:
         stream.write(text.encode())
 
 
 @contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
-    """A path to write to; what is there at the end takes the place of `path`, which is whole at every moment."""
+    """Yield a path to write to; at the end of the block that file replaces `path` at once."""
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial
@@ -45,9 +45,9 @@ def whole_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_file(path: Path, *, keep: Path | None = None, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file to write that is there whole afterwards, or as it was before.
+    """Yield a file to write; at the end of the block it replaces `path` at once, otherwise `path` stays as it was.
 
-    keep: where the one before goes. durable: on the disk itself when the block ends.
+    keep: a path that receives the replaced file. durable: wait until the disk has the data.
     """
     with whole_path(path) as partial:
         with partial.open("wb") as stream:
@@ -62,7 +62,7 @@ def whole_file(path: Path, *, keep: Path | None = None, durable: bool = False) -
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, reach the disk itself."""
+    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -77,7 +77,7 @@ def digest(path: Path, algorithm: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows neither NaN nor NumPy: null, lists and plain numbers stand for them."""
+    """JSON has neither NaN nor NumPy's types: replace them by null, lists and plain numbers."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
 class CsvFile:
     """A CSV file whose rows reach the operating system as they are written, each call in one piece.
 
-    keep: None goes on at the end of what is there; a number of bytes goes on after those; 0 starts anew.
+    keep: None appends to the present file; a number keeps so many bytes of it; 0 starts the file anew.
     """
 
     def __init__(self, path: Path, header: Sequence[str], keep: int | None = 0) -> None:
@@ -124,11 +124,11 @@ class CsvFile:
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
-    """A CSV file of a run without a half-written last row; an empty frame of these columns where there is none."""
+    """Read a CSV file of a run without a half-written last row; an empty frame of these columns if there is no file."""
     import pandas as pd
 
-    if not path.is_file() or b"\n" not in path.read_bytes():  # a kill may come before its first line
+    if not path.is_file() or b"\n" not in path.read_bytes():  # a run may be killed before the first line
         return pd.DataFrame(columns=list(columns))
     whole = path.read_text().rpartition("\n")[0]
-    # Python's own number parser gives back each float as it was written.
+    # Python's own number parser restores each float exactly.
     return pd.read_csv(io.StringIO(whole), engine="python", keep_default_na=False, na_values=["nan"])

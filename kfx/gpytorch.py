@@ -1,4 +1,4 @@
-"""A kfx kernel as a kernel of GPyTorch's."""
+"""A kfx kernel as a kernel of GPyTorch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ __all__ = ["KfxKernel"]
 
 
 class KfxKernel(gpytorch.kernels.Kernel):
-    """A kfx kernel in a GPyTorch model: an exact Gaussian process with a CNNGP, say; its gradients are exact pullbacks.
+    """A kfx kernel in a GPyTorch model, such as an exact Gaussian process with a CNNGP; its gradients are exact
+    pullbacks.
 
-    kernel: any of kfx's. image_shape: (channels, height, width) that points, rows for GPyTorch, are folded into, for a
-    kernel of images. space: `log` or `raw`, as `KernelModule`. options: of GPyTorch's kernels, as
-    `active_dims`. Batches of Gaussian processes are refused: a kernel of
-    kfx has one set of parameters.
+    kernel: any kernel of kfx.
+    image_shape: (channels, height, width) into which GPyTorch's points, rows, are folded for a kernel of images.
+    space: `log` or `raw`, as for `KernelModule`.
+    options: of GPyTorch's kernels, such as `active_dims`.
+    ValueError for batches of Gaussian processes, because a kernel of kfx has one set of parameters.
     """
 
     has_lengthscale = False
@@ -39,10 +41,11 @@ class KfxKernel(gpytorch.kernels.Kernel):
 
     @property
     def kernel(self) -> Kernel:
-        """kfx's kernel with its present parameters."""
+        """The kfx kernel with its present parameters."""
         return self.module.kernel
 
     def forward(self, x1: torch.Tensor, x2: torch.Tensor, diag: bool = False, **params: Any) -> torch.Tensor:
+        """K(x1, x2), (n, m), or with `diag` its diagonal, (n,). x1: (n, features). x2: (m, features)."""
         if params.get("last_dim_is_batch"):
             raise ValueError("last_dim_is_batch: a kernel of kfx takes whole points")
         one, two = self._points(x1), self._points(x2)

@@ -1,4 +1,4 @@
-"""The lock of a run directory, and the host, PID and start time of who holds it."""
+"""The lock of a run directory, and host, PID and start time of the process that holds it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NOTE = ".writer.json"
 
 
 class Lock:
-    """The right to write to a run directory, held until `release`. HeldError names the holder.
+    """The right to write to a run directory, held until `release`. HeldError names the process that holds it already.
 
-    The lock is the operating system's: it ends with the process that holds it, however that ends, so that what a
-    crash leaves behind is never taken for a holder.
+    It is a lock of the operating system, which ends with the process that holds it: a file left behind by a crash is
+        never taken for a holder.
     """
 
     def __init__(self, directory: Path, identity: str | None = None) -> None:
@@ -47,8 +47,8 @@ class Lock:
 
 
 def holder(directory: Path) -> tuple[str, str | None]:
-    """The process that holds a directory and the identity of its run, by its own account."""
-    for _ in range(20):  # its note comes a moment after its lock
+    """The process that holds a directory and the identity of its run, from the note that it has written."""
+    for _ in range(20):  # the note is written a moment after the lock is taken
         try:
             note: dict[str, Any] = json.loads((directory / _NOTE).read_text())
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note["since"]))
@@ -59,12 +59,12 @@ def holder(directory: Path) -> tuple[str, str | None]:
 
 
 def has_note(directory: Path) -> bool:
-    """Whether somebody took the lock and has not released it: a living process, or one that was killed."""
+    """Whether a process took the lock and has not released it; it may be alive, or killed."""
     return (directory / _NOTE).exists()
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a living process writes to the directory now."""
+    """Whether a living process holds the directory now."""
     if not (directory / ".lock").exists():
         return False
     probe = FileLock(directory / ".lock", timeout=0)

@@ -1,4 +1,4 @@
-"""What the author of an option needs: the decorator, the kinds of fields, and a base class for each family."""
+"""What an author of options needs: the decorator, the kinds of fields, and a base class for each family."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ class Event(StrEnum):
 
     @property
     def help(self) -> str:
-        """What it means, its usual causes and what to try."""
+        """Its meaning, usual causes and remedies."""
         return _HELP[self]
 
     @property
     def advice(self) -> str:
-        """What to try: the part of the help that follows what happened."""
+        """The remedies: the part of the help after the meaning."""
         return _HELP[self].partition(": ")[2]
 
 
@@ -104,36 +104,36 @@ _HELP = {
 
 
 class KfxError(Exception):
-    """An error that a user can mend: shown as one line, without a traceback."""
+    """An error that a user can correct, shown as one line without a traceback."""
 
     exit_code = 1
 
 
 class ConfigError(KfxError):
-    """The config cannot be run as it stands."""
+    """The config cannot be run as it is."""
 
     exit_code = 2
 
 
 class DataError(KfxError):
-    """A data file is missing, broken or not what it claims to be."""
+    """A data file is missing, damaged or of another kind than it claims."""
 
     exit_code = 2
 
 
 class NumericalError(KfxError):
-    """An objective could not be evaluated; `event` says why."""
+    """An objective, a Gram matrix or a system could not be computed; `event` tells why."""
 
     def __init__(self, event: Event, detail: str) -> None:
         super().__init__(f"{event}: {detail}")
         self.event, self.detail = event, detail
 
-    def __reduce__(self) -> tuple[Any, ...]:  # it may come from another process
+    def __reduce__(self) -> tuple[Any, ...]:  # pickled when raised in another process
         return NumericalError, (self.event, self.detail)
 
 
 class RunError(KfxError):
-    """A run failed; its record, in `directory`, says why, as this does."""
+    """A run failed for the reason in the message and in its record, which is in `directory`."""
 
     def __init__(self, message: str, directory: Path) -> None:
         super().__init__(message)
@@ -141,11 +141,11 @@ class RunError(KfxError):
 
 
 class CheckpointError(KfxError):
-    """A checkpoint, or a file that it counts on, is torn, was tampered with, or belongs to something else."""
+    """A checkpoint, or a file that it needs, is damaged, was changed, or belongs to another run."""
 
 
 class StoreError(KfxError):
-    """A Gram store is damaged, belongs to something else, or lacks what is asked of it."""
+    """A Gram store is damaged, belongs to another kernel or other points, or lacks the requested tiles."""
 
 
 class RecordError(KfxError):
@@ -153,17 +153,17 @@ class RecordError(KfxError):
 
 
 class ChangedError(KfxError):
-    """What a record was made from has changed since, so that it cannot be repeated."""
+    """The data or the config of a record have changed, so that it cannot be repeated."""
 
     exit_code = 3
 
 
 class CompletedError(ConfigError):
-    """There is nothing to resume: the run is completed."""
+    """The run is completed, so there is nothing to resume."""
 
 
 class HeldError(KfxError):
-    """Another process writes to this run; `identity` is that of its run, where it could be read."""
+    """Another process writes to this run; `identity` is that of its run, if it could be read."""
 
     def __init__(self, message: str, identity: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""kfx's kernels and objectives within torch's autograd: their derivatives are the exact pullbacks, nothing is taped."""
+"""kfx's kernels and objectives in torch's autograd, with their exact pullbacks as derivatives."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def gram(
     *,
     parameters: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """K(x, x), or K(x, y): with gradients to the points and to `parameters`, as far as they require them.
+    """K(x, x), (n, n), or K(x, y), (n, m), with gradients to the points and to `parameters` if they require them.
 
-    kernel: a kernel, or a module of one, whose parameters are then those. x, y: (n, features) or (n, channels, height,
-    width). parameters: in place of `kernel.flat`, in the order of `kernel.names`. The backward pass is the kernel's
-    pullback: of a CNNGP it computes the matrix again, tile by tile, and keeps nothing in between. A gradient through
-    K(x, y) takes that of K(z, z), z the points of both.
+    kernel: a kernel, or a `KernelModule`, whose own parameters are then used.
+    x: (n, features) or (n, channels, height, width). y: (m, …), or None for x.
+    parameters: (p,), instead of `kernel.flat`, in the order of `kernel.names`.
+    The backward pass is the kernel's pullback, which for a CNNGP computes the matrix again tile by tile and keeps
+    nothing in between. A gradient through K(x, y) takes that of K(z, z), z the points of both.
+    ValueError for empty points or parameters of another shape; RuntimeError for a second derivative.
     """
     if isinstance(kernel, KernelModule):
         if parameters is not None:
@@ -60,15 +62,15 @@ class _Gram(torch.autograd.Function):
         ctx.shape, ctx.like = parameters.shape, parameters.new_empty(0)
         if not any(ctx.needs_input_grad):
             return own.gram(x)
-        ctx.save_for_backward(parameters, x)  # torch refuses the backward pass where they were changed in place
+        ctx.save_for_backward(parameters, x)  # torch then refuses a backward pass after a change in place
         result, ctx.pull = own.pullback(x)
-        return result.clone()  # the pullback may keep it, and the caller may change what it is given
+        return result.clone()  # the pullback may keep the matrix, and the caller may change it
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[None, torch.Tensor | None, torch.Tensor | None]:
         _require_first_derivative()
         _ = ctx.saved_tensors
-        symmetric = (cotangent + cotangent.mT) / 2  # the derivative of a symmetric matrix sees no more
+        symmetric = (cotangent + cotangent.mT) / 2  # Θ is symmetric, so only this part matters
         to_points = None
         if ctx.needs_input_grad[2]:
             slope, to_points = ctx.pull(symmetric, inputs=True)
@@ -78,7 +80,7 @@ class _Gram(torch.autograd.Function):
 
 
 def _require_first_derivative() -> None:
-    if torch.is_grad_enabled():  # by create_graph=True
+    if torch.is_grad_enabled():  # create_graph=True
         raise RuntimeError(
             "kfx gives first derivatives alone: a gradient of a gradient would be lost; leave create_graph out"
         )
@@ -93,10 +95,11 @@ def _with(kernel: Kernel, parameters: torch.Tensor) -> Kernel:
 
 
 class KernelModule(nn.Module):
-    """A kernel as a torch module: its trainable parameters are one vector, `coordinates`, for any optimizer of torch's.
+    """A kernel as a torch module, with one trainable vector, `coordinates`, for any torch optimizer.
 
-    space: `log` moves the logarithms of those that cannot be negative, `raw` the parameters. Bounds are not kept.
-    `module(x)` and `module(x, y)` are Gram matrices; `module.kernel` is the kernel as it stands.
+    space: `log` trains the logarithms of parameters that cannot be negative, `raw` the parameters themselves. Bounds
+        are not kept. `module(x)` and `module(x, y)` are Gram matrices; `module.kernel` is the kernel with its present
+        parameters.
     """
 
     def __init__(self, kernel: Kernel, space: str = "log") -> None:
@@ -111,7 +114,7 @@ class KernelModule(nn.Module):
 
     @property
     def flat(self) -> torch.Tensor:
-        """The parameters, in the order of `kernel.names`."""
+        """The parameters, (p,), in the order of `kernel.names`."""
         harmless = torch.where(self.is_logged, self.coordinates, torch.zeros_like(self.coordinates))
         return torch.where(self.is_logged, harmless.exp(), self.coordinates)
 
@@ -121,6 +124,7 @@ class KernelModule(nn.Module):
         return _with(self.base, self.flat)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        """K(x, x), (n, n), or K(x, y), (n, m), as `gram`."""
         return gram(self, x, y)
 
     def extra_repr(self) -> str:
@@ -134,11 +138,14 @@ def objective_loss(
     sample_size: int,
     regularization: float | Regularization | None = None,
 ) -> torch.Tensor:
-    """An objective of `kfx.objectives` of any Gram matrix in torch, differentiable by its cotangent; a scalar, float64.
+    """An objective of `kfx.objectives` on any Gram matrix in torch, as a differentiable scalar, float64.
 
-    gram: (n, n), the sample's points first; a tensor, or what has `to_dense`, as GPyTorch's lazy matrices. It may come
-    from any differentiable features. y: (n,) or (n, outputs), without gradients. sample_size: N_c, 1 ≤ N_c < n.
-    regularization: λ; a number is absolute, None is kfx's usual 1e-4, centered. NumericalError where it cannot be had.
+    objective: its cotangent G is the derivative.
+    gram: (n, n), symmetric, the sample's points first; a tensor, or an object with `to_dense`, such as GPyTorch's lazy
+        matrices. It may come from any differentiable features.
+    y: (n,) or (n, outputs), without gradients. sample_size: N_c, 1 ≤ N_c < n.
+    regularization: λ; a number is absolute, None means 1e-4, centered.
+    ValueError for arguments that do not fit; NumericalError if the objective cannot be computed.
     """
     if not isinstance(gram, torch.Tensor) and hasattr(gram, "to_dense"):
         gram = gram.to_dense()
@@ -161,12 +168,15 @@ def objective_loss(
 def rho_loss(
     gram: Any, y: torch.Tensor, sample_size: int, regularization: float | Regularization | None = None
 ) -> torch.Tensor:
-    """ρ of any Gram matrix in torch (Owhadi & Yoo 2019, eq. 3.4), to be minimised; see `objective_loss`."""
+    """ρ of any Gram matrix in torch (Owhadi & Yoo 2019, eq. 3.4), as a differentiable scalar to be minimised.
+
+    gram: (n, n). y: (n,) or (n, outputs). Arguments and errors as for `objective_loss`.
+    """
     return objective_loss(rho, gram, y, sample_size, regularization)
 
 
 class _Objective(torch.autograd.Function):
-    """objective(Θ), whose derivative is G."""
+    """The value of an objective of Θ, with its cotangent G as the derivative."""
 
     @staticmethod
     def forward(

@@ -12,14 +12,14 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
-    """`--plugin FILE.py`, any number of times."""
+    """Add the argument `--plugin FILE.py`, which may be repeated."""
     parser.add_argument(
         "--plugin", action="append", default=[], metavar="FILE.py", help="options of one's own, in Python (repeatable)"
     )
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """`group=option`, `key=value` and `+experiment=NAME`."""
+    """Add the arguments `group=option`, `key=value` and `+experiment=NAME`."""
     overrides = parser.add_argument("overrides", nargs="*", help="group=option, key=value, +experiment=NAME")
     overrides.completer = completions  # type: ignore[attr-defined]
 
@@ -45,7 +45,7 @@ def _schemas() -> list[tuple[str, type[option.Option]]]:
 
 
 def _keys() -> dict[str, str]:
-    """Every key of every option and section, and what it means."""
+    """Every key of every option and section, with its meaning."""
     return {
         f"{prefix}{key}=": item.metadata.get("meaning", "")
         for prefix, schema in _schemas()
@@ -54,7 +54,7 @@ def _keys() -> dict[str, str]:
 
 
 def _choices(key: str) -> dict[str, str]:
-    """The values that a key chooses among, where it does."""
+    """The values of a key that takes one of several words; empty for other keys."""
     found: dict[str, str] = {}
     for prefix, schema in _schemas():
         item = schema.fields().get(key.removeprefix(prefix)) if key.startswith(prefix) else None

@@ -1,4 +1,4 @@
-"""`kfx list` and `kfx data`: what there is to choose from, and the files of data sets."""
+"""`kfx list` and `kfx data`: list options, and manage the files of data sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kfx.config.plugins import load_plugins
 from kfx.outcomes import ConfigError
 
 _SECTIONS = "config"
-"""The word that stands for keys and sections that no group chooses."""
+"""The word for keys and sections that do not belong to a group."""
 
 
 def add(commands: Commands) -> None:
@@ -73,7 +73,7 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def _show_option(group: str, name: str, own: str | None) -> None:
-    """An option's keys, or a preset's or experiment's file."""
+    """Print the keys of an option, or the file of a preset or an experiment."""
     if name not in registry.OPTIONS.get(group, {}):
         print(file_of(group, name, own).read_text(errors="replace"), end="")
         return
@@ -96,7 +96,7 @@ def _show_sections(words: Sequence[str]) -> None:
 
 
 def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str = "default") -> None:
-    """A table of an option's keys: their values, what they take, and what they mean."""
+    """Print a table of an option's keys: values, allowed values, meaning."""
     from rich.console import Console
     from rich.table import Table
 
@@ -109,7 +109,7 @@ def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str 
     table.add_column("meaning")
     for key, value, takes, meaning in _rows(schema, values, ""):
         table.add_row(key, value, takes, meaning)
-    # A terminal says how wide it is; a file or a pipe has room.
+    # A terminal has a known width; a file or a pipe has none.
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     with console.capture() as drawn:
         console.print(table)
@@ -129,12 +129,12 @@ def _rows(schema: type[Option], values: Mapping[str, Any], prefix: str) -> list[
 
 
 def _distance(schema: type[Option], key: str) -> int:
-    """Where a key of an option was defined last, for sorting: its own first, then those of its bases."""
+    """How far up the bases of an option a key is defined, for sorting: its own keys come first."""
     return -max(i for i, base in enumerate(reversed(schema.__mro__)) if key in vars(base).get("__annotations__", {}))
 
 
 def _shown(value: Any) -> str:
-    """A value as one would type it."""
+    """A value as it is typed on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`kfx compare`: one table of many runs, on the screen, as CSV, in LaTeX or as a picture."""
+"""`kfx compare`: one table of many runs, on the screen, as CSV, in LaTeX, in Markdown or as a picture."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Table:
         shown.add_column(key)
     columns = _columns(metric, frame)
     for name in ("n", *(head for _, head, _ in columns)):
-        shown.add_column(name, justify="right", no_wrap=True)  # a number stays in one piece
+        shown.add_column(name, justify="right", no_wrap=True)  # never break a number
     for row in frame.to_dict("records"):
         cells = [_with_spread(row, name, digits, _spread(frame)) for name, _, digits in columns]
         if is_tested:
@@ -104,12 +104,12 @@ def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Table:
 
 
 def _spread(frame: pd.DataFrame) -> str:
-    """What is shown beside means: `sd`, or `se`."""
+    """The spread beside the means: `sd` or `se`."""
     return str(frame.attrs.get("spread", "sd"))
 
 
 def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str, int]]:
-    """(column, its head, digits); the objective where it is not ρ."""
+    """(column, heading, digits) of each column; the objective is shown if it is not ρ."""
     objective = [("objective_initial", "objective before", 4), ("objective_final", "objective after", 4)]
     return [
         (metric, metric, 4),
@@ -127,7 +127,7 @@ def _with_spread(row: dict[Any, Any], name: str, digits: int, of: str) -> str:
 
 
 def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
-    """The table in LaTeX, for booktabs."""
+    """The table in LaTeX, with booktabs."""
     columns = _columns(metric, frame)
     heads = [*by, "n", *(head.replace("rho", r"$\rho$") for _, head, _ in columns)]
     lines = [
@@ -171,7 +171,7 @@ def _escaped(text: str) -> str:
 
 
 def check_picture_name(option: str, path: Path) -> None:
-    """ConfigError for a name whose ending is no format of a picture."""
+    """ConfigError for a file name that does not end in a picture format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = sorted(FigureCanvasAgg.get_supported_filetypes())
@@ -180,7 +180,7 @@ def check_picture_name(option: str, path: Path) -> None:
 
 
 def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
-    """The metric of each row with its deviation, or standard error, over seeds."""
+    """The metric of each row with its standard deviation, or standard error, over seeds."""
     import numpy as np
 
     from kfx.plots.style import COLOURS, figure, headline
@@ -198,7 +198,7 @@ def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
 
 
 def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
-    """The metric, for an accuracy the error, against the number of interpolation points, with its deviation."""
+    """The metric, or for an accuracy the error, against the number of interpolation points, with its deviation."""
     from kfx.plots.style import COLOURS, MARKERS, above_noise, figure, headline, legend
 
     is_accuracy = metric.endswith("accuracy")

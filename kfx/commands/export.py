@@ -1,4 +1,4 @@
-"""`kfx export`: finished runs in the stores of other tools."""
+"""`kfx export`: copy finished runs into the stores of other tools."""
 
 from __future__ import annotations
 

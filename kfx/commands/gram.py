@@ -23,12 +23,12 @@ def add(commands: Commands) -> None:
     gram.add_argument("--output", type=Path, help="folder for gram.npy (default: here)")
     gram.add_argument("--test", action="store_true", help="also test points against training points: gram_test.npy")
     gram.add_argument("--block", type=int, help="rows of gram.npy at a time (default: 500)")
-    gram.add_argument("--store", type=Path, metavar="DIR", help="tiles on disk, not gram.npy; goes on there")
+    gram.add_argument("--store", type=Path, metavar="DIR", help="tiles on disk, not gram.npy; continues a store")
     gram.add_argument("--tile", type=int, help="rows of a tile of a new store (default: by the number of points)")
-    gram.add_argument("--workers", type=int, metavar="N", help="of a store: so many processes, as cluster.workers")
-    gram.add_argument("--scheduler", metavar="ADDRESS", help="of a store: Dask's, or slurm, as cluster.scheduler")
-    gram.add_argument("--dashboard", metavar="ADDRESS", help="of a store: where Dask shows what it does")
-    gram.add_argument("--drop", action="store_true", help="of verify: remove damaged tiles, to be computed again")
+    gram.add_argument("--workers", type=int, metavar="N", help="with --store: processes, as cluster.workers")
+    gram.add_argument("--scheduler", metavar="ADDRESS", help="with --store: Dask's scheduler, or slurm")
+    gram.add_argument("--dashboard", metavar="ADDRESS", help="with --store: address of Dask's dashboard")
+    gram.add_argument("--drop", action="store_true", help="with verify: remove damaged tiles, to be computed again")
     gram.set_defaults(call=_gram)
 
 
@@ -59,7 +59,7 @@ def _gram(parsed: argparse.Namespace) -> int:
 
 
 def _require(parsed: argparse.Namespace) -> None:
-    """ConfigError for arguments that do not go together."""
+    """ConfigError for arguments that cannot be combined."""
     if parsed.block is not None and parsed.block < 1:
         raise ConfigError(f"--block {parsed.block}: expected a whole number >= 1")
     if parsed.tile is not None and not 16 <= parsed.tile <= 16384:

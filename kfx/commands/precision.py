@@ -1,4 +1,4 @@
-"""`kfx precision`: measure this machine's arithmetic, or put what several machines measured side by side."""
+"""`kfx precision`: measure the precision of this machine's arithmetic, or compare several machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
         nargs="*",
         type=Path,
         metavar="precision.json",
-        help="of several machines: compare them, measure nothing",
+        help="files of several machines: compare them, measure nothing",
     )
     precision.add_argument("--allow-tf32", action="store_true", help="measure with TF32 allowed")
     precision.add_argument("--output", type=Path, default=Path("runs/precision"), help="folder for table and figure")

@@ -1,4 +1,4 @@
-"""`kfx report`: runs as one HTML page that needs nothing else."""
+"""`kfx report`: write runs as one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kfx reproduce`: printed numbers beside measured ones; what is there, what is missing, and running that."""
+"""`kfx reproduce`: compare printed numbers with measured ones; list, run what is missing, write the pages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def add(commands: Commands) -> None:
         "reproduce", help="published numbers beside measured ones: list, run what is missing, write the page"
     )
     reproduce.add_argument("names", nargs="*", metavar="PAPER|EXPERIMENT", help="as darcy, or khalid/swiss_roll")
-    reproduce.add_argument("--seeds", type=int, help="run what is missing of so many seeds")
-    reproduce.add_argument("--budget", type=float, metavar="HOURS", help="run what is missing, for so long")
+    reproduce.add_argument("--seeds", type=int, help="run what is missing for this many seeds")
+    reproduce.add_argument("--budget", type=float, metavar="HOURS", help="run what is missing, for at most so long")
     reproduce.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
-    reproduce.add_argument("--add", nargs="+", type=Path, metavar="RUN", help="take in runs that were made otherwise")
+    reproduce.add_argument("--add", nargs="+", type=Path, metavar="RUN", help="add runs that were made by kfx run")
     reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE} and {_HTML}")
-    reproduce.add_argument("--check", action="store_true", help="whether the pages are what the tables give")
+    reproduce.add_argument("--check", action="store_true", help="check that the pages agree with the tables")
     reproduce.add_argument("--tables", type=Path, help="folder of the tables (default: runs/reproduction)")
     reproduce.set_defaults(call=_reproduce)
 

@@ -23,10 +23,10 @@ usage: kfx run [-m] [--smoke] [--cfg job] [--config-dir DIR] [--plugin FILE.py]
 Runs one experiment, or with -m every combination of comma-separated values.
 
   -m, --multirun     run a sweep: kfx run -m optimizer=sgd,adam seed=0,1
-  --smoke            under the overrides of the experiment's list `smoke`: it ends in seconds on embedded data
+  --smoke            apply the experiment's list `smoke`: it ends in seconds on embedded data
   --cfg job          print the composed config and stop (also: hydra, all; --resolve, --package)
   --config-dir DIR   look for further options of any group in DIR
-  --plugin FILE.py   options of one's own, in Python (repeatable)
+  --plugin FILE.py   a Python file with your own options (repeatable)
   -h, --help         this text, and the keys of the options that the other words choose
 """
 
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
 
 @dataclass
 class _Typed:
-    """The words of a command: Hydra's, and those that only kfx knows."""
+    """The words of a command: those for Hydra, and those that only kfx knows."""
 
     words: list[str] = field(default_factory=list)
     plugins: list[str] = field(default_factory=list)
@@ -108,7 +108,8 @@ def run(words: Sequence[str]) -> int:
 
 
 def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The words of Hydra's with its options in front: it takes no override after an option that follows another."""
+    """Hydra's words with its options first, because it takes no override after an option that follows another
+    override."""
     options, left = [], list(overrides)
     for word in words:
         if left and word == left[0]:
@@ -123,7 +124,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
-    """The usage, and a table of every key that the chosen options have, with its present value."""
+    """Print the usage, and a table of the chosen options' keys with their present values."""
     from kfx.commands.catalogue import show_fields
     from kfx.config.nodes import plain
     from kfx.config.registry import GROUPS, OPTIONS, SECTIONS, chosen
@@ -167,7 +168,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
         except (KeyboardInterrupt, Exception) as error:  # of an interruption a library may make an error of its own
             if isinstance(error, Exception) and not signals:
                 raise
-            said = isinstance(error, KeyboardInterrupt) and error.args  # by a run, with its exit code
+            said = isinstance(error, KeyboardInterrupt) and error.args  # raised by a run, with its exit code
             interrupted, code = True, int(said[0]) if said else 128 + signals[0]
         finally:
             with undisturbed():
@@ -200,7 +201,7 @@ def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path
 
 
 def _again(typed: _Typed, key: str, folder: str) -> str:
-    """The command of a sweep as it can be typed to go on with it in its folder, that of `key`."""
+    """The command that continues a sweep in its folder, as it can be typed. key: the config key of the folder."""
     from kfx.config.overrides import quoted
 
     words = [word for word in typed.words if word.partition("=")[0] not in ("resume", key)]
@@ -211,7 +212,7 @@ def _again(typed: _Typed, key: str, folder: str) -> str:
 
 
 def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
-    """Let Hydra compose again, make the directories and start the jobs; `jobs`: how many, as far as is known."""
+    """Let Hydra compose again, make the directories and start the jobs. jobs: their number, if it is known."""
     import hydra
     from omegaconf import DictConfig
 

@@ -1,4 +1,4 @@
-"""`kfx resume`, `rerun`, `plot` and `animate`: what can be done with runs that exist."""
+"""`kfx resume`, `rerun`, `plot` and `animate`: commands for existing runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kfx.outcomes import ConfigError, KfxError
 
 def add(commands: Commands) -> None:
     """Register the commands."""
-    again = commands.add_parser("resume", help="go on with an interrupted or killed run from its last checkpoint")
+    again = commands.add_parser("resume", help="continue an interrupted or killed run from its last checkpoint")
     again.add_argument("directory", type=Path)
     again.set_defaults(call=_resume)
 
     rerun = commands.add_parser("rerun", help="repeat a run from its record, and say whether the results agree")
     rerun.add_argument("directory", type=Path)
     rerun.add_argument("--output", type=Path, help="folder of the repetition (default: beside the run)")
-    rerun.add_argument("--tolerance", type=float, default=1e-6, help="relative, where bits differ (default: 1e-6)")
+    rerun.add_argument("--tolerance", type=float, default=1e-6, help="largest relative difference (default: 1e-6)")
     rerun.set_defaults(call=_rerun)
 
     plot = commands.add_parser("plot", help="draw the pictures of runs anew, from their records")
@@ -88,10 +88,10 @@ def _plot(parsed: argparse.Namespace) -> int:
                 raise ConfigError(f"kfx plot {directory}: holds no run")
             for path in plots.draw(directory, formats, parsed.style, list(filter(None, parsed.only.split(",")))):
                 print(path)
-        except KfxError as error:  # the others are drawn all the same
+        except KfxError as error:  # continue with the other runs
             print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
             code = max(code, error.exit_code)
-        except Exception as error:  # what is in a damaged record is anybody's guess
+        except Exception as error:  # a damaged record may raise anything
             print(f"kfx: {directory}: its record is damaged ({type(error).__name__}: {error})", file=sys.stderr)
             code = max(code, 1)
     return code

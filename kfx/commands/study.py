@@ -1,4 +1,4 @@
-"""`kfx study`: several runs that answer a question together, as a table and a picture."""
+"""`kfx study`: answer one question by several runs, with a table and a picture."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def add(commands: Commands) -> None:
     """Register the command."""
     study = commands.add_parser("study", help="several runs that answer a question, as a table and a picture")
-    study.add_argument("names", nargs="*", metavar="STUDY", help="without one: what there is")
+    study.add_argument("names", nargs="*", metavar="STUDY", help="without a name: list all")
     study.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a word for every run, as seed=1 (repeatable)"
     )
     study.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     study.add_argument("--folder", type=Path, default=Path("runs") / "study", help="default: runs/study")
-    study.add_argument("--smoke", action="store_true", help="under each experiment's list `smoke`, in seconds")
+    study.add_argument("--smoke", action="store_true", help="apply each experiment's list `smoke`; ends in seconds")
     study.add_argument("--style", default="screen", help="of the picture: screen, or paper, which is a PDF too")
     study.set_defaults(call=_study)
 

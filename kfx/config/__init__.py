@@ -1,1 +1,1 @@
-"""Options and their registry, which know no family."""
+"""Options and their registry, independent of the families of options."""

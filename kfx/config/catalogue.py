@@ -17,8 +17,8 @@ def config_folder() -> Path:
 
 
 def options(group: str, own: str | None = None) -> list[str]:
-    """Every option of a group, by its name on the command line, with those of a folder of one's own. A leading
-    underscore marks a part of others."""
+    """Names of all options of a group, those in the folder `own` included. A leading underscore marks a part of
+    others."""
     registry.load()
     found = set(registry.OPTIONS.get(group, ()))
     for folder in _folders(group, own):
@@ -28,7 +28,7 @@ def options(group: str, own: str | None = None) -> list[str]:
 
 
 def description(group: str, option: str, own: str | None = None) -> str:
-    """The description of an option, or the first comment of a file that is not a directive."""
+    """The description of an option, or the first comment of a file that is no directive."""
     if option in registry.OPTIONS.get(group, ()):
         schema = registry.OPTIONS[group][option]
         return f"{schema.symbol}: {schema.description}" if schema.symbol else schema.description
@@ -44,7 +44,7 @@ def file_of(group: str, option: str, own: str | None = None) -> Path:
 
 
 def _folders(group: str, own: str | None) -> list[Path]:
-    """Where a group's files lie; kfx's own come first, as in Hydra's search path."""
+    """The folders of a group's files; kfx's own come first, as in Hydra's search path."""
     if own is not None and not Path(own).is_dir():
         raise ConfigError(f"--config-dir {own}: is no folder")
     return [config_folder() / group, *([Path(own) / group] if own is not None else [])]

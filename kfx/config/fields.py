@@ -1,4 +1,4 @@
-"""Fields of options: a default, what the field takes, and what it means."""
+"""Fields of options: a default, allowed values, and a meaning."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class FieldError(ValueError):
-    """One field of an option is wrong: what it got and what it takes."""
+    """A field of an option has a wrong value; holds the value and the allowed values."""
 
     def __init__(self, name: str, got: Any, takes: str) -> None:
         super().__init__(f"{name}={got}: expected {takes}")
 
 
 def ranged(default: Any, takes: str, test: Callable[[Any], bool], meaning: str, **more: Any) -> Any:
-    """A field with any range: `takes` in words, `test` in code. The other fields are special cases of this."""
+    """A field with any range: `takes` in words, `test` in code. All other kinds of fields are built on this one."""
     metadata = {"takes": takes, "test": test, "meaning": meaning, **more}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: default.copy(), metadata=metadata)
@@ -25,7 +25,7 @@ def ranged(default: Any, takes: str, test: Callable[[Any], bool], meaning: str, 
 
 MOST_POINTS = 10_000_000
 MOST_REPEATS = 10_000
-"""Larger numbers are slips, which would show only when memory or time had run out."""
+"""Larger numbers are typing errors, which would show only when memory or time had run out."""
 
 
 def positive(default: float, meaning: str) -> Any:
@@ -54,7 +54,7 @@ def whole(default: int, meaning: str) -> Any:
 
 
 def count_or_null(default: int | None, least: int, null: str, meaning: str) -> Any:
-    """null: what null stands for."""
+    """A whole number >= least, or null. null: what null means, in words."""
     takes = f"a whole number >= {least}, or null for {null}"
     return ranged(default, takes, lambda v: v is None or least <= v <= 10**9, meaning)
 
@@ -72,7 +72,7 @@ def flag(default: bool, meaning: str) -> Any:
 
 
 def rising(default: list[float] | None, meaning: str, *, null: str | None = None, lowest: float = -math.inf) -> Any:
-    """Two rising numbers; `null` says what null stands for, where it is taken."""
+    """Two rising numbers. null: what null means, in words, if null is allowed."""
 
     def test(pair: Any) -> bool:
         return (pair is None and null is not None) or (len(pair) == 2 and lowest <= pair[0] < pair[1] < math.inf)
@@ -82,7 +82,7 @@ def rising(default: list[float] | None, meaning: str, *, null: str | None = None
 
 
 def parameter(default: float, low: float, high: float, meaning: str) -> Any:
-    """A kernel's parameter, > 0, that an optimizer moves within [low, high]."""
+    """A kernel's parameter > 0, which optimizers move within [low, high]."""
     metadata = {"bounds": (low, high)}
 
     def test(value: float) -> bool:
@@ -92,14 +92,14 @@ def parameter(default: float, low: float, high: float, meaning: str) -> Any:
 
 
 def variance(default: float, low: float, high: float, meaning: str) -> Any:
-    """A kernel's parameter, >= 0, that an optimizer moves within [low, high]."""
+    """A kernel's parameter >= 0, which optimizers move within [low, high]."""
     return ranged(
         default, "a number >= 0", lambda v: math.isfinite(v) and v >= 0, meaning, bounds=(low, high), may_be_zero=True
     )
 
 
 def signed_parameter(default: float, low: float, high: float, meaning: str) -> Any:
-    """A kernel's parameter of any sign, that an optimizer moves within [low, high]."""
+    """A kernel's parameter of any sign, which optimizers move within [low, high]."""
     return ranged(default, "a number", math.isfinite, meaning, bounds=(low, high), signed=True)
 
 
@@ -110,5 +110,5 @@ def is_window(value: Any) -> bool:
 
 
 def nested(default: Any, takes: str, convert: Callable[[str, Any], Any], meaning: str) -> Any:
-    """A field that holds options: `convert(path, value)` makes them of what the config has."""
+    """A field that holds options; `convert(path, value)` makes them from the config's value."""
     return ranged(default, takes, lambda v: True, meaning, convert=convert)

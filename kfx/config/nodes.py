@@ -1,4 +1,4 @@
-"""From a node of a config to the option that it describes: every key, type and range is checked."""
+"""Make options from nodes of a config; every key, type and range is checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SHOWN = 30
 
 
 def make_option(path: str, group: str, node: Any) -> Any:
-    """The option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
+    """Make the option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
     name = node.get("name") if isinstance(node, Mapping) else node
     schema = chosen(path, group, name)
     if not isinstance(node, Mapping):
@@ -27,7 +27,8 @@ def make_option(path: str, group: str, node: Any) -> Any:
 
 
 def make(path: str, schema: type[Option], node: Any) -> Any:
-    """An option or section from plain keys and values; ConfigError names the key, what it got, and what it takes."""
+    """Make an option or section from plain keys and values; ConfigError names the key, the value found, and the allowed
+    values."""
     fields = schema.fields()
     if not isinstance(node, Mapping):
         shown = "null" if node is None else node
@@ -64,7 +65,7 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
 
 
 def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """The words that would have been known, and the one that was probably meant."""
+    """The known words, and the one that was probably meant."""
     close = difflib.get_close_matches(word, list(known), n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"what kfx list shows{meant}" if len(known) > _MOST_SHOWN else f"{', '.join(known)}{meant}"

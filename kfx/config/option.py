@@ -1,4 +1,4 @@
-"""An option: a dataclass that a config may choose, which owns its fields, their ranges and its construction."""
+"""An option: a dataclass that a config can choose, with its fields, their ranges and its construction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kfx.outcomes import ConfigError
 
 
 class ConfigView(Protocol):
-    """What an option sees of the config that it is part of: the other options, and the sections, by name."""
+    """The config as an option sees it: the other options and the sections, by name."""
 
     dataset: Any
     kernel: Any
@@ -34,7 +34,7 @@ class ConfigView(Protocol):
     kernel_check: bool
 
     def training_size(self) -> int:
-        """How many points a kernel is trained on, as far as is known before the data are read."""
+        """The number of points that a kernel is trained on, as far as it is known before the data are read."""
         ...
 
 
@@ -43,24 +43,24 @@ T = TypeVar("T", bound="Option")
 
 @dataclass
 class Option(Portable):
-    """A choice of a group, or a section of the config of its own. Making one checks each field against its range."""
+    """A choice of a group, or a section of the config. Construction checks each field against its range."""
 
     group: ClassVar[str] = ""
     name: ClassVar[str] = ""
     description: ClassVar[str] = ""
     symbol: ClassVar[str] = ""
-    """As papers and pictures print it, where it has a symbol."""
+    """Its symbol in papers and pictures, if it has one."""
     origin: ClassVar[str] = "kfx"
-    """`kfx`, the distribution that brings it and its version, a plugin's file name, or where in Python it was made."""
+    """Where it comes from: `kfx`, a distribution and its version, a plugin's file name, or a Python module."""
     quick: ClassVar[tuple[str, ...]] = ()
-    """Further overrides under which a run with it ends in seconds, for smoke tests."""
+    """Overrides with which a run that uses it ends in seconds, for smoke tests."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
             try:
                 good = "test" not in item.metadata or item.metadata["test"](value)
-            except TypeError:  # a list where a word belongs, or the like
+            except TypeError:  # a value of another type, such as a list for a word
                 good = False
             if not good:
                 raise FieldError(item.name, value, item.metadata["takes"])
@@ -72,7 +72,7 @@ class Option(Portable):
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Its fields as a config holds them by default; an option with its name."""
+        """Its default fields as a config holds them; with `name` for an option."""
         plain = {}
         for key, item in cls.fields().items():
             factory = item.default_factory
@@ -83,7 +83,7 @@ class Option(Portable):
         return {"name": cls.name, **plain} if cls.name else plain
 
     def check(self, config: ConfigView) -> None:
-        """ConfigError if this option cannot go with the others of a config."""
+        """ConfigError if this option cannot be combined with the others of a config."""
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
@@ -113,7 +113,7 @@ _NAME = re.compile(r"\w+")
 
 
 def _check_fields(made: type[Option]) -> None:
-    """ConfigError for a field that does not explain itself, or whose default is none that it takes."""
+    """ConfigError for a field without a range or a meaning, or with a default outside its range."""
     for key, item in made.fields().items():
         at, is_nested = f"{made.group}={made.name}: its field {key}", isinstance(item.default_factory, type)
         if key == "name":

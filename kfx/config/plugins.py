@@ -1,4 +1,4 @@
-"""Plugins: options in Python files that a person names on the command line, and objects that need them in a pickle."""
+"""Plugins: Python files with options, named on the command line, and pickled objects that need them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kfx.outcomes import ConfigError
 
 @dataclass(frozen=True)
 class Plugin:
-    """A Python file whose options are registered: where it is, and what was in it."""
+    """A Python file whose options are registered: its path and the hash of its content."""
 
     path: str
     sha256: str
 
     @property
     def module(self) -> str:
-        """The name of the module that it is loaded as."""
+        """The name under which its module is loaded."""
         return f"kfx_plugin_{Path(self.path).stem}_{self.sha256[:8]}"
 
 
@@ -31,19 +31,20 @@ _plugins: dict[str, Plugin] = {}
 
 
 def plugged_in() -> list[Plugin]:
-    """Those in use, in the order of their names on the command line."""
+    """The plugins in use, in the order of the command line."""
     return list(_plugins.values())
 
 
 def load_plugins(paths: Sequence[str | Path]) -> None:
-    """Register the options in these files; ConfigError with one line for a file that is missing or fails."""
+    """Register the options in these files; ConfigError in one line for a file that is missing or fails."""
     load()
     for path in map(Path, paths):
         _plug_in(path)
 
 
 def _plug_in(path: Path, expected: str | None = None) -> None:
-    """Register the options in a file, unless that is done. expected: its SHA-256, where only that one will do."""
+    """Register the options in a file, unless that has been done. expected: the SHA-256 that the file must have, if
+    any."""
     if expected in _plugins:
         return
     try:
@@ -64,14 +65,14 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
     module.__file__ = plugin.path
     before = {group: dict(options) for group, options in OPTIONS.items()}
     _sources.add(str(path))
-    sys.modules[module.__name__] = module  # where its dataclasses look their annotations up
+    sys.modules[module.__name__] = module  # dataclasses look up annotations there
     try:
         with from_source(path.name):
-            exec(compile(source, str(path), "exec"), module.__dict__)  # what was hashed, and no cached bytecode
+            exec(compile(source, str(path), "exec"), module.__dict__)  # run the hashed source, not cached bytecode
         for group, options in OPTIONS.items():
             for name in set(options) - set(before[group]):
                 _check_types(options[name])
-    except (Exception, SystemExit) as error:  # of a stranger's code anything may come
+    except (Exception, SystemExit) as error:  # a plugin's code may raise anything
         for group, options in before.items():
             OPTIONS[group].clear()
             OPTIONS[group].update(options)
@@ -82,7 +83,7 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
 
 
 def _check_types(made: type[Any]) -> None:
-    """ConfigError for a field of a type that no config can hold."""
+    """ConfigError for a field of a type that a config cannot hold."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -93,8 +94,10 @@ def _check_types(made: type[Any]) -> None:
 
 
 def require_plugins(needed: Sequence[Mapping[str, str]], where: str, *, no_others: bool = False) -> None:
-    """ConfigError unless the plugins in use are those that a record names, by their content. no_others: and no more,
-    for they are part of its identity."""
+    """ConfigError unless the plugins that a record names are in use, with the same content.
+
+    no_others: refuse further plugins too, because plugins are part of a run's identity.
+    """
     present = {plugin.sha256: Path(plugin.path) for plugin in plugged_in()}
     for plugin in needed:
         if plugin["sha256"] in present:
@@ -112,7 +115,7 @@ def require_plugins(needed: Sequence[Mapping[str, str]], where: str, *, no_other
 
 
 def in_plugin(error: BaseException) -> str | None:
-    """An error in one line, with the plugin and its line where it arose; None where it did not come from one."""
+    """An error in one line with the plugin and the line that raised it; None if it does not come from a plugin."""
     frame, found = error.__traceback__, None
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
@@ -123,17 +126,17 @@ def in_plugin(error: BaseException) -> str | None:
 
 
 _sources: set[str] = set()
-"""Files of plugins, by the names that tracebacks show."""
+"""Files of plugins, with the names that tracebacks show."""
 
 
 # ---- pickles
 
 
 class Portable:
-    """What may name, or be made by, a plugin: its pickle carries the plugins in use, by path and SHA-256, and they are
-    plugged in where it is loaded, before anything else of it.
+    """Base class of objects that plugins may define or be named in: their pickles carry the plugins in use.
 
-    ConfigError there for a plugin that it needs and that is gone or has changed; the others may have.
+    A pickle holds path and SHA-256 of each plugin, and loads the plugins before the object. ConfigError if a plugin
+    that the object needs is missing or has changed then; other plugins may be.
     """
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -146,13 +149,13 @@ class Portable:
         return _made, (_Carried(needed, tuple(plugged_in())), make, arguments), *state
 
     def _modules(self) -> set[Any]:
-        """The modules that it cannot be without."""
+        """The modules that the object needs."""
         return {getattr(value, "__module__", None) for value in (self, *vars(self).values())}
 
 
 @dataclass(frozen=True)
 class _Carried:
-    """Plugins in a pickle, the first thing in it."""
+    """The plugins at the beginning of a pickle."""
 
     needed: tuple[Plugin, ...]
     every: tuple[Plugin, ...]

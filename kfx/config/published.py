@@ -14,7 +14,7 @@ from kfx.outcomes import ConfigError
 
 @dataclass
 class Published(Option):
-    """A number that a paper printed for an experiment; with value null, one that it shows in a picture alone."""
+    """A number that a paper prints for an experiment; value null: a curve without printed numbers."""
 
     metric: str = ranged("", "text", lambda v: v != "", "accuracy, mse, error, a parameter, …")
     value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
@@ -44,12 +44,12 @@ def published(path: str, value: Any) -> list[Published]:
     listed = isinstance(value, list)
     if not listed and not isinstance(value, Mapping):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
-    entries = value if listed else [value]  # one entry without a list: records of version 0.1
+    entries = value if listed else [value]  # records of version 0.1 have one entry without a list
     return [make(f"{path}[{i}]" if listed else path, Published, _modern(entry)) for i, entry in enumerate(entries)]
 
 
 def _modern(entry: Any) -> Any:
-    """An entry in the words of version 0.1, where the kernel was part of the metric."""
+    """Convert an entry of version 0.1, where the kernel was part of the metric."""
     suffix = " of the initial kernel"
     if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
         return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}

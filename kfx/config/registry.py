@@ -1,4 +1,4 @@
-"""The registry of options: by group and name, with what brought each."""
+"""The registry of options by group and name, with the origin of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from kfx.outcomes import ConfigError
 
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device")
-"""Groups whose options are dataclasses; `experiment` holds files alone."""
+"""Groups whose options are dataclasses; `experiment` has only files."""
 
 _FAMILIES = (
     "kfx.data.options",
@@ -34,7 +34,7 @@ _ENTRY_POINTS = "kfx.options"
 
 OPTIONS: dict[str, dict[str, type[Any]]] = {group: {} for group in GROUPS}
 SECTIONS: dict[str, type[Any]] = {}
-"""Parts of a config that are not chosen; the section "" holds the keys of the config itself."""
+"""Parts of a config outside the groups; the section "" holds the keys of the config itself."""
 
 
 _origin = "kfx"
@@ -42,7 +42,7 @@ _origin = "kfx"
 
 @contextmanager
 def from_source(source: str) -> Iterator[None]:
-    """Within the block, options that register come from `source`."""
+    """Within the block, newly registered options have the origin `source`."""
     global _origin
     before, _origin = _origin, source
     try:
@@ -53,7 +53,7 @@ def from_source(source: str) -> Iterator[None]:
 
 @cache
 def load() -> None:
-    """Register kfx's own options and those of installed packages."""
+    """Register the options of kfx and of installed packages."""
     for family in _FAMILIES:
         importlib.import_module(family)
     for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):
@@ -61,19 +61,19 @@ def load() -> None:
         with from_source(source):
             try:
                 entry.load()
-            except Exception as error:  # of a stranger's code anything may come
+            except Exception as error:  # a package's code may raise anything
                 raise ConfigError(f"{source}: its options cannot be loaded: {described(error)}") from error
 
 
 def chosen(path: str, group: str, name: Any) -> type[Any]:
-    """The option of a group by its name; ConfigError, with `path` as the key, where there is none."""
+    """The option of a group by its name; ConfigError, with `path` as the key, if there is none."""
     if not isinstance(name, str) or name not in OPTIONS[group]:
         raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")
     return OPTIONS[group][name]
 
 
 def origin() -> str:
-    """What options that register now come from: `kfx`, or the source of the block `from_source`."""
+    """The origin of options registered now: `kfx`, or the source of the block `from_source`."""
     return _origin
 
 

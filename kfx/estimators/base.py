@@ -1,4 +1,4 @@
-"""What the estimators share: their parameters, the fit of a kernel, and ridge regression with it."""
+"""The base class of the estimators: parameters, the fit of a kernel, and ridge regression with it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BLOCK = 2000
 
 
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
-    """A kernel, fitted as `kfx run` fits it with the same settings and the same training points: to the same bits.
+    """The kernel is fitted as `kfx run` fits it with the same settings and training points, to the same bits.
 
     Parameters
     ----------
@@ -49,38 +49,38 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
         RBF(2.0) + Matern(1.0).
     objective, optimizer, sampler : str, mapping or object
-        As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. A
-        batch size that is not given is at most the number of points.
+        As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. By
+        default a batch has at most as many points as there are.
     regularization : float, str, mapping or Regularization
         λ in units of its scale (None: 1e-4, centered); "validation" or "trained" as `regularization.selection`; or
-        settings of that section.
+        settings of the section `regularization`.
     flow : mapping
-        Settings of that section, of optimizers that move points.
+        Settings of the section `flow`, for optimizers that move points.
     n_interpolation : int
-        How many training points interpolate, at random; None for all.
+        The number of training points, drawn at random, from which to predict; None for all.
     image_shape : tuple
-        (channels, height, width) that the rows of X are folded into, for kernels of images. X may have these four
+        (channels, height, width) into which the rows of X are folded, for kernels of images. X may have four
         dimensions itself.
     device : str or mapping
         As in configs: "cpu", "cuda", {"name": "cpu", "dtype": "float32", "threads": 1}.
     random_state : int, RandomState or None
         An int is the `seed` of a run.
     verbose : bool
-        Whether progress is shown.
+        Whether to show progress.
 
     Attributes
     ----------
     kernel_ : Kernel
-        The fitted kernel, with the λ of its training where that was chosen or trained.
+        The fitted kernel, with the λ of its training if that was chosen or trained.
     regularization_ : Regularization
-        The λ of the interpolation: with "validation" the best for the fitted kernel.
+        The λ of the interpolation; with "validation" the best for the fitted kernel.
     trace_ : DataFrame
-        As `trace.csv`: a row an iteration.
+        The rows of `trace.csv`, one for each iteration.
     remarks_ : list of str
-        What a person should know of the fit.
+        Notes on problems of the fit.
 
-    Settings are reached as `kernel__sigma`, `optimizer__iterations`, `sampler__batch_size`. ConfigError for settings
-    that cannot be, NumericalError where the arithmetic cannot go on.
+    Settings can be set as `kernel__sigma`, `optimizer__iterations`, `sampler__batch_size`. ConfigError for wrong
+    settings, NumericalError if the arithmetic fails.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.random_state = random_state
         self.verbose = verbose
 
-    # ---- parameters, those within settings and kernels too
+    # ---- parameters, also those of settings and kernels
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         params = super().get_params(deep=False)
@@ -135,7 +135,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return self
 
     def _named(self, name: str) -> Any:
-        """A parameter; settings without a name are those of the option that it has by default."""
+        """A parameter; settings without a name are those of its default option."""
         value = getattr(self, name)
         if name in GROUPS and isinstance(value, Mapping) and "name" not in value:
             return {"name": signature(type(self)).parameters[name].default, **value}
@@ -159,7 +159,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn from points X, (n, features) or (n, channels, height, width), and targets y.
 
-        What stops it, an error or an interruption, leaves the estimator as it was: fitted before, it still predicts.
+        An error or an interruption leaves the estimator as it was: one that was fitted before still predicts.
+            ValueError for arrays that do not fit, ConfigError for wrong settings, NumericalError if the arithmetic
+            fails.
         """
         aside = copy.copy(self)
         aside._learn(X, y)
@@ -176,7 +178,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return self._folded(points), targets
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
-        x = np.require(x, requirements="W")  # torch warns of what it must not write to
+        x = np.require(x, requirements="W")  # torch warns of read-only arrays
         if self.image_shape is not None and x.ndim == 2:
             shape = tuple(np.atleast_1d(self.image_shape).tolist())
             if len(shape) != 3 or math.prod(shape) != x.shape[1]:
@@ -187,7 +189,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return x
 
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> Dataset:
-        """Fit the kernel to points and targets, (n, outputs)."""
+        """Fit the kernel to points (n, …) and targets (n, outputs). labels: (n,), or None."""
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
@@ -207,7 +209,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _interpolate(self, data: Dataset) -> None:
-        """Solve for the coefficients of kernel ridge regression on the points that interpolate."""
+        """Solve for the coefficients of kernel ridge regression on the interpolation points."""
         n, size = len(data.x_train), self.n_interpolation
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
@@ -228,7 +230,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return torch.as_tensor(x, dtype=self._dtype, device=self._device)
 
     def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """The interpolant at x, (n, outputs), and the posterior standard deviation of each output."""
+        """The prediction at x, (n, outputs), and with `deviation` the posterior standard deviation, (n, outputs)."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             points = self._tensor(x)
@@ -249,7 +251,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return {**state, "_kept_factor": []} if "_kept_factor" in state else state  # it is made again when needed
+        return {**state, "_kept_factor": []} if "_kept_factor" in state else state  # recomputed when needed
 
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")

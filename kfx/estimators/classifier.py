@@ -35,7 +35,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         `return_std` also the posterior standard deviation of that."""
         mean, deviation = self._predicted(self._points_of(X), return_std)
         if len(self.classes_) == 2:
-            # The two targets of a point add up to 1: their difference has as much again of each one's deviation.
+            # The two targets of a point add up to 1, so the deviation of their difference is the sum of both.
             mean, deviation = mean[:, 1] - mean[:, 0], None if deviation is None else deviation.sum(axis=1)
         return (mean, deviation) if return_std else mean
 

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit comes to.
+    """The result of a fit.
 
-    kernel: the one that a run of the same config ends with on the same training points, to the last bit.
-    regularization: the λ that a run evaluates it with. trace: as `trace.csv`. remarks: what a person should know.
-    threads: of torch and of the engine, that a run evaluates with.
+    kernel: the kernel with which a run of the same config on the same training points ends, bit for bit.
+    regularization: the λ with which a run evaluates it. trace: the rows of `trace.csv`. remarks: notes on problems.
+    threads: of torch and of the engine, with which a run evaluates.
     """
 
     kernel: Kernel

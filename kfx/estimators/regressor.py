@@ -15,8 +15,8 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
     __doc__ = f"""Kernel ridge regression with a kernel learned by Kernel Flows.
 
     {KernelFlow.__doc__}
-    `scale_`, one number an output, is the variance YᵀA⁻¹Y / N that makes the data likeliest. It is part of the standard
-    deviation of `predict(X, return_std=True)`, for ρ does not see the scale of a kernel.
+    `scale_`, (outputs,), is the factor YᵀA⁻¹Y / N of the kernel that maximizes the likelihood of the training data. It
+    enters the standard deviation of `predict(X, return_std=True)`, because ρ does not see the scale of a kernel.
     """
 
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:

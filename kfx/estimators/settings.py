@@ -1,4 +1,4 @@
-"""From an estimator's parameters, names, settings or objects, to the config of a run."""
+"""Make the config of a run from an estimator's parameters: names, settings or objects."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Chosen = str | Mapping[str, object]
 GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
 SECTIONS_TAKEN = ("regularization", "flow")
 NESTED = (*GROUPS, *SECTIONS_TAKEN)
-"""Parameters of an estimator that have settings of their own."""
+"""Parameters of an estimator that have settings."""
 
 _USUAL_BATCH = 100
 
 
 def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes: bool, seed: int) -> Config:
-    """The config of a run with these settings on `size` points, checked; ConfigError in one line for what is wrong.
+    """The checked config of a run with these settings on `size` points; ConfigError in one line for a wrong setting.
 
-    A batch size that nobody gave is at most the number of points.
+    By default a batch has at most `size` points.
     """
     content = dict(_plain_usual())
     objects: dict[str, Any] = {"dataset": _Given(size, image, has_classes)}
@@ -60,7 +60,7 @@ def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes:
         raise ConfigError(f"sampler.batch_size={asked}: there are {size} points; take at most {size}")
     config = replace(_typed(content), **objects, seed=seed)
     if config.optimizer.moves_points:
-        config.flow.record_layers = True  # new points have to go through them
+        config.flow.record_layers = True  # new points go through the layers
     if image is None and config.kernel.images_only:
         raise ConfigError(
             f"kernel={config.kernel.name}: takes images; set image_shape=(channels, height, width), or give X in four "
@@ -71,8 +71,10 @@ def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes:
 
 
 def settings_of(name: str, value: Any) -> dict[str, Any]:
-    """The settings of a parameter that has some, by name: fields of an option, or a kernel's parameters. None of what
-    cannot be: that shows when it is used."""
+    """The settings of a parameter by name: fields of an option, or a kernel's parameters.
+
+    Empty for a wrong value, which is reported when it is used.
+    """
     if isinstance(value, Kernel):
         return dict(value.parameters)
     if isinstance(value, Option):
@@ -89,7 +91,7 @@ def settings_of(name: str, value: Any) -> dict[str, Any]:
 
 
 def modules_of(group: str, value: Any) -> set[str]:
-    """The modules of the options that a parameter names, within others too."""
+    """The modules of the options that a parameter names, including options within options."""
     if isinstance(value, str):
         return {OPTIONS[group][value].__module__} if value in OPTIONS[group] else set()
     within = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -97,14 +99,14 @@ def modules_of(group: str, value: Any) -> set[str]:
 
 
 def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
-    """The same parameter with other settings; ValueError names what it takes."""
+    """The same parameter with other settings; ValueError names the allowed ones."""
     known = settings_of(name, value)
     if not known and isinstance(value, (str, Mapping)):
-        _node(name, value)  # says what is wrong with it
+        _node(name, value)  # raises an error that says what is wrong
     for key in changes:
         if key not in known:
             raise ValueError(f"invalid parameter {name}__{key}: {name} takes {near(key, sorted(known))}")
-    changes = {key: new for key, new in changes.items() if not _is_same(known[key], new)}  # what is as usual stays so
+    changes = {key: new for key, new in changes.items() if not _is_same(known[key], new)}  # leave defaults out
     if not changes:
         return value
     if isinstance(value, Kernel):
@@ -124,23 +126,23 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _typed(content: Mapping[str, Any]) -> Config:
-    """The typed config of plain settings, by names of options. The same settings are checked once in a process."""
+    """The typed config of plain settings, by names of options; the same settings are checked once in a process."""
     options = tuple(OPTIONS[group].get(content[group].get("name")) for group in OPTIONS)
     try:
         return copy.deepcopy(_typed_once(json.dumps(content), options))
-    except TypeError:  # a value that JSON does not know: the check says what is wrong with it
+    except TypeError:  # a value that JSON cannot hold: the check reports it
         return typed(OmegaConf.create(dict(content)))
 
 
 @lru_cache(maxsize=64)
 def _typed_once(content: str, options: tuple[type[Option] | None, ...]) -> Config:
-    """options: what the names stand for, so that those of another plugin are not taken for these."""
+    """options: the options behind the names, so that another plugin's option of the same name is not used."""
     return typed(OmegaConf.create(json.loads(content)))
 
 
 @cache
 def _plain_usual() -> Mapping[str, Any]:
-    """The default settings of everything; not to be changed."""
+    """All default settings; not to be changed."""
     with options_in_hydra():
         content = OmegaConf.to_container(without_hydra(composed([])), resolve=True)
     assert isinstance(content, dict)
@@ -149,7 +151,7 @@ def _plain_usual() -> Mapping[str, Any]:
 
 @cache
 def _usual_option(group: str, name: str) -> dict[str, Any]:
-    """The settings of an option, or of a preset of it, by default."""
+    """The default settings of an option, or of a preset."""
     if name not in OPTIONS[group]:
         try:
             with options_in_hydra():
@@ -163,16 +165,16 @@ def _usual_option(group: str, name: str) -> dict[str, Any]:
 
 
 def _own_settings(value: Any) -> dict[str, Any]:
-    """What a person gave beside the name."""
+    """The settings that a person gave beside the name."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, str) or value is None or _is_object(value):
         return {}
-    return {"value": value}  # of regularization
+    return {"value": value}  # the section regularization
 
 
 def _in_python(value: Any) -> Any:
-    """Without NumPy's types, of which the grids of searches are made."""
+    """The value without NumPy's types, which occur in the grids of searches."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -217,13 +219,13 @@ def _as_option(parameter: str, value: Any) -> Any:
         return {"value": value.value, "scale": value.scale}
     if isinstance(value, Option):
         return value
-    name = getattr(value, "__name__", "")  # kfx's own are known by what they go with
+    name = getattr(value, "__name__", "")  # kfx's own objectives have their own option
     is_own = getattr(value, "__module__", "").startswith("kfx.objectives") and name in OPTIONS["objective"]
     return OPTIONS["objective"][name]() if is_own else _GivenObjective(value)
 
 
 class _Given(DatasetOption):
-    """Points that are in memory already."""
+    """Points that are in memory."""
 
     name = "given"
 
@@ -237,7 +239,7 @@ class _Given(DatasetOption):
 
 @dataclass
 class _GivenKernel(KernelOption):
-    """A kernel that is there already."""
+    """A kernel that is given as an object."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
@@ -252,7 +254,7 @@ class _GivenKernel(KernelOption):
 
 
 class _GivenObjective(ObjectiveOption):
-    """An objective that is there already."""
+    """An objective that is given as a function."""
 
     name = "given"
 

@@ -23,8 +23,8 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
     __doc__ = f"""A learned flow: points move along −∂ρ/∂X, layer after layer (Owhadi & Yoo 2019).
 
     {KernelFlow.__doc__}
-    The optimizer is a flow: `flow_euler`, `flow_rk45` or `hybrid`. Points that it was fitted to stand where it took
-    them; others go through its layers, which are kept: two arrays of a batch's size each.
+    The optimizer is a flow: `flow_euler`, `flow_rk45` or `hybrid`. Points of the fit get the positions at which it left
+    them; other points go through its layers, which are kept, two arrays of a batch's size each.
     """
 
     def __init__(

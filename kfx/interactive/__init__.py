@@ -1,4 +1,4 @@
-"""kfx from Python and notebooks: run, sweep, compare, and runs that show themselves."""
+"""kfx for Python and notebooks: run, sweep, compare, and runs that show themselves."""
 
 from __future__ import annotations
 

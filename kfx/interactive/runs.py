@@ -1,4 +1,4 @@
-"""Run, sweep and compare from Python: the words, the checks and the records are those of the command."""
+"""Run, sweep and compare from Python, with the words, checks and records of the command."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def run(
     smoke: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Do what `kfx run` does with these words, `["+experiment=khalid/mnist_simple_sgd", "seed=1"]`, and read the run.
+    """Do what `kfx run` does with these words, such as `["+experiment=khalid/mnist_simple_sgd", "seed=1"]`; return the
+    run.
 
-    plugins: files with options of one's own; they stay for the process. config_dir: a folder of further presets. smoke:
-    under the experiment's list `smoke`. progress: whether it is shown.
-
-    Calls from several threads take turns, for threads and precision belong to the process: a sweep with `jobs=2` runs
-    side by side. ConfigError and DataError for words that cannot be run, before a folder is made; RunError, with its
-    `directory`, for a run that failed; KeyboardInterrupt for one that was interrupted: `resume=true` goes on with it.
+    plugins: files with your own options; they stay for the process. config_dir: a folder with further presets.
+    smoke: apply the experiment's list `smoke`. progress: show progress.
+    Calls from several threads run one after the other, because threads and precision are settings of the process; a
+    sweep with `jobs=2` runs in parallel.
+    ConfigError and DataError, before a folder is made, for words that cannot be run; RunError, with its `directory`,
+    for a run that failed; KeyboardInterrupt for an interrupted run, which `resume=true` continues.
     """
     with _turns(progress):
         planned = _planned(words, plugins, config_dir, smoke, is_sweep=False)
@@ -58,14 +59,14 @@ def run(
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a sweep. table: `sweep.csv`, a row a job, with its status."""
+    """The runs of a sweep. table: `sweep.csv`, a row for each job, with its status."""
 
     directory: Path
     table: pd.DataFrame
 
     @property
     def runs(self) -> list[Run]:
-        """Those that are completed, in the order of the jobs."""
+        """The completed runs, in the order of the jobs."""
         done = self.table[self.table["status"] == Status.COMPLETED]
         return [load_run(directory) for directory in done["directory"]]
 
@@ -87,9 +88,10 @@ def sweep(
     smoke: bool = False,
     progress: bool = True,
 ) -> Sweep:
-    """Do what `kfx run -m` does with these words, `["optimizer=sgd,adam", "seed=0,1"]`, `jobs` of them side by side.
+    """Do what `kfx run -m` does with these words, such as `["optimizer=sgd,adam", "seed=0,1"]`, `jobs` of them in
+    parallel.
 
-    One job that fails does not stop the others: its row says why. Errors as `run`, but for failed jobs.
+    A failing job does not stop the others; its row gives the reason. Other errors as for `run`.
     """
     if not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs={jobs}: expected a whole number >= 1")
@@ -132,10 +134,11 @@ def compare(
     n_interpolation: int | None = None,
     mix: bool = False,
 ) -> pd.DataFrame:
-    """The table of `kfx compare`: means over seeds, `_sd` and `_se` beside them, a row for each value of the keys `by`.
+    """The table of `kfx compare`: means over seeds, with `_sd` and `_se` beside them, for each value of the keys `by`.
 
-    runs: runs, sweeps, or folders of them, or lists of these. kernel, n_interpolation: which evaluation. mix: average
-    runs that differ in more than their seed. ConfigError where there is none to show, or where they differ in more.
+    runs: runs, sweeps or folders of them, or lists of these. kernel, n_interpolation: which evaluation to compare. mix:
+        average runs that differ in more than their seed.
+    ConfigError if there is no run to show, or if runs of one row differ in more than their seed.
     """
     from kfx.record.comparison import collect, table
 
@@ -172,7 +175,7 @@ def _planned(
 
 @contextmanager
 def _turns(progress: bool) -> Iterator[None]:
-    """One call at a time; what it sets for the process is as before when it ends."""
+    """Within the block no other call runs; settings of the process are restored at its end."""
     audience = Audience.PYTHON if progress else Audience.NOBODY
     with process.exclusively(), told_to(audience), compose.options_in_hydra():
         yield

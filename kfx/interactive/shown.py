@@ -25,11 +25,10 @@ class Run(reading.Run):
     """A recorded run: `directory`, `config`, `metrics`, `trace`, `evaluation`, `kernel`; and its pictures and page."""
 
     def plot(self, name: str = "rho", ax: Axes | None = None, style: str = "screen") -> Figure:
-        """One of its pictures, drawn from the record; on axes of one's own, where the picture is of one.
+        """Draw one of its pictures from the record, on `ax` if the picture has one panel.
 
-        style: `screen`, or `paper`, a column's width with small text.
-
-        ConfigError for a name that is none, and for a picture that the record has no data for.
+        style: `screen`, or `paper`, a column wide with small text. ConfigError for an unknown name, and for a picture
+            that the record has no data for.
         """
         from kfx import plots
         from kfx.plots.style import looking
@@ -40,7 +39,7 @@ class Run(reading.Run):
         return drawn
 
     def report(self) -> Path:
-        """Write its page, `report.html`: numbers, pictures and tables in one file."""
+        """Write its page, `report.html`, with numbers, pictures and tables; return the path."""
         from kfx.report import run_page
 
         path = self.directory / "report.html"
@@ -48,7 +47,7 @@ class Run(reading.Run):
         return path
 
     def summary(self) -> list[str]:
-        """What the command prints at its end, a line each."""
+        """The closing lines of the command."""
         return closing_lines(typed(self.config), self.metrics, self.directory)
 
     def __repr__(self) -> str:
@@ -72,15 +71,16 @@ class Run(reading.Run):
 def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     """Read a run directory: `.config`, `.metrics`, `.trace`, `.evaluation`, `.kernel`, `.plot(name)`, `.report()`.
 
-    plugins: files with the options that `.kernel` needs, where the run was made with some. A row that a killed run left
-    half-written is dropped. FileNotFoundError where there is no run; RecordError where a file of it is damaged.
+    plugins: files with the options that `.kernel` needs, if the run used some.
+    A row that a killed run left half-written is dropped. FileNotFoundError if there is no run; RecordError if a file is
+    damaged.
     """
     found = reading.load_run(path, plugins)
     return Run(*(getattr(found, item.name) for item in fields(found)))
 
 
 def _show_figures() -> None:
-    """Have a notebook show figures that pyplot has not made."""
+    """Make a notebook show figures that pyplot has not made."""
     shell = sys.modules.get("IPython")
     if shell is not None and (here := shell.get_ipython()) is not None:
         from IPython.core.pylabtools import select_figure_formats

@@ -35,8 +35,8 @@ class Pool:
     of the process, negative for a signal, where that ended amid the job. audience: of what runs say. deadline: of
     `time.monotonic`; what is under way then is interrupted, and goes on with `resume=true`.
 
-    A worker that is killed loses the job that it was at, and no other. A signal goes on to the workers, which write
-    their states; nothing new is started then. Workers notice the end of this process, however it comes, and stop too.
+    A killed worker loses only its current job. Signals are passed on to the workers, which save their states, and no
+    new jobs start. Workers stop when this process ends, however it ends.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Pool:
             try:
                 worker.stdin.write(line)
                 worker.stdin.flush()
-            except BrokenPipeError:  # it died idle
+            except BrokenPipeError:  # it died while idle
                 answers.unregister(worker.stdout)  # type: ignore[arg-type]
                 self._end(worker)
                 continue
@@ -102,8 +102,8 @@ class Pool:
             return
 
     def _started(self, answers: selectors.BaseSelector) -> subprocess.Popen[bytes]:
-        # A session of its own: a signal to the group, as from Ctrl-C, comes through this process alone.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)  # it inherits this, until it can take note of them
+        # Its own session, so that a signal to the group, such as Ctrl-C, reaches it only through this process.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)  # inherited by the worker until it handles them
         try:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "kfx.jobs.worker"],
@@ -151,7 +151,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM go on to the busy workers; the second and all later ones too, and change nothing."""
+        """Within the block, SIGINT and SIGTERM are passed on to the busy workers, as are repeated signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Which commands of papers' numbers nobody has run yet, and what becomes of their runs."""
+"""Find the commands of printed numbers that have not been run, and add finished runs to their tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS = Path("runs") / "reproduce"
 
 @dataclass(frozen=True)
 class Missing:
-    """A command with a seed. seconds: what it is expected to take; None where nothing like it has been run."""
+    """A command with a seed. seconds: its expected time; None if nothing similar has been run."""
 
     part: CommandNumbers
     seed: int
@@ -34,7 +34,8 @@ class Missing:
 
 
 def missing(entries: Sequence[Entry], seeds: int) -> list[Missing]:
-    """What is not there yet, or measured with other settings: the short ones first, the unknown last."""
+    """The commands that have not been run for all `seeds`, or only with other settings; the fastest first, unknown ones
+    last."""
     found = []
     for entry in entries:
         siblings = [part.table.seconds() for part in entry.parts if part.table is not None and not part.is_reading]
@@ -48,14 +49,14 @@ def missing(entries: Sequence[Entry], seeds: int) -> list[Missing]:
 
 
 def _readings(entry: Entry) -> list[CommandNumbers]:
-    """Variants that a remark names and nobody has run."""
+    """Variants that a remark names and that have not been run."""
     there = {part.command for part in entry.parts}
     named = [Command(entry.experiment, overrides) for overrides in entry.remark.readings]
     return [replace(part_of(command), is_reading=True) for command in named if command not in there]
 
 
 def add(directory: Path, part: CommandNumbers, folder: Path) -> Path:
-    """Put what a run measured into the table of its command."""
+    """Add the measurements of a run to the table of its command."""
     raw = without_hydra(composed(part.command.words))
     table = tables.measure(directory, [item.printed.published for item in part.items], raw)
     return tables.write(folder, tables.merged(tables.read(folder).get(table.command), table))

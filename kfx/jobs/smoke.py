@@ -1,4 +1,4 @@
-"""Runs that end in seconds, from the registry: each legal pair of kernel and optimizer, each other option once."""
+"""Runs that end in seconds: every legal pair of kernel and optimizer, and every other option once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SMALL = (
 
 
 def words_of(kernel: str, optimizer: str) -> list[str]:
-    """The overrides of a run of this pair; an optimizer's own come last."""
+    """The overrides of a run of this pair; the optimizer's own come last."""
     of = OPTIONS["kernel"][kernel].quick, OPTIONS["optimizer"][optimizer].quick
     return [*_SMALL, f"kernel={kernel}", f"optimizer={optimizer}", *of[0], *of[1]]
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Kernels and optimizers that go together: those that the checks of a run let through."""
+    """Kernels and optimizers that may be combined, according to the checks of a config."""
     registry.load()
     return _pairs((*OPTIONS["kernel"], *OPTIONS["optimizer"]))
 
@@ -66,7 +66,7 @@ def _usual(further: tuple[str, ...]) -> DictConfig:
 
 
 def jobs() -> Iterator[tuple[str, list[str], bool]]:
-    """(name, overrides, whether under the config's own list `smoke`) of every run that `make smoke` makes."""
+    """Yield (name, overrides, whether to apply the config's list `smoke`) for every run of `make smoke`."""
     for name in options("experiment"):
         yield f"+experiment={name}", [f"+experiment={name}"], True
     for kernel, optimizer in pairs():
@@ -79,6 +79,6 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
             yield f"dataset={name}", [f"dataset={name}", *_FEW], False
     for name in OPTIONS["evaluation"]:
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW], False
-    for name in study.names():  # last: their plugins are options of what comes after
+    for name in study.names():  # last, because their plugins add options to all later runs
         for label, words in study.read(name).runs.items():
             yield f"study={name}: {label}", [*words, "figures=false"], True

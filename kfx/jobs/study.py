@@ -1,4 +1,4 @@
-"""Studies: a question that several runs answer together, as a table and a picture."""
+"""Studies: one question answered by several runs, with a table and a picture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _runs(path: str, value: Any) -> dict[str, list[str]]:
 
 
 def _folder(name: str) -> str:
-    """What a run's folder is called."""
+    """The folder name of a run."""
     return re.sub(r"[^\w.=-]+", "_", name).lstrip(".") or "_"
 
 
@@ -63,7 +63,7 @@ def _known(path: str, value: Any) -> list[Known]:
 
 @dataclass
 class Study(Option):
-    """A file of the group `study`."""
+    """The content of a file of the group `study`."""
 
     runs: Any = nested(  # noqa: RUF009
         None, "a name and a list of words for each run", _runs, "what is run, in the table's order"
@@ -80,12 +80,12 @@ class Study(Option):
 
 
 def names() -> list[str]:
-    """Every study."""
+    """The names of all studies."""
     return catalogue.options("study")
 
 
 def read(name: str) -> Study:
-    """A study by its name; ConfigError where there is none, or its file is not understood."""
+    """Read a study by its name; ConfigError if it does not exist or its file is wrong."""
     if name not in names():
         raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
     path = catalogue.file_of("study", name)
@@ -130,8 +130,10 @@ def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = 
 
 
 def table(study: Study, directories: Mapping[str, Path], *, is_as_published: bool = True) -> pd.DataFrame:
-    """A row for each run: its columns as they were measured, each with what was published for it where that is: by the
-    study, or by the experiment. is_as_published: whether the runs have the settings of that."""
+    """A row for each run: its columns as measured, each beside the number printed in the study or the experiment.
+
+    is_as_published: whether the runs have the settings of the printed numbers.
+    """
     rows = []
     for label, directory in directories.items():
         run = load_run(directory)

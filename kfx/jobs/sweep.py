@@ -1,4 +1,4 @@
-"""Sweeps: the table of what became of each job."""
+"""`sweep.csv`: a row for each job of a sweep."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ COLUMNS = (
     *("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory"),
     "rho_last_batch",
 )
-"""Of `sweep.csv`; `rho_initial` and `rho_final` are means over the same held-out batches."""
+"""Columns of `sweep.csv`; `rho_initial` and `rho_final` are means over the same held-out batches."""
 
 
 def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[dict[str, Any]]:
-    """A row of `sweep.csv` for each (overrides, identity): the best that is known of it, read from files alone."""
+    """A row of `sweep.csv` for each (overrides, identity), from the files of the best run of that identity."""
     rank: dict[str, int] = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}
     best: dict[str, Found] = {}
     for run in runs_below(roots):
@@ -44,7 +44,7 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> dict[str
     best: dict[str, Any] = max(shown, key=lambda r: (r["metric"] == "accuracy", r["n_interpolation"]), default={})
     status = run.status if run else "missing"
     if run and status == Status.RUNNING and not is_held(run.directory):
-        status = "killed"  # nobody writes to it any more, and it could not say so itself
+        status = "killed"  # its process was killed before it could write its status
     return {
         "overrides": " ".join(overrides),
         "identity": identity,
@@ -60,13 +60,13 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> dict[str
 
 
 def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
-    """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew them while it ran."""
+    """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew its jobs while it ran."""
     found = [run for run in runs_below([folder], depth=1) if run.identity]
     return [(list(OmegaConf.load(run.directory / "overrides.yaml")), str(run.identity)) for run in found]
 
 
 def loss(directory: Path) -> float | None:
-    """What a sweeper may minimise: the trained kernel's error rate, or its MSE; None where a run has neither."""
+    """The value that a sweeper minimises: the trained kernel's error rate, or its MSE; None if the run has neither."""
     row = _row([], "", Found(directory, metrics_in(directory)))
     if not isinstance(row["value"], float):
         return None
@@ -74,7 +74,7 @@ def loss(directory: Path) -> float | None:
 
 
 def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
-    """`sweep.csv`, whole or not at all."""
+    """Write `sweep.csv`, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")

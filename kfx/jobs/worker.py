@@ -21,7 +21,7 @@ from kfx.screen.progress import in_lines, numbered, say, told_to
 
 
 def main() -> None:
-    """Read jobs from standard input, a line each, and answer with a line each, the exit code.
+    """Read a job from each line of standard input, run it, and answer with a line that holds its exit code.
 
     The end of the input without `END` is the pool's own end: the run under way then stops as by SIGTERM, with its
     state on disk.
@@ -31,7 +31,7 @@ def main() -> None:
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
-        # Unbuffered: a buffer that this thread waits in would stop the interpreter's end.
+        # Unbuffered: if this thread waited in a buffer, the interpreter could not end.
         for line in open(0, "rb", buffering=0, closefd=False):  # noqa: SIM115
             lines.put(line)
             if line == wire.END:
@@ -39,7 +39,7 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True).start()
-    # A KeyboardInterrupt that reaches this far came before a run could take note of it.
+    # A KeyboardInterrupt that gets here came before a run could handle it.
     with terminal.unfailing(), terminal.quiet_interrupts(), in_lines(), contextlib.suppress(KeyboardInterrupt):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
         while (line := lines.get()) != wire.END:
