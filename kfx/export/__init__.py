@@ -1,1 +1,1 @@
-"""Finished records in the stores of other tools; nothing here is part of a run."""
+"""Copy finished records into the stores of other tools; no run needs this."""

@@ -1,4 +1,4 @@
-"""A finished record as other tools take it: settings, series over steps, numbers at the end, files."""
+"""A finished record in the form that other tools take: settings, series over steps, final numbers, files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 
 _SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
-"""Columns of the trace and what they are called elsewhere, where a series is shown by its last value."""
+"""Columns of the trace that have other names in other tools, which show a series by its last value."""
 _NOT_FILES = ("checkpoint", "checkpoint.previous", "lock")
 _MOST_BYTES = 50_000_000
-"""Of a file that goes along; layers of flows are larger."""
+"""Largest size of a file that is copied; the layers of a flow are larger."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended. name: its folder and the one around it. started: seconds since 1970."""
+    """A run that has ended. name: its folder and the folder around it. started: seconds since 1970."""
 
     run: Run
     name: str
@@ -40,11 +40,12 @@ class Finished:
         return Status(self.run.metrics["status"])
 
     def settings(self) -> dict[str, Any]:
-        """The config by dotted keys; lists are texts."""
+        """The config with dotted keys; lists are texts."""
         return dict(_dotted(self.run.config, ""))
 
     def series(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-        """(name, steps, seconds since 1970, values) of each column of the trace with finite numbers in it."""
+        """Yield (name, steps, seconds since 1970, values) for each column of the trace with finite numbers, (rows,)
+        each."""
         trace = self.run.trace
         if trace.empty:
             return
@@ -57,7 +58,7 @@ class Finished:
                     yield _SERIES.get(column, column), steps[kept], when[kept], values[kept]
 
     def results(self) -> dict[str, float]:
-        """Numbers at the end: of each kernel and metric at the largest N_I, ρ on held-out batches, and the time."""
+        """Final numbers: each kernel's metrics at the largest N_I, ρ on held-out batches, and times."""
         found: dict[str, float] = {}
         for row in sorted(self.run.metrics.get("evaluation", []), key=lambda row: row["n_interpolation"]):
             if not row["kernel"].startswith("random"):
@@ -70,7 +71,7 @@ class Finished:
         return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
     def files(self) -> list[Path]:
-        """What goes along: the record without what resumes it, and without files too large for that."""
+        """The files of the record to copy: without checkpoints and without files that are too large."""
         every = sorted(path for path in self.run.directory.rglob("*") if path.is_file())
         return [path for path in every if path.name not in _NOT_FILES and path.stat().st_size <= _MOST_BYTES]
 
@@ -79,7 +80,8 @@ class Finished:
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
-    """The ended runs at and below the paths, and a line for each that still runs; ConfigError where there is none."""
+    """The ended runs at and below the paths, and a message for each that still runs; ConfigError if there is no ended
+    run."""
     found, left_out = [], []
     directories = dict.fromkeys(item.directory for path in paths for item in runs_below([path]))
     for directory in directories:
@@ -95,7 +97,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
 
 
 def _started(directory: Path) -> float:
-    """When the run began, by its history; else when its config was written."""
+    """When the run began, from its history, or else from its config's file time."""
     try:
         first = (directory / "history.csv").read_text().splitlines()[1]
         return datetime.fromisoformat(first.split(",")[0]).timestamp()

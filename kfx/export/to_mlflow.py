@@ -15,7 +15,7 @@ _ENDS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED", Status.INTERRUPT
 
 
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
-    """Log each run that the store does not have yet, by its identity and status; a line for each.
+    """Log each run that the store does not have yet, by its identity and status; yield a message for each.
 
     place: a tracking URI, by default MLFLOW_TRACKING_URI or `sqlite:///mlflow.db`. project: the experiment's name.
     """
@@ -29,7 +29,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     if "://" not in uri:
         raise ConfigError(f"--to {uri}: expected a tracking URI, as {USUAL} or http://HOST:PORT")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own libraries
+        warnings.simplefilter("ignore")  # MLflow's own libraries
         try:
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(project)

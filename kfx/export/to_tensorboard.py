@@ -1,4 +1,4 @@
-"""Finished runs as TensorBoard's event files."""
+"""Finished runs as event files of TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ USUAL = "tensorboard"
 
 
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
-    """Write a folder of events, named by the run and its identity, for each run that has none yet; a line for each.
+    """Write a folder of events, named by the run and its identity, for each new run; yield a message for each.
 
-    place: the folder to point TensorBoard at, by default `tensorboard`. project: a folder in it.
+    place: the folder for TensorBoard, by default `tensorboard`. project: a folder in it.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # where TensorFlow is here too, it speaks
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silence TensorFlow, if it is installed
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -47,5 +47,5 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         settings = "\n".join(f"    {line}" for line in OmegaConf.to_yaml(finished.run.config).splitlines())
         writer.add_text("config", settings, 0, finished.started)
         writer.close()
-        os.replace(partial, folder)  # whole, or not at all
+        os.replace(partial, folder)  # whole or not at all
         yield f"{finished.name}: {folder}"

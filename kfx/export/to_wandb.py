@@ -1,4 +1,4 @@
-"""Finished runs as runs of Weights & Biases, offline unless asked for otherwise."""
+"""Finished runs as runs of Weights & Biases, offline by default."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ USUAL = "."
 
 
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
-    """Write each run that the folder does not have yet, under its identity; a line for each.
+    """Write each run that the folder does not have yet, under its identity; yield a message for each.
 
-    place: the folder around `wandb/`; `online` sends them to the server that `wandb login` knows, a run of the same
-    identity in the place of the one before. Offline runs are sent by `wandb sync`.
+    place: the folder around `wandb/`; `online` sends the runs to the server of `wandb login`, replacing a run of the
+        same identity. `wandb sync` sends offline runs.
     """
     try:
         import wandb

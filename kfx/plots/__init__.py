@@ -1,4 +1,4 @@
-"""Every figure of a run, drawn from its recorded files alone."""
+"""The figures of a run, drawn from its recorded files alone."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from kfx.record.reading import Run, load_run
 
 @dataclass(frozen=True)
 class Kind:
-    """A picture of runs.
+    """A kind of picture.
 
-    draw: from a run's record, None where that has no data for it. says: a sentence on what one sees. unasked: whether
-    a run has it drawn, and in its report, without anybody naming it.
+    draw: makes it from a run's record, or returns None if that has no data for it. says: a sentence that explains it.
+        unasked: whether a run draws it, and reports it, without being told by name.
     """
 
     draw: Callable[[Run], Figure | None]
@@ -45,8 +45,10 @@ class Kind:
 def draw(
     directory: Path, formats: Sequence[str] = ("png",), look: str = "screen", only: Sequence[str] = ()
 ) -> list[Path]:
-    """Draw what the record has data for into `figures/`, in each of the formats; the paths of the pictures. look: one
-    of `kfx.plots.style.LOOKS`. only: the names of those that are wanted; ConfigError for one without data."""
+    """Draw the record's figures into `figures/` in each of the formats; return the paths of the pictures.
+
+    look: one of `kfx.plots.style.LOOKS`. only: names of the figures to draw; ConfigError for one without data.
+    """
     paths = []
     with style.looking(look):
         drawn = figures(directory, only)
@@ -73,7 +75,7 @@ def _precision(run: Run) -> Figure | None:
 
 
 def _falls_short(run: Run) -> bool:
-    """Whether the precision check warned: the run's device delivers less than its dtype promises."""
+    """Whether the precision check warned that the run's device delivers less than its dtype promises."""
     path, here = run.directory / "precision.json", run.directory / "environment.json"
     if not (path.is_file() and here.is_file()):
         return False
@@ -191,11 +193,11 @@ FIGURES: dict[str, Kind] = {
         "points.",
     ),
 }
-"""Every picture by its name."""
+"""All kinds of pictures by name."""
 
 
 def figures(directory: Path, only: Sequence[str] = ()) -> dict[str, Figure]:
-    """Every figure that the record has data for, by its name; or those that are named, ConfigError for one without
+    """The figures for which the record has data, by name; or those named in `only`, with ConfigError for one without
     data."""
     run = load_run(directory)
     if not only:
@@ -205,8 +207,11 @@ def figures(directory: Path, only: Sequence[str] = ()) -> dict[str, Figure]:
 
 
 def one(run: Run, name: str, ax: Axes | None = None) -> Figure:
-    """One of `FIGURES`, on axes of one's own where they are given; ConfigError for a name that is none, for a picture
-    that the record has no data for, and for one of several axes where they are given."""
+    """Draw one of `FIGURES`, on `ax` if it is given.
+
+    ConfigError for an unknown name, for a picture that the record has no data for, and for one of several panels on
+    `ax`.
+    """
     if name not in FIGURES:
         raise ConfigError(f"picture {name!r}: expected one of {', '.join(FIGURES)}")
     with style.on(ax):

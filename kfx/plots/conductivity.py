@@ -1,4 +1,4 @@
-"""The conductivity of a Green's function: where it started, what was learned, and the truth."""
+"""The conductivity of a Green's function: initial, learned and true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kfx.record.reading import Run
 
 
 def conductivities(run: Run) -> Figure | None:
-    """b of the initial and of the trained kernel beside a, and the solution u (Owhadi & Yoo 2019, Figs. 5.1–5.3, 6)."""
+    """b of the initial and of the trained kernel beside the true a, and the solution u (Owhadi & Yoo 2019, Figs.
+    5.1–5.3, 6)."""
     config = run.config
     if config.get("kernel", {}).get("name") != "greens_function" or "final" not in run.metrics.get("parameters", {}):
         return None

@@ -1,4 +1,4 @@
-"""The best and the worst draw of a few interpolation points, and all their errors."""
+"""The best and the worst draw of a few interpolation points, and the errors of all draws."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_IMAGES = 20
 
 
 def best_and_worst(run: Run) -> Figure | None:
-    """The images of a bad and a good draw, by class (Owhadi & Yoo 2019, Fig. 26); of other points a histogram of
-    the errors."""
+    """The images of the worst and the best draw, by class (Owhadi & Yoo 2019, Fig. 26); for other points a histogram of
+    errors."""
     directory = run.directory
     if not (directory / "draws.npz").is_file() or not (directory / "draws.csv").is_file():
         return None

@@ -1,4 +1,4 @@
-"""Accuracy, or error, of the initial and the trained kernel."""
+"""Accuracy or error of the initial and the trained kernel."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _NAMES = {
     "rho": r"$\rho$ against the largest $N_I$",
 }
 _BESIDE = 0.06
-"""How far left of the mean its folds stand."""
+"""Horizontal distance of the folds' markers from that of their mean."""
 _FURTHER = ("energy_error", "rho")
 _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
 
 def before_and_after(run: Run) -> Figure | None:
-    """Against the number of interpolation points where it was varied; else from the initial kernel to the trained one.
+    """The metric against the number of interpolation points, if there are several; else initial kernel against trained
+    kernel.
 
-    Each fold or repeat is faint, a line against N_I and a point beside one N_I; markers are means, bars ± one standard
-    deviation over them. Random kernels are a band from the worst to the best.
+    Folds or repeats are faint, lines against N_I and points at a single N_I; markers are means, bars ± one standard
+    deviation. Random kernels are a band from the worst to the best.
     """
     table = run.evaluation
     if table.empty:

@@ -1,4 +1,4 @@
-"""Figures of a flow: where its points went, and what that did to the errors. In the plane: `plane`."""
+"""Figures of a flow: positions of its points and errors. Those of the plane are in `plane`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kfx.record.reading import Run
 
 _IMAGES, _OF_A_CLASS = 12, 24
 _ONE_SCALE = 4
-_TRAIL = 12  # snapshots
+_TRAIL = 12  # number of snapshots
 
 
 def snapshots(run: Run) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """(layer, training points, test points) of each recorded position, in order; at most those that were kept."""
+    """(layer, training points (n, …), test points (m, …)) of each recorded position, in order."""
     found = []
     for path in sorted((run.directory / "snapshots").glob("*.npz")):
         with np.load(path) as stored:
@@ -33,14 +33,16 @@ def snapshots(run: Run) -> list[tuple[int, np.ndarray, np.ndarray]]:
 
 
 def targets(run: Run, count: int) -> np.ndarray | None:
-    """Class or first target of the points in a snapshot, where the run kept them."""
+    """Class or first target of the `count` points of a snapshot, (count,); None if the run did not keep them."""
     path = run.directory / "targets.npy"
     return np.load(path)[:count] if path.is_file() else None
 
 
 def limits(positions: Sequence[np.ndarray]) -> np.ndarray:
-    """How far the axes of each picture reach: one scale for all, or, where the points spread more than fourfold, one
-    that grows in halves of octaves."""
+    """Axis limits of each picture, for positions (n, 2) each.
+
+    They are the same for all; if the points spread more than fourfold, they grow in steps of √2.
+    """
     extents = np.maximum.accumulate([float(np.abs(points).max()) for points in positions]) * 1.05
     if extents[-1] <= _ONE_SCALE * extents[0]:
         return np.full(len(extents), extents[-1])
@@ -48,7 +50,7 @@ def limits(positions: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None) -> None:
-    """A scatter of points in the plane, coloured by class or target; the axes from −limit to limit."""
+    """A scatter plot of points in the plane, (n, 2), coloured by class or target, (n,); axes from −limit to limit."""
     colours: Any = DATA if values is None else values
     flat = values is not None and len(np.unique(values)) <= len(COLOURS)
     if flat:
@@ -61,7 +63,7 @@ def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, li
 
 
 def displacement(run: Run) -> Figure | None:
-    """On a line: where each point went, and the targets over the new positions."""
+    """Points on a line: where each one moved, and the targets over the new positions."""
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 1:
         return None
@@ -89,12 +91,12 @@ def _image_size(run: Run) -> tuple[int, ...] | None:
     registry.load()
     try:
         return make_option("dataset", "dataset", plain(run.config.dataset)).image
-    except (KfxError, OmegaConfBaseException):  # of a plugin that is not here, from a file that is gone
+    except (KfxError, OmegaConfBaseException):  # the data set's plugin or file is missing
         return None
 
 
 def images(run: Run) -> Figure | None:
-    """Training and test images, where the flow took them, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
+    """Training and test images before and after the flow, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
     found, size = snapshots(run), _image_size(run)
     if len(found) < 2 or size is None:
         return None
@@ -124,8 +126,10 @@ def images(run: Run) -> Figure | None:
 
 
 def classes(run: Run) -> Figure | None:
-    """Class by class, training images above where the flow took them, and behind them the mean of all that were kept:
-    the archetypes (Owhadi & Yoo 2019, Figs. 4, 15, 21 and 22)."""
+    """For each class, training images before and after the flow, and the mean of all kept images before and after.
+
+    The means are the archetypes of Owhadi & Yoo 2019, Figs. 4, 15, 21 and 22.
+    """
     found, size = snapshots(run), _image_size(run)
     if len(found) < 2 or size is None:
         return None
@@ -151,7 +155,7 @@ def classes(run: Run) -> Figure | None:
 
 
 def _strip(found: np.ndarray) -> np.ndarray:
-    """The first images and the mean of all, side by side; white where there are fewer."""
+    """The first images and the mean of all, side by side; white if there are fewer."""
     shown = np.full((_OF_A_CLASS + 1, *found.shape[1:]), np.nan)
     shown[: min(len(found), _OF_A_CLASS)] = found[:_OF_A_CLASS]
     shown[-1] = found.mean(axis=0)
@@ -162,8 +166,10 @@ _ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error
 
 
 def errors(run: Run) -> Figure | None:
-    """On the way of a fit: test errors for each number of interpolation points, mean squared distances in classes and
-    between them, and their ratio (Owhadi & Yoo 2019, Figs. 14, 25 and 27)."""
+    """Errors during a fit for each N_I, mean squared distances within and between classes, and their ratio.
+
+    See Owhadi & Yoo 2019, Figs. 14, 25 and 27.
+    """
     of = next((each for each in (OF_FLOWS, OF_OTHERS) if (run.directory / each[0]).is_file()), None)
     if of is None:
         return None
@@ -197,9 +203,12 @@ def errors(run: Run) -> Figure | None:
 
 def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted: str) -> None:
     """A curve for each number of interpolation points, the mean over subsets and folds, and one for a network's own
-    head; logarithmic where they differ much."""
+    head.
+
+    The axis is logarithmic if the errors differ much.
+    """
     several = rows["regularization"].nunique() > 1
-    rows = rows.assign(size=rows.groupby("part")["n_interpolation"].rank("dense"))  # folds differ in a point or two
+    rows = rows.assign(size=rows.groupby("part")["n_interpolation"].rank("dense"))  # folds may differ by a point or two
     groups: Any = rows.groupby(["size", "regularization"])
     for i, ((_, value), own) in enumerate(groups):
         curve, sizes = own.groupby(counted)["value"].mean(), own["n_interpolation"].astype(int)
@@ -220,7 +229,7 @@ def _look(i: int, points: int) -> dict[str, Any]:
 
 
 def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
-    """A film of the recorded positions: MP4 where ffmpeg is, else GIF, by the name of `path`."""
+    """Write a film of the recorded positions: MP4 or GIF, by the name of `path`."""
     from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
 
     found = snapshots(run)

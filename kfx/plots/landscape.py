@@ -1,4 +1,4 @@
-"""The objective as a function of a parameter, as a grid search measured it."""
+"""The objective as a function of one parameter, from a grid search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kfx.record.reading import Run
 
 
 def objective_over_parameter(run: Run) -> Figure | None:
-    """Mean and one standard deviation over batches; below, of the absolute derivative where it was recorded."""
+    """Mean and standard deviation over batches of the objective, and of its absolute derivative if that was
+    recorded."""
     trace = run.trace
     if trace.empty or run.config.optimizer.name != "grid":
         return None
@@ -53,7 +54,7 @@ def objective_over_parameter(run: Run) -> Figure | None:
 
 
 def _of_batches(counts: pd.Series) -> str:
-    """What a line shows whose points are means over so many batches."""
+    """The label of a line whose points are means over batches."""
     least, most = int(counts.min()), int(counts.max())
     if most == 1:
         return "one batch"

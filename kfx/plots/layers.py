@@ -1,4 +1,4 @@
-"""A deep kernel machine while it is fitted: its likelihood, what each layer costs, and what ρ says of each."""
+"""A deep kernel machine during its fit: likelihood, regularizer of each layer, and ρ of each layer's kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PENALTY, _EXPECTED, _EXPLAINED = "diagnostic.penalty.", "diagnostic.expected_lo
 
 
 def layers(run: Run) -> Figure | None:
-    """Log-likelihood, the regularizer of each Gram layer and, where a run followed it, ρ of each layer's kernel."""
+    """Log-likelihood, the regularizer of each Gram layer and, if the run followed it, ρ of each layer's kernel."""
     trace = run.trace
     if _EXPECTED not in trace or len(trace) < 2:
         return None
@@ -83,6 +83,6 @@ def _by_depth(count: int) -> Any:
 
 
 def _at_ends(name: str, names: list[str]) -> str | None:
-    """The names of the first and the last layer; colours lead from one to the other."""
+    """The names of the first and the last layer, for a legend; colours vary from one to the other."""
     shown = name.removeprefix(_PENALTY).removeprefix(OF_LAYERS).replace(".block", "").replace("_", " ")
     return shown if name in (names[0], names[-1]) else None

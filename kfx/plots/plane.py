@@ -1,4 +1,4 @@
-"""Figures of a flow in the plane: where its points are, how it divides the plane there, and how fast it moves."""
+"""Figures of a flow in the plane: positions, decision boundaries and velocities."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _AVERAGED = 300  # layers, as in Owhadi & Yoo 2019, Fig. 13
 
 
 def positions(run: Run) -> Figure | None:
-    """Points in the plane at eight layers; of two classes with the decision boundary of the kernel there (Owhadi & Yoo
-    2019, Figs. 3 and 9 to 11)."""
+    """Points in the plane at eight layers; for two classes with the decision boundary (Owhadi & Yoo 2019, Figs. 3, 9 to
+    11)."""
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2:
         return None
@@ -51,7 +51,7 @@ def positions(run: Run) -> Figure | None:
 
 
 def _unmoved_kernel(run: Run) -> Kernel | None:
-    """The kernel that the points flow by, where its parameters stand still and the record has all of its points."""
+    """The kernel of the flow, if its parameters do not move and the record has all of its points; else None."""
     completed = run.metrics.get("status") == "completed"
     several = len(run.metrics.get("parameters", {}).get("folds", [0])) > 1
     if not completed or several or run.config.optimizer.name == "hybrid":
@@ -68,7 +68,7 @@ def _draw_boundary(
     values: np.ndarray,
     limit: float,
 ) -> None:
-    """Shade the two sides of what kernel ridge regression predicts from the points."""
+    """Shade the two sides of a kernel ridge regression from points (n, 2) with values (n,)."""
     x = torch.as_tensor(points, dtype=torch.float64).reshape(len(points), -1)
     signs = torch.as_tensor(np.where(values == values.max(), 1.0, -1.0))[:, None]
     line = np.linspace(-limit, limit, _GRID)
@@ -79,13 +79,16 @@ def _draw_boundary(
     except NumericalError:
         return
     predicted = (kernel.gram(mesh, x) @ weights).reshape(_GRID, _GRID).numpy()
-    sides = np.ma.masked_equal(np.sign(predicted), 0)  # a kernel that has died away says nothing
+    sides = np.ma.masked_equal(np.sign(predicted), 0)  # far from all points the kernel is 0 and predicts nothing
     panel.contourf(line, line, sides, levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
 
 
 def velocities(run: Run) -> Figure | None:
-    """With recorded layers: what four successive layers and the last one add to points near the training points, and
-    ten times the mean of what 300 layers add, from five layers on (Owhadi & Yoo 2019, Figs. 12 and 13)."""
+    """Arrows on a mesh: displacements by five single layers, and ten times the mean over 300 layers, from five layers
+    on.
+
+    It needs recorded layers. See Owhadi & Yoo 2019, Figs. 12 and 13.
+    """
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2 or not (run.directory / "layers-0.bin").is_file():
         return None
@@ -95,7 +98,7 @@ def velocities(run: Run) -> Figure | None:
     span = min(_AVERAGED, max(count // _COLUMNS, 1))
 
     def kept(n: float) -> int:
-        """The recorded position nearest to a layer from which so many can go on."""
+        """The recorded position nearest to layer n from which the flow can be continued far enough."""
         return min((layer for layer in there if layer <= count - span), key=lambda layer: abs(layer - n))
 
     starts = sorted({kept(n) for n in np.linspace(0, count - span, _COLUMNS)})
@@ -121,13 +124,13 @@ def velocities(run: Run) -> Figure | None:
 
 
 Arrows = tuple[np.ndarray, torch.Tensor, torch.Tensor]
-"""The training points as they are, points of a mesh around them, and where arrows lead from these."""
+"""The training points, the points of a mesh around them, and the displacements of these."""
 
 
 def _arrows(
     run: Run, instants: dict[int, np.ndarray], starts: dict[int, np.ndarray], span: int
 ) -> dict[tuple[int, int], Arrows]:
-    """By (0, n): what layer n adds; by (1, n): ten times the mean of what the `span` layers from n on add."""
+    """Displacements by key: (0, n), by layer n; (1, n), ten times the mean over the `span` layers from n on."""
     shown: dict[tuple[int, int], Arrows] = {}
     on_the_way: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     kernel: Any = run.kernel

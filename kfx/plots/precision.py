@@ -13,8 +13,10 @@ from kfx.plots.style import COLOURS, MARKERS, count_along, end_at_one, figure, h
 
 
 def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
-    """Error of products against the matrix size, on each machine, device and dtype: relative, and, where it was kept,
-    the norm itself (Khalid 2022, Figs. 3.4 and 3.5)."""
+    """Error of products against the matrix size on each machine, device and dtype (Khalid 2022, Figs. 3.4 and 3.5).
+
+    The error is relative; beside it the norm of the error, if it was recorded.
+    """
     rows = [(machine, v) for machine, content in contents.items() for v in content["verdicts"]]
     has_norm = any("distances" in v for _, v in rows)
     picture, axes = figure(columns=2 if has_norm else 1, width=5.6, height=4.2)
@@ -26,10 +28,10 @@ def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
             "markersize": 4,
         }
         for panel, key in zip(axes, ("products", "distances"), strict=False):
-            if key not in v:  # a record of version 0.1 has no norms
+            if key not in v:  # records of version 0.1 have no norms
                 continue
             sizes = [int(n) for n in v[key]]
-            # float64 on the CPU is the reference: an error of exactly 0 has no place on a logarithmic axis
+            # float64 on the CPU is the reference, and its error of 0 cannot be shown on a logarithmic axis
             errors = [max(float(e), 1e-17) for e in v[key].values()]
             panel.plot(sizes, errors, "-", label=" ".join(named), **look)
     for name, bound in VERDICTS:
@@ -56,7 +58,7 @@ def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
 
 
 def product_check(table: pd.DataFrame) -> Figure:
-    """Accuracy and distance from float64 on the CPU against N_I, in each setting (Khalid 2022, Fig. 3.3)."""
+    """Accuracy and distance from float64 on the CPU against N_I, in each device and dtype (Khalid 2022, Fig. 3.3)."""
     has_accuracy = bool(table["accuracy"].notna().any())
     picture, axes = figure(columns=2 if has_accuracy else 1, width=5.2)
     for i, ((device, dtype), rows) in enumerate(table.groupby(["device", "dtype"])):

@@ -1,4 +1,4 @@
-"""Pictures of several runs together."""
+"""Pictures of several runs together, for studies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Runs = Mapping[str, Run]
 
 
 def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
-    """The objective over a parameter, mean and one standard deviation over batches; below its absolute derivative,
-    where it was recorded."""
+    """The objective against a parameter, mean and standard deviation over batches; also its absolute derivative if
+    recorded."""
     first = next(iter(runs.values()))
     column = _recorded(runs, f"parameter.{x}", x)
     keys = ["objective"]
@@ -61,7 +61,7 @@ def landscape(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figu
 
 
 def _recorded(runs: Runs, column: str, x: str) -> str:
-    """The column, if all runs have it."""
+    """The column, if all runs have it; ConfigError if not."""
     for label, run in runs.items():
         if column not in run.trace:
             raise ConfigError(f"x={x}: {label} records no such parameter; it has {', '.join(run.trace.columns)}")
@@ -85,14 +85,14 @@ def over_iterations(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -
     count_along(axes, "iteration")
     axes.set_ylabel(r"$\rho$" if x == "rho" else symbol(x, first))
     if x == "rho" and any(not run.trace["rho"].dropna().between(-1, 2).all() for run in runs.values()):
-        axes.set_yscale("symlog", linthresh=1)  # what leaves [0, 1] may leave it far
+        axes.set_yscale("symlog", linthresh=1)  # values outside [0, 1] may be far outside
     legend(picture, axes)
     return picture
 
 
 def over_points(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
-    """A metric against the number of interpolation points: the kernels before training and after, and random ones as a
-    band from the worst to the best."""
+    """A metric against N_I for the initial and the trained kernels, with random kernels as a band from worst to
+    best."""
     picture, (axes,) = figure(height=4.4)
     metric = x or "accuracy"
     starts = [_initial(run, metric) for run in runs.values()]
@@ -133,8 +133,11 @@ def _initial(run: Run, metric: str) -> pd.Series:
 
 
 def scaling(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure:
-    """What a run costs against a key that was varied, with the exponents of straight lines through the larger half,
-    and what papers print. Runs whose names agree up to the last comma are a curve."""
+    """The cost of runs against a varied key, on logarithmic axes, with fitted exponents and printed values.
+
+    The exponents are those of straight lines through the larger half of the points. Runs whose names agree up to the
+    last comma form one curve.
+    """
     picture, (axes,) = figure(height=4.4)
     at = {label: float(OmegaConf.select(run.config, x)) for label, run in runs.items()}
     curves: dict[str, list[str]] = {}
@@ -162,7 +165,7 @@ def scaling(runs: Runs, x: str, y: Sequence[str], frame: pd.DataFrame) -> Figure
 
 
 def _shared_end(names: Sequence[str]) -> str:
-    """The last words that all of them have."""
+    """The last words that all names share."""
     shared: list[str] = []
     for words in zip(*(reversed(name.split()) for name in names), strict=False):
         if len(set(words)) > 1:
@@ -172,7 +175,7 @@ def _shared_end(names: Sequence[str]) -> str:
 
 
 def slope(x: np.ndarray, y: np.ndarray) -> float:
-    """The exponent of a power law through the larger half of the points."""
+    """The exponent of a power law y ∝ x^a through the larger half of the points. x, y: (n,)."""
     good = np.isfinite(y) & (y > 0)
     order = np.argsort(x[good])
     large = order[len(order) // 2 :] if len(order) > 3 else order

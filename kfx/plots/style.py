@@ -24,7 +24,7 @@ from kfx.kernels.parameters import NORM
 from kfx.outcomes import ConfigError
 from kfx.record.reading import Run
 
-# Told apart with protanopia and deuteranopia too (Okabe & Ito 2008), their yellow left out: it is faint on white.
+# Distinct with protanopia and deuteranopia too (Okabe & Ito 2008), without their yellow, which is faint on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#4d4d4d", "#7a4b1e")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INITIAL, TRAINED, DATA, FAINT = "#7b8794", COLOURS[0], "#2b2d42", "#b9c1cc"
@@ -37,11 +37,11 @@ SYMBOLS = {
     "gamma": r"$\gamma$",
 }
 _WIDTH, _WIDE = 6.4, 8.0
-"""Inches of the usual figure, and from where on one of several panels takes the page."""
+"""Width of the usual figure in inches, and the width from which a figure of several panels takes the page."""
 _TALLER = 1.25
-"""How much more of its height a smaller figure needs for text."""
+"""Additional height that a smaller figure needs for its text."""
 _MOST_SHAPES = 1000
-"""Points of a cloud that are still written as shapes of their own."""
+"""Largest number of points of a cloud that are drawn as separate shapes."""
 _STYLE: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
 _GRID: dict[Any, Any] = {
     "grid.color": "#e6e8ec",
@@ -53,21 +53,21 @@ _GRID: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How figures look: the size of text in points, a factor of widths and heights, titles or none, dots per inch."""
+    """The look of figures: text size in points, factor of widths and heights, whether to draw titles, dots per inch."""
 
     text: float
     legend: float
     has_titles: bool
     dpi: int
     widths: tuple[float, float] | None = None
-    """Of a figure of one panel, and of several side by side, in inches; None: as each figure says."""
+    """Widths in inches of a figure of one panel, and of several side by side; None: each figure has its own."""
 
 
 LOOKS = {
     "screen": Look(text=10, legend=9, has_titles=True, dpi=130),
     "paper": Look(text=8, legend=7, has_titles=False, dpi=300, widths=(3.25, 6.75)),
 }
-"""paper: a column, or the page, of the usual two-column layout; captions say what titles would."""
+"""paper: as wide as a column, or the page, of a two-column layout, without titles, because papers have captions."""
 _look: ContextVar[Look] = ContextVar("look", default=LOOKS["screen"])
 
 
@@ -78,7 +78,7 @@ def require_look(name: str) -> None:
 
 @contextmanager
 def looking(name: str) -> Iterator[None]:
-    """Within the block figures look so; ConfigError for a name that is none of `LOOKS`."""
+    """Within the block figures have this look; ConfigError for a name that is not in `LOOKS`."""
     require_look(name)
     token = _look.set(LOOKS[name])
     try:
@@ -88,15 +88,15 @@ def looking(name: str) -> Iterator[None]:
 
 
 def save(picture: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's ending, in PDF with fonts that journals take."""
+    """Write a figure in the format of the path's ending; PDF with fonts that journals accept."""
     rasterize(picture)
     with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path"}):
         picture.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def rasterize(picture: Figure) -> None:
-    """Have meshes, and clouds of many points, written as pixels into vector formats too: as shapes, a mesh of 60 × 60
-    points is 23 MB of SVG."""
+    """Draw meshes and clouds of many points as pixels in vector formats too: a mesh of 60 × 60 shapes takes 23 MB of
+    SVG."""
     for part in picture.findobj(Collection):
         if isinstance(part, QuadMesh) or len(cast(Any, part.get_offsets())) > _MOST_SHAPES:
             part.set_rasterized(True)
@@ -107,7 +107,7 @@ _given: ContextVar[Axes | None] = ContextVar("axes", default=None)
 
 @contextmanager
 def on(axes: Axes | None) -> Iterator[None]:
-    """Within the block a figure of one pair of axes is drawn on these, where they are given."""
+    """Within the block a figure of one panel is drawn on these axes, if they are given."""
     token = _given.set(axes)
     try:
         yield
@@ -116,8 +116,7 @@ def on(axes: Axes | None) -> Iterator[None]:
 
 
 def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """A figure ready to be saved, and its axes in reading order. ConfigError where it is to be drawn on given axes and
-    has several."""
+    """A new figure and its axes in reading order; ConfigError for several panels if it is to be drawn on given axes."""
     if (given := _given.get()) is not None:
         if rows * columns > 1:
             raise ConfigError(f"ax: this picture has {rows * columns} pairs of axes of its own; leave ax out")
@@ -135,9 +134,9 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
 
 
 def title(run: Run, *more: str) -> str:
-    """Data set, kernel and optimizer of a run; beneath, what else tells it from its like."""
+    """Data set, kernel and optimizer of a run; below, what distinguishes it from similar runs."""
     config = run.config
-    own = config.dataset.get("path")  # a file of one's own tells more than that it is one
+    own = config.dataset.get("path")  # the name of a person's file says more than "table"
     parts = [Path(own).name if own else config.dataset.name, config.kernel.name, config.optimizer.name]
     size = config.sampler.batch_size
     value, scale = config.regularization.value, config.regularization.scale
@@ -160,7 +159,7 @@ def set_title(axes: Axes, run: Run, *more: str) -> None:
 
 
 def headline(above: Axes | Figure, text: str) -> None:
-    """A title over axes, or over a whole figure, where figures have titles."""
+    """A title over axes or over a whole figure, if the look has titles."""
     if _look.get().has_titles:
         if isinstance(above, Figure):
             above.suptitle(text, fontsize=9)
@@ -169,7 +168,7 @@ def headline(above: Axes | Figure, text: str) -> None:
 
 
 def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
-    """A legend under the axes, off the data."""
+    """A legend below the axes."""
     handles, labels = axes.get_legend_handles_labels()
     if handles and _given.get() is not None:
         axes.legend(handles, labels, fontsize=8, frameon=False)
@@ -181,22 +180,22 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
 
 
 def objective(run: Run) -> str:
-    """What the run minimised, as papers print it: its symbol, or else its name."""
+    """The minimised objective as papers print it: its symbol, or else its name."""
     registry.load()
     name = run.config.objective.name
-    option = registry.OPTIONS["objective"].get(name)  # None for a plugin's that is not here
+    option = registry.OPTIONS["objective"].get(name)  # None for the objective of a missing plugin
     shown = str(option.symbol) if option is not None else ""
     return shown.replace("ρ", r"$\rho$").replace("e₂", "$e_2$") or name.replace("_", " ")
 
 
 def count_along(axes: Axes, what: str) -> None:
-    """Name the x axis after what is counted there, say iterations, and have ticks at whole numbers alone."""
+    """Label the x axis with the counted quantity, such as iterations, and set ticks at whole numbers only."""
     axes.set_xlabel(what)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def end_at_one(axes: Axes) -> None:
-    """Keep the y axis of an accuracy within [0, 1]; marks at its ends are drawn whole."""
+    """Limit the y axis of an accuracy to [0, 1]; markers at its ends are drawn whole."""
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 1.0))
     for line in axes.lines:
@@ -205,7 +204,8 @@ def end_at_one(axes: Axes) -> None:
 
 
 def symbol(name: str, run: Run) -> str:
-    """A parameter's symbol; `weight_variance.2` gets its layer as a second index, a part of a sum its name."""
+    """The symbol of a parameter; in `weight_variance.2` the layer is a second index, and a part of a sum gets its
+    name."""
     said = readable(name, run.config.kernel)
     if said.endswith(NORM):
         return f"‖{said.removesuffix(NORM)}‖"
@@ -216,11 +216,11 @@ def symbol(name: str, run: Run) -> str:
 
 
 def running(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The median of the values around each one, and the tenth and ninetieth percentile."""
+    """The running median of the values, (n,), with the tenth and the ninetieth percentile, (n,) each."""
     series = pd.Series(values).rolling(window, min_periods=1, center=True)
     return series.median().to_numpy(), series.quantile(0.1).to_numpy(), series.quantile(0.9).to_numpy()
 
 
 def above_noise(values: pd.Series) -> pd.Series:
-    """The values for a logarithmic axis: NaN where they are 0, or round-off beside the largest."""
+    """The values for a logarithmic axis: NaN for 0 and for round-off relative to the largest value."""
     return values.where(values > 1e-14 * values.max())

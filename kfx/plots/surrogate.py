@@ -1,4 +1,4 @@
-"""Figures of Bayesian optimisation: its convergence, and in two dimensions its surrogate."""
+"""Figures of Bayesian optimisation: its convergence, and the surrogate of two parameters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _GRID = 60
 
 
 def convergence(run: Run) -> Figure | None:
-    """What the surrogate was told at each evaluation, the incumbent, and what was measured where that differs."""
+    """The values told to the surrogate, the best so far, and the measured values where they differ."""
     trace = run.trace
     if "diagnostic.incumbent" not in trace or trace.empty:
         return None
     picture, (axes,) = figure(height=4.2)
     parts = folds(trace)
-    if len(parts) > 1:  # a line a fold
+    if len(parts) > 1:  # a line for each fold
         for i, (fold, rows) in enumerate(parts):
             x, best = within_fold(run, rows), rows["diagnostic.incumbent"]
             axes.plot(x, rows["told"], ".", color=COLOURS[i % len(COLOURS)], alpha=0.35)
@@ -57,7 +57,7 @@ def convergence(run: Run) -> Figure | None:
 
 
 def surface(run: Run) -> Figure | None:
-    """The surrogate's mean over two parameters, fitted again to what the trace says it was told, and the points."""
+    """The surrogate's mean over two parameters, fitted again to the told values of the trace, with the points."""
     trace, settings = run.trace, run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None

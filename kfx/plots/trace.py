@@ -27,18 +27,18 @@ from kfx.record.reading import Run
 _MOST_CURVES = 8
 _SAMPLE_SIZE = "diagnostic.sample_size"
 _MOST_POINTS = 3000
-"""Beyond, single points are a grey mass: a running median with its band says more."""
+"""With more points than this, a running median with its band is clearer than single points."""
 
 
 def objective_over_iterations(run: Run) -> Figure | None:
-    """ρ at each iteration, below the objective where that is another; a line a fold."""
+    """ρ at each iteration, and below it the objective if that is another; a line for each fold."""
     trace = run.trace
-    if trace.empty or run.config.optimizer.name == "grid":  # its rows go to and fro; see its landscape
+    if trace.empty or run.config.optimizer.name == "grid":  # a grid's order means nothing; it has its landscape
         return None
     wanted = [("rho", r"$\rho$")]
     if run.config.objective.name != "rho":
         wanted.insert(0, ("objective", objective(run)))
-    if trace["rho"].isna().all() and trace["objective"].notna().any():  # an objective without a Gram matrix
+    if trace["rho"].isna().all() and trace["objective"].notna().any():  # an objective without Gram matrices
         wanted = wanted[:1]
     picture, axes = figure(rows=len(wanted), height=4.0 if len(wanted) == 1 else 2.9)
     for panel, (column, label) in zip(axes, wanted, strict=True):
@@ -56,14 +56,14 @@ def objective_over_iterations(run: Run) -> Figure | None:
 
 
 def _count_iterations(axes: list[Axes], trace: pd.DataFrame) -> None:
-    """Along each of the axes, one below the other; the lowest has the name."""
+    """Count iterations along axes one below another; only the lowest is labelled."""
     for panel in axes:
         count_along(panel, "")
     axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else "iteration of the fold")
 
 
 def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
-    """The rows of each fold with its number; all of them with None where there are no folds."""
+    """The rows of each fold with its number; all rows with None if there are no folds."""
     if "diagnostic.fold" not in trace:
         return [(None, trace)]
     groups: Any = trace.groupby("diagnostic.fold")
@@ -71,13 +71,14 @@ def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
 
 
 def within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
-    """Iterations counted from the fold's own first."""
+    """Iterations counted from the fold's first one, (rows,)."""
     iterations = rows["iteration"].to_numpy()
     return iterations - iterations[0] if "diagnostic.fold" in rows else iterations
 
 
 def _draw_noisy(axes: Axes, x: np.ndarray, values: np.ndarray, what: str, name: str | None, i: int) -> None:
-    """Values of single batches: points and their running median; of one fold among several the median alone."""
+    """Values of single batches, (n,), as points with their running median; for one fold among several the median
+    alone."""
     colour = COLOURS[i % len(COLOURS)]
     window = max(len(x) // 20, 1)
     median, low, high = running(values, window)
@@ -92,8 +93,10 @@ def _draw_noisy(axes: Axes, x: np.ndarray, values: np.ndarray, what: str, name: 
 
 
 def parameters_over_iterations(run: Run) -> Figure | None:
-    """Each parameter that moved, at each iteration; a line a fold, an axis a parameter where there are folds. For a
-    search, whose points are scattered, those of the best so far; a grid has its landscape instead."""
+    """Each parameter that moved, at each iteration; with folds a line for each fold and a panel for each parameter.
+
+    A search shows the best parameters so far, because its points are scattered; a grid has its landscape instead.
+    """
     trace = run.trace
     moved = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]
     if trace.empty or not moved or run.config.optimizer.name == "grid":
@@ -138,13 +141,13 @@ def parameters_over_iterations(run: Run) -> Figure | None:
 
 
 def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """The rows of a search with the parameters of the best point up to each."""
+    """The rows of a search, each with the parameters of the best point so far."""
     best = rows["told"] <= rows["told"].cummin()
     return rows.assign(**{column: rows[column].where(best).ffill() for column in columns})
 
 
 def displacement_over_layers(run: Run) -> Figure | None:
-    """Of a flow: the longest way that a point goes in each layer, and the step, or how many were accepted."""
+    """For a flow: the largest displacement of a point in each layer, and the step, or the number of accepted steps."""
     trace = run.trace
     if "diagnostic.displacement" not in trace or trace["diagnostic.displacement"].notna().sum() < 2:
         return None
@@ -167,7 +170,7 @@ def displacement_over_layers(run: Run) -> Figure | None:
 
 
 def sample_size_over_iterations(run: Run) -> Figure | None:
-    """Of a sampler that changes it: the number of interpolation points that are kept, and ρ (Darcy 2020, Fig. 5.1)."""
+    """For a sampler that changes it: the sample size, and ρ (Darcy 2020, Fig. 5.1)."""
     trace = run.trace
     if _SAMPLE_SIZE not in trace or trace[_SAMPLE_SIZE].nunique() < 2:
         return None

@@ -1,1 +1,1 @@
-"""Published numbers beside measured ones: tables, verdicts and pages."""
+"""Pages: printed numbers beside measured ones, and runs."""

@@ -1,4 +1,4 @@
-"""Pages in HTML: each one file that needs nothing else, no network and no script."""
+"""HTML pages, each one self-contained file without network or scripts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _templates() -> Environment:
 
 
 def render(template: str, **content: object) -> str:
-    """A page from its template."""
+    """Fill a template with content."""
     return _templates().get_template(template).render(**content)
 
 
 def reproduction(entries: Sequence[Entry], not_covered: Sequence[str]) -> str:
-    """REPRODUCTION.md as a page to look at."""
+    """REPRODUCTION.md as an HTML page."""
     ordered = sorted(entries, key=lambda entry: entry.paper)
     return render(
         "reproduction.html",

@@ -1,4 +1,4 @@
-"""REPRODUCTION.md: every printed number beside what was measured for it."""
+"""REPRODUCTION.md: printed numbers beside measured ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run measured for a number that a paper printed."""
+"""Find in a run's record the value for a number that a paper prints."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from kfx.files import read_rows
 _PARTS = ("kernel", "pullback", "objective")
 SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
 SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
-"""Metrics, and the columns of the trace whose part of the fit's time, or whose mean, they are."""
+"""Metrics that are the share of the fit's time, or the mean, of a column of the trace."""
 
 
 def typed_in(directory: Path) -> list[str]:
-    """The overrides that a run was given, as they were typed."""
+    """The overrides of a run as they were typed."""
     path = directory / "overrides.yaml"
     return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
 
 
 def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path) -> float | None:
-    """What a run found for a number that a paper printed: of that kernel, at its largest N_I unless one is named; an
-    error over the last layers or iterations at the smallest; of a parameter the mean over folds. None where a run does
-    not measure it."""
+    """The value that a run measured for a printed number; None if it does not measure it.
+
+    It is that of the number's kernel, at the largest N_I unless one is named; for an error over the last layers or
+    iterations at the smallest N_I; for a parameter the mean over folds.
+    """
     metric, size = printed.metric, printed.n_interpolation
 
     def at(rows: Sequence[Mapping[str, Any]], name: str, pick: Callable[..., Any]) -> Mapping[str, Any]:
@@ -59,7 +61,7 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
 
 
 def _of_the_fit(metric: str, metrics: Mapping[str, Any], directory: Path) -> float | None:
-    """What it cost, and when it was there."""
+    """Times, memory and similar measures of the fit."""
     path = directory / "trace.csv"
     trace = read_rows(path) if path.is_file() else None
     if trace is None or trace.empty or "timing" not in metrics:
@@ -103,7 +105,7 @@ def _statistic(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def _last_of(metric: str, directory: Path) -> float | None:
-    """What was measured at the end of the way of a fit, at no N_I: class distances, separability."""
+    """A value at the end of a fit that has no N_I: class distances, separability."""
     for path in (directory / "flow.csv", directory / "follow.csv"):
         table = read_rows(path) if path.is_file() else None
         if table is not None and "metric" in table:
@@ -114,8 +116,11 @@ def _last_of(metric: str, directory: Path) -> float | None:
 
 
 def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
-    """The numbers printed for a run of this config: those whose overrides were all typed, or hold of it, and of one
-    metric, kernel, N_I and statistic those with the most."""
+    """The printed numbers that apply to a run of this config.
+
+    Their overrides were all typed, or are what the config chose; of those with the same metric, kernel, N_I and
+    statistic the one with the most overrides.
+    """
     most: dict[tuple[Any, ...], int] = {}
     fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
     for each in fitting:
@@ -124,6 +129,6 @@ def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
 
 
 def _holds(override: str, config: Config) -> bool:
-    """Whether `group=option` is what the config chose."""
+    """Whether the config has chosen `group=option`."""
     group, _, name = override.partition("=")
     return getattr(getattr(config, group, None), "name", None) == name

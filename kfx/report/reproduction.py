@@ -1,4 +1,4 @@
-"""Every printed number beside what was measured for it: from experiments, tables and remarks."""
+"""Collect printed numbers with their measurements, from experiments, tables and remarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kfx.report.verdict import Verdict, verdict
 FOLDER = Path("runs") / "reproduction"
 _REMARKS, _NOT_COVERED = "remarks.yaml", "not_covered.yaml"
 _TIMES = ("seconds an iteration", "fit seconds", "MB of the fit", *SHARES)
-"""Of another machine: nothing that can be reproduced."""
+"""Metrics that depend on the machine and cannot be reproduced."""
 _YES_OR_NO = ("linearly_separable",)
 _DEVIATIONS = {"sd": 1, "se": 8}
 """Of one run, what is printed is a deviation, or a standard error over eight seeds (Milsom et al. 2023 alone)."""
@@ -32,7 +32,7 @@ _DEVIATIONS = {"sd": 1, "se": 8}
 
 @dataclass(frozen=True)
 class Printed:
-    """A published number, and how it is written there; None for a picture."""
+    """A published number, and its digits as printed; None for a curve without numbers."""
 
     published: Published
     text: str | None
@@ -40,10 +40,10 @@ class Printed:
 
 @dataclass(frozen=True)
 class Remark:
-    """What people have to say of an experiment's numbers.
+    """Remarks on the numbers of an experiment.
 
-    why: what accounts for differences, or what the numbers show. readings: overrides of what the text allows as well.
-    takes: what a run would need that nobody has made.
+    why: the reason of differences, or what the numbers show. readings: overrides of other readings that the text
+        allows. takes: the cost of a run that has not been made.
     """
 
     why: str = ""
@@ -53,7 +53,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Item:
-    """A printed number and its measurement. deviation: the paper's own, as it is printed."""
+    """A printed number and its measurements. deviation: the printed one."""
 
     printed: Printed
     deviation: str | None
@@ -63,8 +63,11 @@ class Item:
 
 @dataclass(frozen=True)
 class CommandNumbers:
-    """The numbers of one command. is_reading: whether it was printed for another one, and this is a variant of that.
-    changed: settings that are others today than in the table."""
+    """The numbers of one command.
+
+    is_reading: whether the command is a variant of the one for which the numbers were printed. changed: settings that
+        have changed since its table was measured.
+    """
 
     command: Command
     items: Sequence[Item]
@@ -75,7 +78,7 @@ class CommandNumbers:
 
 @dataclass(frozen=True)
 class Entry:
-    """An experiment: its commands, those of the paper first."""
+    """An experiment with its commands, those of the paper first."""
 
     experiment: str
     description: str
@@ -84,7 +87,7 @@ class Entry:
 
     @property
     def paper(self) -> str:
-        """As its sources name it."""
+        """The paper, as its sources name it."""
         return next(item.printed.published.source for part in self.parts for item in part.items).partition(",")[0]
 
     def counts(self) -> Counter[Verdict]:
@@ -92,8 +95,10 @@ class Entry:
 
 
 def gather(folder: Path, *, is_checked: bool = True) -> list[Entry]:
-    """Every experiment with printed numbers. is_checked: whether what each command composes to is compared with what
-    its table was measured with, which takes a while."""
+    """Every experiment with printed numbers.
+
+    is_checked: compare the present config of each command with that of its table, which takes a while.
+    """
     measured = tables.read(folder)
     remarks = read_remarks(folder)
     known = experiments()
@@ -110,7 +115,8 @@ def gather(folder: Path, *, is_checked: bool = True) -> list[Entry]:
 
 
 def experiments(names: Sequence[str] = ()) -> list[str]:
-    """Names of experiments: all, or those that papers' or experiments' names stand for; ConfigError for others."""
+    """The names of all experiments, or of those that `names` of papers or experiments stand for; ConfigError for other
+    names."""
     every = catalogue.options("experiment")
     if not names:
         return every
@@ -125,8 +131,10 @@ def experiments(names: Sequence[str] = ()) -> list[str]:
 
 
 def read_published(experiment: str) -> list[Printed]:
-    """What an experiment's file lists, with the digits as they are written; of one that builds on another without a
-    list of its own, the other's."""
+    """The numbers in an experiment's file, with the digits as written.
+
+    An experiment without its own list that builds on another one has the other's.
+    """
     path = catalogue.file_of("experiment", experiment)
     text = path.read_text()
     content = yaml.safe_load(text) or {}
@@ -144,12 +152,12 @@ def read_published(experiment: str) -> list[Printed]:
 
 
 def commands(printed: Iterable[Printed], experiment: str) -> list[Command]:
-    """The commands under which an experiment's numbers were printed."""
+    """The commands for which the numbers of an experiment were printed."""
     return list(dict.fromkeys(Command.of(experiment, each.published.overrides) for each in printed))
 
 
 def part_of(command: Command) -> CommandNumbers:
-    """The numbers that a run of a command is compared with; ConfigError where there are none."""
+    """The numbers with which a run of this command is compared; ConfigError if there are none."""
     if command.experiment not in experiments():
         raise ConfigError(f"{command.experiment}: is no experiment; it takes {near(command.experiment, experiments())}")
     own = of_command(read_published(command.experiment), command)
@@ -159,7 +167,8 @@ def part_of(command: Command) -> CommandNumbers:
 
 
 def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
-    """The numbers printed for a command, or for what it is a variant of: those of the most overrides among its own."""
+    """The numbers printed for a command, or for the one of which it is a variant: those with the most matching
+    overrides."""
     fitting = [each for each in printed if all(command.holds(word) for word in each.published.overrides)]
     most: dict[Any, int] = {}
     for each in fitting:
@@ -168,7 +177,7 @@ def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
 
 
 def read_remarks(folder: Path) -> dict[str, Remark]:
-    """By the experiment's name; ConfigError for what is not understood."""
+    """The remarks by experiment; ConfigError for a wrong entry."""
     path = folder / _REMARKS
     if not path.is_file():
         return {}
@@ -188,7 +197,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
 
 
 def read_not_covered(folder: Path) -> list[str]:
-    """What papers have and kfx has not, a line each."""
+    """What papers have and kfx does not, a line each."""
     path = folder / _NOT_COVERED
     return [" ".join(text.split()) for text in yaml.safe_load(path.read_text())] if path.is_file() else []
 
@@ -240,6 +249,6 @@ def _part(
         if measured and changed:
             said = Verdict.STALE
         if not measured and table is not None:
-            said = Verdict.NONE  # no single run measures it
+            said = Verdict.NONE  # not measured by any single run
         items.append(Item(each, beside[0] if beside else None, measured, said))
     return CommandNumbers(command, items, table, is_reading, changed)

@@ -1,4 +1,4 @@
-"""A run, or the runs of a sweep, as one page: numbers, pictures, tables to download, and how to repeat it."""
+"""An HTML page of a run, or of the runs of a sweep: numbers, pictures, tables, and the commands that repeat it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _TABLES = (
     *("kernel_check.csv", "sweep.csv"),
 )
 _MOST_BYTES = 1_000_000
-"""Of the tables of a run in its page; what does not fit stays where it is, and its path is said."""
+"""Largest size of a run's tables in its page; for tables that do not fit the page gives the path."""
 _MOST_PARAMETERS = 24
 
 
 @dataclass(frozen=True)
 class Table:
-    """heads, and rows of as many texts; a head that ends in `#` is of numbers."""
+    """heads, and rows of as many texts; a head that ends in `#` marks a column of numbers."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """svg: the drawing itself. says: what one sees."""
+    """svg: the drawing. says: its explanation."""
 
     name: str
     says: str
@@ -55,7 +55,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Download:
-    """uri: the file itself; empty where it is too large, then `note` says where it lies."""
+    """uri: the file's content; empty if it is too large, then `note` gives its path."""
 
     name: str
     size: str
@@ -86,7 +86,7 @@ class View:
 
 
 def page(paths: Sequence[Path]) -> str:
-    """The page of a run, or of every run at and below the paths; ConfigError where there is none."""
+    """The page of a run, or of every run at and below the paths; ConfigError if there is none."""
     found = [run.directory for path in paths for run in runs_below([path])]
     directories = list(dict.fromkeys(found))
     if not directories:
@@ -99,7 +99,7 @@ def page(paths: Sequence[Path]) -> str:
 
 
 def view(directory: Path) -> View:
-    """A run as the template shows it."""
+    """Prepare a run for the template."""
     run = load_run(directory)
     metrics, typed = run.metrics, typed_in(directory)
     here = _json(directory / "environment.json")
@@ -123,7 +123,7 @@ def view(directory: Path) -> View:
 
 
 def as_typed(words: Sequence[str]) -> str:
-    """A command line that a shell reads as these words, with quotes where it needs them: '…', and "…" around '."""
+    """A command line that a shell splits into these words, quoted where needed: '…', and "…" around '."""
     return " ".join(
         f'"{word}"' if "'" in word and not set(word) & set('"$`!\\\n') else shlex.quote(word) for word in words
     )
@@ -226,7 +226,7 @@ def _pictures(directory: Path) -> list[Picture]:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """A figure as an element of a page: identifiers that are its own, the same at every call."""
+    """A figure as an SVG element of a page, with unique identifiers that are the same at every call."""
     stream = io.StringIO()
     rasterize(figure)
     with rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.family": "sans-serif"}):
@@ -238,11 +238,11 @@ def svg(figure: Figure, name: str) -> str:
 
 
 _NAMED = re.compile(r'(\bid="|\bhref="#|url\(#)')
-"""What an identifier, or a reference to one, follows."""
+"""Text that precedes an identifier or a reference to one."""
 
 
 def _downloads(paths: Sequence[Path]) -> list[Download]:
-    """The tables in the page, small ones before large ones for as long as there is room."""
+    """The tables in the page, small ones first, as long as there is room."""
     found, room = [], _MOST_BYTES
     for path in sorted(paths, key=lambda path: path.stat().st_size):
         size = path.stat().st_size
@@ -264,7 +264,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _told_apart(runs: Sequence[View], typed: Sequence[Sequence[str]]) -> list[View]:
-    """With the words that not all of them share."""
+    """The runs with the words that not all of them share."""
     shared = set.intersection(*({*words} for words in typed)) if typed else set()
     return [
         View(**{**vars(run), "own": [w for w in words if w not in shared and not w.startswith("hydra.")]})

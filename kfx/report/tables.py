@@ -1,4 +1,4 @@
-"""Small tables of what runs measured for printed numbers: one a command, a row for each number and seed, to be kept."""
+"""Tables of measurements for printed numbers: one for each command, a row for each number and seed."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ NOT_OF_A_COMMAND = (
     *("+experiment=", "seed=", "hydra.", "resume=", "retries=", "checkpoint.", "figures=", "report="),
     *("device.threads=", "device.precision_check=", "cluster.", "evaluation.memory=", "evaluation.store="),
 )
-"""How words begin that say which run, where and how fast, not what."""
+"""Prefixes of words that do not change what is computed, such as where and how fast."""
 _SMOKE = "published=null"
 
 
 @dataclass(frozen=True)
 class Command:
-    """An experiment under some overrides: what `kfx run` is told, but for the seed."""
+    """An experiment with overrides: the words of `kfx run`, without the seed."""
 
     experiment: str
     overrides: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, experiment: str, words: Sequence[str]) -> Command:
-        """Words that choose what the experiment chooses anyway are left out."""
+        """The command of these words; those that repeat the experiment's own choices are left out."""
         own = sorted(word for word in words if not word.startswith(NOT_OF_A_COMMAND))
         return cls(experiment, tuple(word for word in own if not _is_usual(experiment, word)))
 
     def holds(self, word: str) -> bool:
-        """Whether an override is among its own, or is the experiment's choice that none of its own changes."""
+        """Whether an override is among its own, or is a choice of the experiment that its own do not change."""
         key = word.partition("=")[0]
         changed = any(own.partition("=")[0] == key for own in self.overrides)
         return word in self.overrides or (not changed and _is_usual(self.experiment, word))
 
     @classmethod
     def of_run(cls, directory: Path) -> Command:
-        """The command that a run was made with; ConfigError where that was no experiment, or a smoke run."""
+        """The command of a run; ConfigError if the run was not of an experiment, or was a smoke run."""
         typed = typed_in(directory)
         if _SMOKE in typed:
             raise ConfigError(f"{directory}: is a smoke run, whose numbers mean nothing; run it in full")
@@ -71,7 +71,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """Of its files: the experiment, and a hash of the overrides."""
+        """The name of its files: the experiment, and a hash of the overrides."""
         digest = hashlib.sha256(" ".join(self.overrides).encode()).hexdigest()[:8]
         return f"{self.experiment.replace('/', '-')}-{digest}"
 
@@ -91,9 +91,9 @@ def _usual(experiment: str) -> DictConfig:
 
 @dataclass(frozen=True)
 class Table:
-    """What the runs of a command measured.
+    """The measurements of the runs of a command.
 
-    rows: of `COLUMNS`, as text. settings: the part of the config that determined the results, but for the seed.
+    rows: with `COLUMNS`, as text. settings: the part of the config that determines the results, without the seed.
     """
 
     command: Command
@@ -105,25 +105,27 @@ class Table:
         return sorted({int(row["seed"]) for row in self.rows})
 
     def at(self, printed: Published) -> list[float]:
-        """What was measured for a number, seed after seed."""
+        """The measurements of a number, one for each seed."""
         place = tuple("" if part is None else str(part) for part in printed.place)
         own = [row for row in self.rows if tuple(row[key] for key in PLACE) == place and row["measured"]]
         return [float(row["measured"]) for row in sorted(own, key=lambda row: int(row["seed"]))]
 
     def seconds(self) -> float:
-        """The mean time of a run."""
+        """The mean time of a run in seconds."""
         of = {row["seed"]: float(row["seconds"]) for row in self.rows}
         return sum(of.values()) / len(of)
 
     def changed(self, raw: DictConfig) -> list[str]:
-        """The settings that are others today, as `key: then, now`. Keys that there were not then do not count: an
-        option that is new changes nothing by its default."""
+        """The settings that have changed since, as `key: then, now`.
+
+        Keys that did not exist then do not count, because the default of a new option changes nothing.
+        """
         return list(_differences(self.settings, settings(raw)))
 
 
 def settings(raw: DictConfig) -> dict[str, Any]:
-    """What a table keeps of a composed config."""
-    kept = json.loads(json.dumps(content(raw)))  # plain numbers, texts and lists, as a file gives them back
+    """The settings of a composed config that a table keeps."""
+    kept = json.loads(json.dumps(content(raw)))  # plain numbers, texts and lists, as when read from a file
     return {key: value for key, value in kept.items() if key != "seed"}
 
 
@@ -141,7 +143,7 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
 
 
 def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> Table:
-    """The table of one completed run. entries: printed for its command. raw: what that composes to."""
+    """The table of one completed run. entries: numbers printed for its command. raw: its composed config."""
     run = load_run(directory)
     if run.metrics["status"] != Status.COMPLETED:
         raise RecordError(f"{directory}: {run.metrics['status']}; kfx resume {directory}")
@@ -167,8 +169,10 @@ def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> T
 
 
 def merged(old: Table | None, new: Table) -> Table:
-    """The rows of both; those of a seed that is in both are the new ones. Rows of other settings go; those of before an
-    option was there stay."""
+    """The rows of both tables; for a seed in both the new ones.
+
+    Rows with other settings are dropped, unless they only lack options that did not exist then.
+    """
     if old is None or _differences(old.settings, new.settings):
         return new
     kept = [row for row in old.rows if int(row["seed"]) not in new.seeds]
@@ -176,7 +180,7 @@ def merged(old: Table | None, new: Table) -> Table:
 
 
 def write(folder: Path, table: Table) -> Path:
-    """The table as CSV, and its settings beside it."""
+    """Write the table as CSV, with its settings in a file beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     about: dict[str, Any] = {"experiment": table.command.experiment, "overrides": list(table.command.overrides)}
     text = yaml.safe_dump(
@@ -193,7 +197,7 @@ def write(folder: Path, table: Table) -> Path:
 
 
 def read(folder: Path) -> dict[Command, Table]:
-    """Every table of a folder; RecordError where one is damaged."""
+    """Read every table of a folder; RecordError if one is damaged."""
     return {table.command: table for table in map(_read, sorted(folder.glob("*.csv")))}
 
 
@@ -217,7 +221,7 @@ def _read(path: Path) -> Table:
 
 
 def _problem(row: Mapping[str | None, Any]) -> str | None:
-    """What is wrong with a row."""
+    """What is wrong with a row; None if nothing is."""
     if tuple(row) != COLUMNS or any(value is None for value in row.values()):
         return f"expected the columns {', '.join(COLUMNS)}"
     for key in ("seed", "iterations", "seconds", "measured"):

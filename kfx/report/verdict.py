@@ -1,4 +1,4 @@
-"""Whether a measured number is the one that a paper printed."""
+"""Whether a measured number reproduces a printed one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Verdict(StrEnum):
-    """What a page says of a printed number."""
+    """The verdict on a printed number."""
 
     REPRODUCED = "reproduced"
     DIFFERS = "differs"
@@ -39,8 +39,11 @@ def verdict(
     has_readings: bool,
     is_yes_or_no: bool = False,
 ) -> Verdict:
-    """By `RULE`. printed: as the paper has it, None for a picture; deviation: the paper's own, of one run.
-    is_yes_or_no: whether each measurement is 1 or 0."""
+    """The verdict by `RULE`.
+
+    printed: as the paper has it, None for a curve. measured: one value for each seed. deviation: the printed one, of
+        one run. has_readings: the text allows other readings. is_yes_or_no: each measurement is 1 or 0.
+    """
     if not measured:
         return Verdict.NOT_RUN
     if printed is None:
@@ -63,7 +66,7 @@ def _reproduced_or_not(is_reproduced: bool, has_readings: bool) -> Verdict:
 
 
 def half_a_digit(printed: str) -> float:
-    """Half a unit of the last printed digit: what rounds to it is the same number."""
+    """Half a unit of the last printed digit: numbers within it round to the printed one."""
     exponent = Decimal(printed).as_tuple().exponent
     assert isinstance(exponent, int)
     return 0.5 * 10.0**exponent

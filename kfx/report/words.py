@@ -1,4 +1,4 @@
-"""How pages name things and write numbers."""
+"""Names and number formats of the pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METRICS = {
 
 
 def what(item: Item) -> str:
-    """Metric and statistic, N_I, and which row of which table."""
+    """The metric with its statistic and N_I."""
     printed = item.printed.published
     named = METRICS.get(printed.metric, printed.metric.replace("_", " "))
     named += "" if printed.statistic == "mean" else f", {printed.statistic}"
@@ -41,19 +41,19 @@ def what(item: Item) -> str:
 
 
 def where(item: Item) -> str:
-    """Table or figure and row, without the paper."""
+    """The table or figure and the row, without the paper."""
     return item.printed.published.source.partition(", ")[2]
 
 
 def value(item: Item) -> str:
-    """As printed, with its deviation."""
+    """The number as printed, with its deviation."""
     if item.printed.text is None:
         return "a curve"
     return item.printed.text + (f" ± {item.deviation}" if item.deviation else "")
 
 
 def spread(item: Item) -> str:
-    """Mean ± deviation over seeds, to as many decimals as are printed; of a curve four digits."""
+    """Mean ± standard deviation over seeds, with as many decimals as printed; for a curve with four digits."""
     if not item.measured:
         return ""
     mean, text = float(np.mean(item.measured)), item.printed.text
@@ -63,7 +63,8 @@ def spread(item: Item) -> str:
 
 
 def fallen(item: Item, part: CommandNumbers) -> str:
-    """By what factor a curve's quantity falls from the initial kernel to the trained one: geometric mean over seeds."""
+    """The factor by which a curve's quantity falls from the initial to the trained kernel: geometric mean over
+    seeds."""
     printed = item.printed.published
     if item.printed.text is not None or printed.kernel != "trained" or len(item.measured) < 3:
         return ""
@@ -79,7 +80,7 @@ def fallen(item: Item, part: CommandNumbers) -> str:
 
 
 def shown(item: Item, part: CommandNumbers) -> str:
-    """The verdict where there is one to give; of another reading only that it reproduces."""
+    """The verdict, if there is one; for another reading only if it reproduces the number."""
     said = item.verdict
     if said is Verdict.NONE or (part.is_reading and said is not Verdict.REPRODUCED):
         return ""
@@ -87,24 +88,24 @@ def shown(item: Item, part: CommandNumbers) -> str:
 
 
 def missing(entries: Sequence[Entry]) -> list[tuple[CommandNumbers, Entry]]:
-    """The commands that nobody has run."""
+    """The commands that have not been run."""
     return [(part, entry) for entry in entries for part in entry.parts if part.table is None]
 
 
 def tables(part: CommandNumbers) -> str:
-    """Which tables and figures its numbers are from."""
+    """The tables and figures of a command's numbers."""
     return ", ".join(dict.fromkeys(where(item).split(",")[0] for item in part.items))
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """A time in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def cost(part: CommandNumbers, entry: Entry) -> str:
-    """What a run of it takes: as measured, as its siblings took, or as people say."""
+    """The time of a run: measured, or that of similar runs, or from the remark."""
     if part.table is not None:
         return duration(part.table.seconds())
     if entry.remark.takes:
@@ -114,7 +115,7 @@ def cost(part: CommandNumbers, entry: Entry) -> str:
 
 
 def made_on(part: CommandNumbers) -> str:
-    """Iterations, time, seeds, machine and version of a part that was run."""
+    """Iterations, time, seeds, machine and version of a command that was run."""
     assert part.table is not None
     rows, count = part.table.rows, len(part.table.seeds)
     dates = sorted({row["date"] for row in rows})
@@ -130,7 +131,7 @@ def made_on(part: CommandNumbers) -> str:
 
 
 def reproduced(entries: Sequence[Entry]) -> str:
-    """What those that are reproduced are: a kernel that is not trained, and one that interpolates, prove little."""
+    """A sentence on the reproduced numbers: those of untrained or of interpolating kernels prove little."""
     found = [
         item
         for entry in entries
@@ -152,7 +153,7 @@ def reproduced(entries: Sequence[Entry]) -> str:
 
 
 def totals(entries: Sequence[Entry]) -> list[tuple[str, list[int]]]:
-    """Of each paper how many numbers have which verdict, in the order of `Verdict`."""
+    """The number of printed numbers with each verdict, for each paper, in the order of `Verdict`."""
     found: dict[str, list[int]] = {}
     for entry in entries:
         counts = entry.counts()
