@@ -77,7 +77,7 @@ _HELP = {
         "some, or fix the parameter"
     ),
     Event.REGULARIZATION_AT_BOUND: (
-        "the trained lambda ended at its bound: the objective takes all for signal, or all for noise; start from "
+        "the trained lambda ended at its bound: the objective takes all variance for signal, or for noise; start from "
         "another length, or use regularization.selection=validation"
     ),
     Event.OBJECTIVE_ROSE: (
@@ -85,15 +85,15 @@ _HELP = {
         "sampler.batch_size, or narrow optimizer.bounds of a search; errors say which kernel predicts better"
     ),
     Event.ERROR_ROSE: (
-        "predictions are worse than before training though the objective fell: use another objective, as loo or nll, "
-        "set regularization.selection=validation, or keep the start with optimizer=none"
+        "predictions are worse than before training though the objective fell: use another objective, such as loo or "
+        "nll, set regularization.selection=validation, or keep the initial kernel with optimizer=none"
     ),
     Event.NEARLY_IDENTITY: (
-        "no point of a batch says anything of another, and rho is 1 - p as with a large lambda: use objective=loo or "
-        "nll, or raise the lower end of kernel.bounds"
+        "the kernel relates no point of a batch to another, so rho is 1 - p, as for a large lambda: use objective=loo "
+        "or nll, or raise the lower end of kernel.bounds"
     ),
     Event.MEAN_DOMINATES: (
-        "the mean of the targets decides an objective that compares norms: center the targets, or use "
+        "the mean of the targets dominates an objective that compares norms: center the targets, or use "
         "objective=interpolation_error, nll or loo"
     ),
     Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",

@@ -1,9 +1,9 @@
 """
-Does a kernel that loses little classify well?
-==============================================
+Does a kernel with a small ρ classify well?
+===========================================
 
-A convolutional NNGP kernel starts far off, with σ_w² = 10 and σ_b² = 100, and is tuned by exact gradients of ρ. ρ never
-sees a test point; the error on them falls with it.
+A convolutional NNGP kernel starts from poor parameters, σ_w² = 10 and σ_b² = 100, and is trained by exact gradients of
+ρ. It never sees a test point, yet the test error falls with it.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +24,7 @@ for iterations in after:
 print(classifier.kernel_)
 
 # %%
-# The last fit's trace has ρ of each batch.
+# The trace of the last fit has ρ on each batch.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 axes[0].plot(classifier.trace_["iteration"], classifier.trace_["rho"], ".", color="#b9c1cc", label="a batch")

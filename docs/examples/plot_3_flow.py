@@ -2,8 +2,8 @@
 Do classes draw together in a flow?
 ===================================
 
-In a flow the points move along −∂ρ/∂X, layer after layer, until a kernel needs few of them. As a transformer it takes
-new points along, for any classifier that follows: here one that knows nothing but the mean of each class.
+In a flow the points move along −∂ρ/∂X, layer after layer, until a kernel needs only few of them. As a transformer, a
+flow also moves new points, for any classifier after it: here one that knows only the mean of each class.
 """
 
 import matplotlib.pyplot as plt
@@ -35,7 +35,7 @@ for count in layers[1:]:
 print(dict(zip(layers, np.round(errors, 3), strict=True)))
 
 # %%
-# Test points, in the plane of the largest variance, before and after the last flow.
+# Test points in the plane of their largest variance, before and after the last flow.
 
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
 axes[0].plot(layers, errors, "o-")

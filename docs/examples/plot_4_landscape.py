@@ -1,9 +1,9 @@
 """
-Is the length of least ρ the length of least error?
-===================================================
+Does the length with the smallest ρ have the smallest error?
+============================================================
 
-ρ over the length of a Gaussian kernel, mean and deviation over batches, beside the test error at the same lengths:
-near, and not the same. On targets whose mean is far from 0 ρ goes astray (the dashed line): centre them.
+ρ against the length of a Gaussian kernel, mean and standard deviation over batches, beside the test error: the two
+minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads (dashed line): centre them.
 """
 
 import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ batches = [rng.choice(300, 100, replace=False) for _ in range(20)]
 
 
 def over_lengths(targets):
-    """ρ of each length, a row a batch."""
+    """ρ for each length, a row for each batch."""
     grams = [[RBF(length).gram(x[batch]) for length in lengths] for batch in batches]
     return np.array(
         [[rho(g, targets[b], 50, 0.1, cotangent=False)[0] for g in row] for b, row in zip(batches, grams, strict=True)]

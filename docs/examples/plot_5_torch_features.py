@@ -2,8 +2,8 @@
 Can any torch module be trained by ρ?
 =====================================
 
-A small network's features, a Gaussian kernel on them, and ρ as the loss: no head, no cross-entropy. Then ten points,
-one a class, classify the rest by kernel ridge regression.
+The loss of a small network is ρ of a Gaussian kernel on its features, without a classification head or cross-entropy.
+Then ten points, one of each class, classify the others by kernel ridge regression.
 """
 
 import matplotlib.pyplot as plt
@@ -31,13 +31,13 @@ network = nn.Sequential(
 
 
 def gram(a, b):
-    """A Gaussian kernel of the features, its length taken from them."""
+    """A Gaussian kernel on the features; its length follows from their mean squared distance."""
     distances = torch.cdist(network(a), network(b)).square()
     return torch.exp(-4 * distances / distances.mean())
 
 
 def error_with(count):
-    """Test error, interpolating so many points of each class."""
+    """Test error with `count` interpolation points of each class."""
     chosen = torch.cat([train[labels[train] == label][:count] for label in range(10)])
     with torch.no_grad():
         inner = gram(images[chosen], images[chosen]) + 1e-3 * torch.eye(len(chosen))
@@ -58,7 +58,7 @@ for iteration in range(201):
     rhos.append(loss.item())
 
 # %%
-# The classes draw together: with one point of each, too, the rest is classified better and better.
+# The classes draw together, so even one point of each class classifies the others better and better.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 axes[0].plot(rhos)

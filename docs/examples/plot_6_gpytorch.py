@@ -2,9 +2,9 @@
 Can GPyTorch train a convolutional kernel?
 ==========================================
 
-Exact Gaussian-process regression of a digit's value from its image, in GPyTorch, by the marginal likelihood: once with
-its own Gaussian kernel, once with kfx's CNNGP, whose gradients are exact pullbacks. On so few images the Gaussian one
-has the larger likelihood and the smaller error: a wrapper makes a kernel usable, not better.
+Exact Gaussian-process regression of a digit's value from its image in GPyTorch, trained by the marginal likelihood,
+with GPyTorch's Gaussian kernel and with kfx's CNNGP, whose gradients are exact pullbacks. On so few images the Gaussian
+kernel has the larger likelihood and the smaller error: GPyTorch can use the CNNGP, but it is not the better kernel here.
 """
 
 import warnings
@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of its own imports
+    warnings.simplefilter("ignore", DeprecationWarning)  # from GPyTorch's own imports
     import gpytorch
 
 from kfx.gpytorch import KfxKernel
@@ -60,7 +60,7 @@ for name, kernel in kernels.items():
     print(f"{name}: log marginal likelihood a point {-loss.item():.3f}")
 
 # %%
-# The same Gaussian kernel by ρ: GPyTorch's lazy matrix is evaluated, and the noise is not learned.
+# The same Gaussian kernel trained by ρ: GPyTorch's lazy matrix is evaluated, and the noise is not learned.
 
 kernel = gpytorch.kernels.RBFKernel().double()
 optimizer = torch.optim.Adam(kernel.parameters(), lr=0.1)

@@ -40,7 +40,7 @@ class DatasetOption(Option, abc.ABC):
     n_train: Any = ranged(None, "a number", lambda v: True, "training points")
     n_test: Any = ranged(None, "a number", lambda v: True, "test points")
     preprocess: list[str] = some_of([], *STEPS, meaning="steps applied in this order, by statistics of training points")
-    zca_epsilon: float = positive(0.1, "of preprocess zca: added to the eigenvalues of the features' covariance")
+    zca_epsilon: float = positive(0.1, "zca: added to the eigenvalues of the features' covariance")
     zca_unit: str = one_of("absolute", "absolute", "mean_eigenvalue", meaning="of zca_epsilon")
 
     has_classes: ClassVar[bool] = False
@@ -324,7 +324,7 @@ def _range() -> Any:
         None,
         "[first, last], whole numbers with 0 <= first < last, or null for all",
         lambda v: v is None or (len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1]),
-        "of the file of training images, counted from 0: those that may be trained on",
+        "range of training images to train on, counted from 0",
     )
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 def _path(suffixes: str) -> Any:
     takes = f"a path that ends in {suffixes}"
-    return ranged(None, takes, lambda v: v is None or bool(v.strip()), "the file, from where you stand; must be given")
+    return ranged(None, takes, lambda v: v is None or bool(v.strip()), "relative to the current folder; must be given")
 
 
 def _is_fraction(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
 
 
-_TASK = "of the target; auto: classification of words, of true and false, and of a few whole numbers"
+_TASK = "of the target; auto: classification for words, true and false, or a few whole numbers"
 
 
 @dataclass
@@ -136,19 +136,19 @@ def _is_encoding(name: str) -> bool:
         return False
 
 
-@option("dataset", "table", "A table of one's own: CSV, TSV or Parquet, names of columns first, a row a point")
+@option("dataset", "table", "Your own table: CSV, TSV or Parquet, column names in the first line, a row for each point")
 class OwnTableOption(OwnFile):
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
-    target: Any = _names(None, "", "what is predicted; must be given", one=True)
-    features: Any = _names(None, "all that are nothing else", "what it is predicted from")
-    exclude: Any = _names([], "", "columns that are left out, as row numbers and names of the points")
+    target: Any = _names(None, "", "column to predict; must be given", one=True)
+    features: Any = _names(None, "all columns without another use", "columns to predict from")
+    exclude: Any = _names([], "", "columns to leave out, such as row numbers and names of the points")
     categorical: Any = _names([], "", "features that are words or codes: a column of 0 and 1 for each of their values")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
         0.2,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
         _test_of_table,
-        "test points: so many at random by seed; rows where the column says test; those of the second table",
+        "test points: this fraction, at random by seed; rows that the column marks; the second table",
     )
     missing: str = one_of(
         "refuse",
@@ -156,13 +156,13 @@ class OwnTableOption(OwnFile):
         "mean",
         "median",
         "drop",
-        meaning="values of features; mean, median: of the training points'; drop: leave such rows out",
+        meaning="missing features; mean, median: over the training points; drop: leave such rows out",
     )
     separator: str | None = ranged(
-        None, "one character, or null to find out", lambda v: v is None or len(v) == 1, "between fields of a text"
+        None, "one character, or null to detect it", lambda v: v is None or len(v) == 1, "between fields of a text file"
     )
-    decimal: str = one_of(".", ".", ",", meaning="point of numbers in a text")
-    encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "of a text")
+    decimal: str = one_of(".", ".", ",", meaning="decimal point of a text file")
+    encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "encoding of a text file")
 
     def second(self) -> Path | None:
         """The second table, if `test` names one rather than a column."""
@@ -242,7 +242,7 @@ def _table(file: tuple[str, ...], layout: Any, second: tuple[str, ...] | None) -
 # ---- arrays
 
 
-@option("dataset", "arrays", "Arrays of one's own in an .npz file: x and y, or x_train, y_train, x_test and y_test")
+@option("dataset", "arrays", "Your own arrays in an .npz file: x and y, or x_train, y_train, x_test and y_test")
 class OwnArraysOption(OwnFile):
     path: str | None = _path(".npz")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)

@@ -50,8 +50,8 @@ class EvaluationRegularization(Option):
             v in (None, "validation")
             or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
         ),
-        "of a list each is evaluated; validation: the best for each kernel, as in regularization; null with "
-        "regularization.selection=validation: the same, but for flows, which keep that of the start",
+        "a list: each is evaluated; validation: the best for each kernel, as in regularization; null with "
+        "regularization.selection=validation: the same, except that a flow keeps the lambda of its initial kernel",
     )
     scale: str | None = ranged(
         None,
@@ -75,20 +75,20 @@ class EvaluationOption(Option, abc.ABC):
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
         "N_I: how many training points are interpolated",
     )
-    random_kernels: int = count(0, 0, "kernels with random parameters to evaluate beside them", most=MOST_REPEATS)
-    batches: int = count(10, 0, "held out: rho before and after on the same ones", most=MOST_REPEATS)
+    random_kernels: int = count(0, 0, "further kernels to evaluate, with random parameters", most=MOST_REPEATS)
+    batches: int = count(10, 0, "held-out batches on which rho is measured before and after", most=MOST_REPEATS)
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = one_of("cholesky", *EVALUATION_SOLVERS, meaning="the last two only to repeat published runs")
-    tolerance: float = between(1e-6, 0, 1, "of conjugate_gradients: norm of the residual over that of the targets")
+    tolerance: float = between(1e-6, 0, 1, "conjugate_gradients: norm of the residual over that of the targets")
     memory: Any = nested(
         None,
         "a number of bytes, as 8GB, 500MB or 8GiB, or null for half of the machine's",
         _bytes,
-        "what a Gram matrix and its factor may take; larger ones go to disk in tiles",
+        "memory for a Gram matrix and its factor; larger ones go to disk in tiles",
     )
     store: str | None = ranged(
         None,
-        "a folder, or null for the run's own, which goes when its numbers are recorded",
+        "a folder, or null for the run's own, which is deleted when the results are recorded",
         lambda v: v is None or v != "",
         "where Gram matrices on disk are kept, for all runs of the same kernel on the same points",
     )
@@ -272,12 +272,12 @@ def _sizes(null: str, meaning: str) -> Any:
     return ranged(None, takes, test, meaning)
 
 
-@section("follow", "errors on the way of a fit, in flow.csv or follow.csv: of the kernel it would end with")
+@section("follow", "errors during a fit, in flow.csv or follow.csv, of the kernel at that moment")
 class FollowSection(Option):
     every: int = whole(0, "iterations, or layers, between evaluations; 0: none")
-    last: int = whole(0, "also each of the last so many, at most a tenth of all")
+    last: int = whole(0, "also this many iterations at the end, at most a tenth of all")
     n_interpolation: list[int] | None = _sizes(
-        "evaluation.n_interpolation", "of these evaluations, balanced where there are classes"
+        "evaluation.n_interpolation", "N_I of these evaluations, balanced over classes"
     )
     repeats: int = count(1, 1, "random subsets of each size", most=MOST_REPEATS)
     draw: str = one_of("once", "once", "anew", meaning="anew: other subsets at each evaluation")
@@ -285,7 +285,7 @@ class FollowSection(Option):
         None,
         "a list of [first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or (isinstance(v, list) and v != [] and all(map(is_window, v))),
-        "statistics over the evaluations from the first to the last iteration, or layer, of each, as over the last",
+        "statistics over the evaluations from the first to the last iteration, or layer, of each window",
     )
 
     def check(self, config: ConfigView) -> None:

@@ -77,10 +77,10 @@ class AutoOption(DeviceOption):
     pass
 
 
-@section("checkpoint", "what kfx resume goes on from")
+@section("checkpoint", "when to save the state from which kfx resume continues")
 class CheckpointSection(Option):
-    seconds: float = not_negative(30.0, "at most this much work is lost with a killed process")
-    iterations: int = whole(0, "also every so many iterations; 0: by time alone")
+    seconds: float = not_negative(30.0, "between checkpoints: a killed run loses at most this much work")
+    iterations: int = whole(0, "also after this many iterations; 0: by time alone")
 
 
 _PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -95,13 +95,13 @@ class ClusterSection(Option):
         None,
         "an address as tcp://host:8786, slurm, or null for processes of this machine",
         lambda v: v is None or v == "slurm" or re.fullmatch(rf"(tcp|tls)://[^\s/]+:{_PORT}", v) is not None,
-        "of Dask, with this file system; slurm: dask-jobqueue's, as its own configuration file says",
+        "Dask scheduler that shares this file system; slurm: jobs as in dask-jobqueue's configuration file",
     )
     dashboard: str = ranged(
         "127.0.0.1:8787",
         "an address as 127.0.0.1:8787",
         lambda v: re.fullmatch(rf"[^\s/:]+:{_PORT}", v) is not None,
-        "where the processes of this machine show what they do; who can reach it can see it",
+        "address of Dask's dashboard; whoever can reach it can see it",
     )
 
     @property
@@ -142,12 +142,12 @@ class RunSection(Option):
         True, "true, false, or a list out of png, pdf, svg", _figures, "pictures; false: none, for large sweeps"
     )
     report: bool = flag(False, "report.html at the end: numbers, pictures and tables in one file")
-    resume: bool = flag(False, "skip what is completed, go on with what is not")
-    retries: int = whole(0, "of a failed run, before it counts as failed")
+    resume: bool = flag(False, "skip completed runs, continue unfinished ones")
+    retries: int = whole(0, "further attempts after a run has failed")
     kernel_check: bool = flag(False, "also predict in each device and dtype (Khalid 2022, Fig. 3.3)")
     published: Any = nested(
-        None, "a list of metric, value, source …, or null", published, "what a paper printed for it"
+        None, "a list of metric, value, source …, or null", published, "numbers that a paper prints for it"
     )
     smoke: Any = nested(
-        None, "a list of overrides, or null", _words, "under which it ends in seconds on embedded data: kfx run --smoke"
+        None, "a list of overrides, or null", _words, "overrides of kfx run --smoke, to end in seconds on embedded data"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kfx.optimizers.loop import Optimizer
 
 
-@section("flow", "what the flows have in common; nothing else reads it")
+@section("flow", "settings that all flows share; other optimizers ignore them")
 class FlowSection(Option):
     field: str = one_of(
         "original",
@@ -39,17 +39,17 @@ class FlowSection(Option):
     step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
     decay_after: int | None = count_or_null(None, 1, "no decay", "n0: step_size sqrt(n0 / n) from layer n0 on")
     test_step: str = one_of(
-        "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min of both"
+        "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min: the smaller"
     )
     remove_merged: float = not_negative(
         0.0, "distance below which one of two points with the same target leaves the batches"
     )
-    record_layers: bool = flag(False, "keep what moves points that did not flow along, as load_run(…).kernel does")
+    record_layers: bool = flag(False, "keep the layers, so that load_run(…).kernel can move other points")
     snapshots: int = count(50, 0, "positions kept for pictures and films, evenly over the layers", most=100_000)
     snapshot_points: int = count(300, 1, "of the training points, and of the test points")
 
 
-@section("interpolation", "of a flow's field to other points: a kernel and a lambda of its own")
+@section("interpolation", "how a flow's field extends to other points: its kernel and lambda")
 class InterpolationSection(Option):
     kernel: Any = nested(
         None,

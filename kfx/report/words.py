@@ -147,8 +147,8 @@ def reproduced(entries: Sequence[Entry]) -> str:
     )
     left = len(found) - untrained - zero
     return (
-        f"Of the {len(found)} that are reproduced {untrained} are of a kernel before training, and {zero} of a trained "
-        f"one are printed as 0, as errors of an interpolating kernel on training points are; {left} are left."
+        f"Of the {len(found)} reproduced numbers, {untrained} belong to an untrained kernel, and {zero} are training "
+        f"errors of an interpolating kernel, printed as 0; {left} are left."
     )
 
 

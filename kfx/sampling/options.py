@@ -27,11 +27,11 @@ class SamplerOption(Option, abc.ABC):
         "uniform", *POINTS, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
     )
     rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
-    samples: int = count(1, 1, "of each batch; the objective is the mean over them", most=MOST_REPEATS)
+    samples: int = count(1, 1, "samples of each batch; the objective is the mean over them", most=MOST_REPEATS)
     augment: list[str] = some_of(
-        [], *VIEWS, meaning="of each image of a batch; crop: moved at random; flip: half of them mirrored"
+        [], *VIEWS, meaning="random views of a batch's images; crop: moved at random; flip: half of them mirrored"
     )
-    padding: int = count(4, 1, "with crop: pixels that an image is moved by at most, zeros moving in")
+    padding: int = count(4, 1, "with crop: largest shift in pixels, filled with zeros")
 
     def _common(self) -> dict[str, Any]:
         augment = {"augment": self.augment, "padding": self.padding}
