@@ -3,7 +3,8 @@ Does the length with the smallest ρ have the smallest error?
 ============================================================
 
 ρ against the length of a Gaussian kernel, mean and standard deviation over batches, beside the test error: the two
-minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads (dashed line): centre them.
+minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads
+(dashed line): centre them.
 """
 
 import matplotlib.pyplot as plt

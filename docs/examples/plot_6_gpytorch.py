@@ -4,7 +4,7 @@ Can GPyTorch train a convolutional kernel?
 
 Exact Gaussian-process regression of a digit's value from its image in GPyTorch, trained by the marginal likelihood,
 with GPyTorch's Gaussian kernel and with kfx's CNNGP, whose gradients are exact pullbacks. On so few images the Gaussian
-kernel has the larger likelihood and the smaller error: GPyTorch can use the CNNGP, but it is not the better kernel here.
+kernel has the larger likelihood and the smaller error: GPyTorch can use the CNNGP, but it is not better here.
 """
 
 import warnings

@@ -69,6 +69,7 @@ class EulerLayer:
     at_most_training: bool = False
 
     def move(self, x: torch.Tensor) -> torch.Tensor:
+        """The points x, (n, …), after the layer."""
         velocity = self.field(x)
         step = self.step
         if self.rule is not None:
@@ -91,6 +92,7 @@ class RungeKuttaLayer:
     method: str
 
     def move(self, x: torch.Tensor) -> torch.Tensor:
+        """The points x, (n, …), after the layer."""
         n, shape, y_f = len(self.x_f), x.shape[1:], self.y_f.to(x.device)
 
         def slope(state: torch.Tensor) -> torch.Tensor:

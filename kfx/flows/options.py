@@ -39,7 +39,7 @@ class FlowSection(Option):
     step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
     decay_after: int | None = count_or_null(None, 1, "no decay", "n0: step_size sqrt(n0 / n) from layer n0 on")
     test_step: str = one_of(
-        "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min: the smaller"
+        "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min of both"
     )
     remove_merged: float = not_negative(
         0.0, "distance below which one of two points with the same target leaves the batches"

@@ -49,7 +49,10 @@ class FoldFits:
 
     def fit(self, kernel: Kernel, optimizer: Optimizer, data: Data, streams: Streams) -> Kernel:
         """Run `optimizer.fit` for the next part; for a part that ended before the checkpoint, return its recorded
-        result."""
+        result.
+
+        data: x (n, …), y (n, outputs) and points (m, …) that flow along.
+        """
         part = FoldJournal(self, len(self.fitted), streams)
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations

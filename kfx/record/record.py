@@ -308,7 +308,7 @@ class Record:
         written.close()
 
     def predictions(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add arrays to `predictions.npz`."""
+        """Add arrays of any shape to `predictions.npz`."""
         self._predictions |= arrays
         with whole_file(self.directory / "predictions.npz") as stream:
             np.savez_compressed(stream, **self._predictions)  # type: ignore[arg-type]
