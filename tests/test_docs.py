@@ -54,7 +54,7 @@ def test_commands_do_what_they_say(kfx, in_folder, page):
 
 
 def test_readme_prints_what_its_commands_measure(kfx, in_folder):
-    """Each `metric before → after` of a comment, by its command in full; after `with N of them`, at that many points."""
+    """Each `metric before → after` of a comment, by its command in full; after `with N of them`, at N points."""
     claimed = re.compile(r"^kfx (run .*?)   +# (.*?)(mse|accuracy) ([\d.]+) → ([\d.]+)", re.MULTILINE)
     found = [claim for body in blocks("README.md", "sh") for claim in claimed.findall(body)]
     assert len(found) == 2

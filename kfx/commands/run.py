@@ -1,4 +1,4 @@
-"""`kfx run`: check every job first, then run them; Hydra starts those of its own launchers and sweepers."""
+"""`kfx run`: check every job, then run them; Hydra starts the jobs of its own launchers and sweepers."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
 
 
 def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
-    """Run the jobs, or those that a sweeper draws; whatever stops them, `sweep.csv` says what became of each."""
+    """Run the jobs, or those that a sweeper draws; then write `sweep.csv`, also after an interruption."""
     from rich.console import Console
 
     from kfx.jobs import sweep
@@ -165,7 +165,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
     with noted() as signals:
         try:
             code = _run_all(typed, config_dir, planned, folder)
-        except (KeyboardInterrupt, Exception) as error:  # of an interruption a library may make an error of its own
+        except (KeyboardInterrupt, Exception) as error:  # a library may replace an interruption by its own error
             if isinstance(error, Exception) and not signals:
                 raise
             said = isinstance(error, KeyboardInterrupt) and error.args  # raised by a run, with its exit code
@@ -183,7 +183,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 
 
 def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
-    """Run a sweep's jobs here, in a pool, or by a launcher or sweeper of Hydra's; the exit code, as far as known."""
+    """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, as far as it is known."""
     from kfx.jobs.attempt import run_here
     from kfx.jobs.pool import Pool
     from kfx.numerics.threads import processes
@@ -192,7 +192,7 @@ def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path
     if at_once is None:
         from kfx.config.overrides import quoted
 
-        typed.words.append(f"{planned.key}={quoted(str(folder))}")  # the time in its name must not pass on
+        typed.words.append(f"{planned.key}={quoted(str(folder))}")  # fix the name, which contains the time
         return _hand_over(typed, config_dir, len(planned.jobs) if planned.is_complete else 0)
     if at_once == 0:
         return run_here(planned.in_folder(folder))

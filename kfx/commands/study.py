@@ -50,7 +50,7 @@ def _study(parsed: argparse.Namespace) -> int:
 
 
 def _folder(name: str, parsed: argparse.Namespace) -> Path:
-    """Where the runs of a study go: those with other settings are other runs, in a folder of their own."""
+    """The folder for the runs of a study; runs with other settings get another one."""
     more = [*parsed.set, *(["smoke"] if parsed.smoke else [])]
     return parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
 

@@ -97,7 +97,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
 
 
 class _Notes(Journal):
-    """What a fit in memory keeps: its trace in a folder that does not stay, metrics and remarks."""
+    """The journal of a fit in memory: its trace in a temporary folder, metrics and notes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.layer_path = folder, folder / "layers.bin"

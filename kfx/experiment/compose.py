@@ -172,7 +172,7 @@ def check_hydra(node: DictConfig) -> None:
 
 
 def composed(overrides: Sequence[str], search_path: str | None = None) -> DictConfig:
-    """The config that the words compose to, before the checks, with Hydra's own node."""
+    """The config that Hydra composes from the words, unchecked, with Hydra's own node."""
     try:
         return _compose(overrides, search_path)
     except ConfigError:
@@ -187,7 +187,7 @@ def without_hydra(raw: DictConfig) -> DictConfig:
 
 
 def with_smoke_words(overrides: Sequence[str], search_path: str | None = None) -> list[str]:
-    """The overrides, and after them those of the config's own key `smoke`."""
+    """The overrides, followed by those in the config's own key `smoke`."""
     return [*overrides, *smoke_words(composed(overrides, search_path))]
 
 

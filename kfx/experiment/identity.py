@@ -32,8 +32,10 @@ def content(raw: DictConfig) -> dict[str, Any]:
 
 
 def identity(raw: DictConfig, config: Config, plugins: Sequence[Plugin]) -> str:
-    """Return sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and the versions of kfx
-    and of packages whose options were chosen."""
+    """Return sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and versions.
+
+    The versions are those of kfx and of the packages whose options were chosen.
+    """
     own = content(raw)
     own["dataset"] = config.dataset.without_places(own["dataset"])
     parts: list[Any] = [own, data_checksums(config), __version__]

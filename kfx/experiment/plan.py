@@ -1,4 +1,4 @@
-"""A plan: the words of a run, composed, checked and identified once, before anything of it begins."""
+"""A plan: the words of a run, composed, checked and identified once, before the run begins."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kfx.experiment.config import Config, check
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that can begin.
+    """A run that is ready to begin.
 
-    words: its overrides as typed, Hydra's among them. raw: its config as composed, without Hydra's own node. config:
-    the same, typed and checked. hydra: Hydra's own node, which says where the run goes; empty for a record's plan.
-    plugins: those that it needs.
+    words: its overrides as typed, including Hydra's. raw: its composed config, without Hydra's own node. config: the
+        same, typed and checked. hydra: Hydra's own node, which says where the run goes; empty for a record's plan.
+        plugins: the plugins that it needs.
     """
 
     words: tuple[str, ...]
@@ -31,9 +31,9 @@ class Plan:
 
     @classmethod
     def of_words(cls, words: Sequence[str], config_dir: str | None = None, *, smoke: bool = False) -> Self:
-        """Compose and check the words of `kfx run`; ConfigError in one line for what is wrong.
+        """Compose and check the words of `kfx run`; ConfigError in one line for a wrong word.
 
-        config_dir: a folder of further presets. smoke: with the overrides of the config's own key `smoke` last.
+        config_dir: a folder with further presets. smoke: apply the overrides in the config's own key `smoke` last.
         """
         if smoke:
             words = compose.with_smoke_words(words, config_dir)
@@ -43,12 +43,12 @@ class Plan:
 
     @classmethod
     def of_config(cls, raw: DictConfig, words: Sequence[str] = (), hydra: DictConfig | None = None) -> Self:
-        """Check a composed config, such as a record's; ConfigError in one line for what is wrong."""
+        """Check a composed config, such as that of a record; ConfigError in one line for a wrong key."""
         return cls(tuple(words), raw, check(raw), *(() if hydra is None else (hydra,)))
 
     @property
     def overrides(self) -> list[str]:
-        """The words without those for Hydra: what the record keeps."""
+        """The words without those for Hydra, as the record keeps them."""
         return [word for word in self.words if not word.lstrip("+~").startswith(("hydra.", "hydra/"))]
 
     @cached_property
@@ -59,7 +59,7 @@ class Plan:
         return identity(self.raw, self.config, self.plugins)
 
     def with_threads(self, count: int) -> Self:
-        """The plan with so many CPU threads, unless its config gives a number."""
+        """The plan with `count` CPU threads, unless its config sets their number."""
         if self.config.device.threads is not None:
             return self
         raw = self.raw.copy()

@@ -27,7 +27,7 @@ from kfx.screen.progress import numbered, say
 from kfx.screen.summary import relative
 
 Complain = Callable[[Job, str], None]
-"""Called with a job and what stopped it before it had a record."""
+"""Called with a job and the error that stopped it before it had a record."""
 
 
 def _complain(job: Job, line: str) -> None:
@@ -35,7 +35,7 @@ def _complain(job: Job, line: str) -> None:
 
 
 def run_here(jobs: Sequence[Job], complain: Complain = _complain) -> int:
-    """Run the jobs one after another; the largest exit code. Interrupted where a run was."""
+    """Run the jobs one after another and return the largest exit code; Interrupted if a run was interrupted."""
     codes = [0]
     for job in jobs:
         with numbered(job.number, job.of):
@@ -47,11 +47,11 @@ def run_here(jobs: Sequence[Job], complain: Complain = _complain) -> int:
 
 
 def attempt(job: Job, complain: Complain = _complain) -> int:
-    """`attempted` with errors in words: the exit code."""
+    """`attempted` with errors as messages; return the exit code."""
     try:
         return attempted(job)[0]
     except HeldError as error:
-        if job.plan.config.resume and error.identity == job.plan.identity:  # whoever holds it does the work
+        if job.plan.config.resume and error.identity == job.plan.identity:  # the process that holds it does the work
             say(f"kfx: all is well, the same run is under way: {error}")
             return 0
         complain(job, str(error))
@@ -59,14 +59,16 @@ def attempt(job: Job, complain: Complain = _complain) -> int:
     except KfxError as error:
         complain(job, str(error))
         return error.exit_code
-    except OSError as error:  # before the record could be opened
+    except OSError as error:  # the record could not be opened
         complain(job, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})")
         return 1
 
 
 def attempted(job: Job) -> tuple[int, Path]:
-    """Run a job in its folder, or with `resume=true` stand back for an earlier run of the same identity; retry
-    failures. The exit code, and where the run is."""
+    """Run a job in its folder, or with `resume=true` use an earlier run of the same identity; retry failures.
+
+    Returns the exit code and the directory of the run.
+    """
     plan, own = job.plan, job.directory
     if not job.is_checked:
         make_folder([plan.config], "hydra.run.dir", own)
@@ -77,7 +79,7 @@ def attempted(job: Job) -> tuple[int, Path]:
             return _completed_already(plan.config, found.directory), found.directory
         try:
             return resume(found.directory, plan.raw.dataset), found.directory
-        except CompletedError:  # by another process, since it was found
+        except CompletedError:  # another process has completed it meanwhile
             return _completed_already(plan.config, found.directory), found.directory
     retries = plan.config.retries
     for left in range(retries, -1, -1):
@@ -98,7 +100,7 @@ def _completed_already(config: Config, directory: Path) -> int:
     return complete(config, directory)
 
 
-# ---- jobs that Hydra starts: those of its other launchers, and of sweepers that draw them
+# ---- jobs that Hydra starts, by its other launchers and by sweepers that draw jobs
 
 
 def start(
@@ -109,10 +111,10 @@ def start(
     config_dir: str | None = None,
     smoke: bool = False,
 ) -> tuple[int, float | None]:
-    """Run the job that Hydra has composed: the exit code, and what a sweeper may minimise.
+    """Run the job that Hydra has composed; return its exit code and the value that a sweeper minimises.
 
-    plugins (path and SHA-256), config_dir and smoke are those of the command: Hydra may have started this process anew.
-    jobs: how many there are, as far as is known.
+    plugins (path and SHA-256), config_dir and smoke are those of the command, because Hydra may have started this
+    process anew. jobs: the number of jobs, as far as it is known.
     """
     settings: Any = HydraConfig.get()
     own = Path(settings.runtime.output_dir)
@@ -122,7 +124,7 @@ def start(
     words = list(settings.overrides.task)
     plan = Plan.of_words(words, config_dir, smoke=True) if smoke else Plan.of_config(raw, words)
     at_once = OmegaConf.select(settings, "launcher.n_jobs")
-    if at_once is not None:  # jobs side by side on this machine's cores
+    if at_once is not None:  # parallel jobs share this machine's cores
         plan = plan.with_threads(threads.share_of(at_once))
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
     number = int(OmegaConf.select(settings, "job.num") or 0) + 1

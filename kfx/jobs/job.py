@@ -11,11 +11,12 @@ from kfx.experiment.plan import Plan
 
 @dataclass(frozen=True)
 class Job:
-    """A plan, and where its run goes.
+    """A plan and the directory of its run.
 
-    roots: folders below which an earlier run may lie that `resume=true` takes up. number, of: which of how many it is.
-    log: a file for everything that the run says; None for the streams of the command. is_checked: whether machine, data
-    files and disk have been checked for it, and its folder made.
+    roots: folders in which `resume=true` looks for an earlier run. number, of: its number among the jobs of the
+        command.
+    log: a file for the output of the run; None for the streams of the command.
+    is_checked: whether machine, data files and disk have been checked for it, and its folder made.
     """
 
     plan: Plan

@@ -1,4 +1,4 @@
-"""`hydra/launcher=cores` as Hydra knows it, for sweepers that draw their jobs while they run."""
+"""`hydra/launcher=cores` as a launcher of Hydra, for sweepers that draw their jobs while they run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from kfx.jobs.pool import Pool
 from kfx.numerics.threads import processes
 
 smoke = False
-"""Whether jobs run under the overrides of their configs' key `smoke`; set by the command before Hydra launches them."""
+"""Whether jobs apply the overrides in their configs' key `smoke`; set by the command before Hydra starts them."""
 
 
 def register() -> None:
-    """Make the launcher known to Hydra, which looks for plugins in the package `hydra_plugins` alone."""
-    plugins = Plugins.instance()  # has looked for those that are installed
+    """Register the launcher in Hydra, which looks for plugins only in the package `hydra_plugins`."""
+    plugins = Plugins.instance()  # it has already searched the installed ones
     name = CORES_LAUNCHER.rpartition(".")[0]
     package = sys.modules.setdefault("hydra_plugins", ModuleType("hydra_plugins"))
     package.kfx = sys.modules[name] = sys.modules[__name__]  # type: ignore[attr-defined]
@@ -36,7 +36,7 @@ def register() -> None:
 
 
 class CoresLauncher(Launcher):
-    """Runs at most `n_jobs` jobs at once, in a `Pool`; -1: one a core."""
+    """Run at most `n_jobs` jobs at once, in a `Pool`; -1: one for each core."""
 
     def __init__(self, n_jobs: int = 2) -> None:
         self.n_jobs = n_jobs
@@ -45,7 +45,7 @@ class CoresLauncher(Launcher):
         self.context, self.config = hydra_context, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs; what each returns is what a sweeper may minimise."""
+        """Run the jobs; each returns the value that a sweeper minimises."""
         folder = Path(str(self.config.hydra.sweep.dir))
         of = initial_job_idx + len(job_overrides)
         jobs = [self._job(folder, initial_job_idx + i, of, list(words)) for i, words in enumerate(job_overrides)]

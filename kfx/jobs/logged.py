@@ -1,4 +1,4 @@
-"""Jobs that write what they say into files of their own: those of studies and of papers' numbers."""
+"""Jobs that write their output into log files, for studies and reproductions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kfx.jobs.pool import Pool
 def logged(
     words: Sequence[str], directory: Path, *, smoke: bool = False, plugins: Sequence[Plugin] | None = None
 ) -> Job:
-    """The job of these words of `kfx run` in `directory`, with its log beside; what is completed is not run again.
+    """The job of these words of `kfx run` in `directory`, with its log beside it; a completed run is not run again.
 
-    plugins: those that it needs, where others are in use as well.
+    plugins: the plugins that it needs; None for all in use.
     """
     plan = Plan.of_words([*words, "figures=false", "resume=true"], smoke=smoke)
     if plugins is not None:
@@ -35,10 +35,10 @@ def run(
     done: Callable[[Job], None] = lambda job: None,
     deadline: float | None = None,
 ) -> list[Job]:
-    """Run the jobs, as many at once as asked for, which share the cores; those that failed.
+    """Run the jobs, `at_once` at a time, which share the cores; return the failed ones.
 
-    tell: told of each job's end, in a line. done: called after each that ended well. At the deadline (of
-    `time.monotonic`), and on Ctrl-C, what runs is interrupted, and goes on in the next call.
+    tell: called with a line when a job ends. done: called after each successful job. At the deadline (in
+        `time.monotonic`), and on Ctrl-C, running jobs are interrupted; the next call continues them.
     """
     failed: list[Job] = []
 

@@ -1,4 +1,4 @@
-"""The plans of a command: one for each of its jobs, and what can be known before the first of them begins."""
+"""The plans of a command, one for each job, composed and checked before the first job begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 @dataclass(frozen=True)
 class Plans:
-    """The jobs of `kfx run`, or of `kfx run -m`, composed and checked. hydra: Hydra's own node of the command."""
+    """The jobs of `kfx run` or `kfx run -m`, composed and checked. hydra: Hydra's own node of the command."""
 
     jobs: tuple[Plan, ...]
     hydra: DictConfig
@@ -29,17 +29,18 @@ class Plans:
 
     @property
     def key(self) -> str:
-        """The key of the folder."""
+        """The config key of the run's or the sweep's folder."""
         return "hydra.sweep.dir" if self.is_sweep else "hydra.run.dir"
 
     @property
     def is_complete(self) -> bool:
-        """Whether these are all jobs: some sweepers draw theirs while they run."""
+        """Whether all jobs are known; some sweepers draw theirs while they run."""
         return not self.is_sweep or self.hydra.sweeper._target_ == _BASIC_SWEEPER
 
     @property
     def at_once(self) -> int | None:
-        """How many processes the jobs run in: 0 for this one, -1 for one a core, None where Hydra starts them."""
+        """The number of processes that run the jobs: 0 for this one, -1 for one on each core, None if Hydra starts
+        them."""
         launcher = self.hydra.launcher
         if not self.is_complete or launcher._target_ not in (_BASIC_LAUNCHER, CORES_LAUNCHER):
             return None
@@ -51,7 +52,7 @@ class Plans:
         return [(plan.words, plan.identity) for plan in self.jobs]
 
     def make_folder(self) -> Path:
-        """Check machine, kernels, data files and disk, and make the folder of the run or sweep."""
+        """Check machine, kernels, data files and disk space, then make the folder of the run or sweep."""
         if self.is_sweep:
             compose.check_subfolders([plan.hydra for plan in self.jobs])
         folder = Path(compose.text_at(self.hydra, self.key.removeprefix("hydra.")))
@@ -69,18 +70,19 @@ class Plans:
         ]
 
     def roots(self, folder: Path) -> list[Path]:
-        """Where a sweep's runs may lie: in its folder, and beside it where those are taken up."""
+        """Folders in which the runs of a sweep may lie: its own, and with `resume=true` those beside it."""
         return search_roots(folder) if self.jobs[0].config.resume else [folder]
 
 
 def search_roots(folder: Path) -> list[Path]:
-    """Where runs that `resume=true` may take up lie: in the folder of the run or sweep, and beside it."""
+    """Folders in which `resume=true` looks for runs: that of the run or sweep, and those beside it."""
     return [folder, folder.parent]
 
 
 def make_folder(configs: Sequence[Config], key: str, folder: Path) -> None:
-    """Check machine, kernels, data files and disk, and make the folder that `key` names; ConfigError or DataError."""
-    from kfx.experiment import preflight  # brings torch, which a wrong word need not wait for
+    """Check machine, kernels, data files and disk space, then make the folder that `key` names; ConfigError or
+    DataError."""
+    from kfx.experiment import preflight  # imports torch, which a wrong word need not wait for
 
     preflight.check(configs)
     preflight.check_disk(configs, folder)
@@ -88,14 +90,14 @@ def make_folder(configs: Sequence[Config], key: str, folder: Path) -> None:
 
 
 def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, smoke: bool) -> Plans:
-    """Compose and check every job; ConfigError in one line for the first that cannot be."""
+    """Compose and check every job; ConfigError in one line for the first job that is wrong."""
     words = compose.combinations(overrides, is_sweep)
     jobs = tuple(Plan.of_words(each, config_dir, smoke=smoke) for each in words)
     return Plans(jobs, _of_sweep(overrides, config_dir) if is_sweep else jobs[0].hydra, is_sweep)
 
 
 def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """Hydra's own node, from which it starts a sweep: no job need have seen it."""
+    """Hydra's own node for starting a sweep, composed without the overrides of single jobs."""
     try:
         shared: DictConfig = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
     except ConfigError as error:

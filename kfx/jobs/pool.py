@@ -1,4 +1,5 @@
-"""A pool of processes that run jobs side by side: of `hydra/launcher=cores`, sweeps from Python, studies and papers."""
+"""A pool of processes that run jobs in parallel, for `hydra/launcher=cores`, sweeps from Python, studies and
+reproductions."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from kfx.screen.progress import Audience, say
 
 @dataclass
 class _Work:
-    """A job under way, and when it began."""
+    """A running job, and when it began."""
 
     job: Job
     began: float
@@ -31,10 +32,10 @@ class _Work:
 class Pool:
     """Worker processes that run at most `size` jobs at once; each job gets its share of the cores as threads.
 
-    jobs: taken one by one, as workers become free. done: told of each job, its exit code and seconds; the code is that
-    of the process, negative for a signal, where that ended amid the job. audience: of what runs say. deadline: of
-    `time.monotonic`; what is under way then is interrupted, and goes on with `resume=true`.
-
+    jobs: taken one by one, as workers become free. audience: who sees the output of the runs.
+    done: called with each job, its exit code and seconds; if the process died during the job, its own code, negative
+        for a signal.
+    deadline: in `time.monotonic`; running jobs are then interrupted, and `resume=true` continues them.
     A killed worker loses only its current job. Signals are passed on to the workers, which save their states, and no
     new jobs start. Workers stop when this process ends, however it ends.
     """
@@ -58,7 +59,7 @@ class Pool:
         self.is_over = False
 
     def run(self) -> None:
-        """Run the jobs; Interrupted where a signal ended that, once every job under way has written its state."""
+        """Run the jobs; Interrupted after a signal, once every running job has saved its state."""
         with selectors.DefaultSelector() as answers, self._signals():
             try:
                 self._fill(answers)
@@ -96,7 +97,7 @@ class Pool:
                 self._end(worker)
                 continue
             self.busy[worker] = _Work(job, time.monotonic())
-            if self.stopped is not None:  # between its writing and here
+            if self.stopped is not None:  # a signal came since the job was written
                 with contextlib.suppress(ProcessLookupError):
                     worker.send_signal(self.stopped)
             return

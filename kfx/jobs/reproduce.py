@@ -29,7 +29,7 @@ class Missing:
         return RUNS / self.part.command.name / f"seed-{self.seed}"
 
     def job(self) -> Job:
-        """Compose and check it."""
+        """Compose and check its job."""
         return logged([*self.part.command.words, f"seed={self.seed}"], self.directory)
 
 

@@ -112,9 +112,9 @@ def read(name: str) -> Study:
 
 
 def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = False) -> dict[str, Job]:
-    """The runs of a study by their names, composed and checked, each in a folder of its own.
+    """The runs of a study by name, composed and checked, each in its own folder.
 
-    more: words for all of them. smoke: under each config's list `smoke`. ConfigError for words that cannot be run.
+    more: further words for all runs. smoke: apply each config's list `smoke`. ConfigError for words that are wrong.
     """
     plugins = [
         plugin for plugin in plugged_in() if plugin.path in {str(Path(path).resolve()) for path in study.plugins}

@@ -1,4 +1,4 @@
-"""Jobs as lines of text, between a pool and its workers."""
+"""Convert jobs to lines of text and back, between a pool and its workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kfx.jobs.job import Job
 from kfx.screen.progress import Audience
 
 END = b"null\n"
-"""No further job comes."""
+"""The line after the last job."""
 
 
 def line_of(job: Job, threads: int, audience: Audience) -> bytes:
-    """The job as a line. threads: of its run, unless its config gives a number. audience: of what it says."""
+    """The job as a line. threads: of its run, unless its config sets their number. audience: who sees its output."""
     moved = replace(job, plan=job.plan.with_threads(threads))
     content = {
         "plugins": [asdict(plugin) for plugin in job.plan.plugins],
@@ -28,7 +28,7 @@ def line_of(job: Job, threads: int, audience: Audience) -> bytes:
 
 
 def job_of(line: bytes) -> tuple[Job, Audience]:
-    """The job of a line, with its plugins loaded first; ConfigError for a plugin that has changed or gone."""
+    """The job of a line, after loading its plugins; ConfigError for a plugin that has changed or is missing."""
     content = json.loads(line)
     load_plugins([plugin["path"] for plugin in content["plugins"]])
     require_plugins(content["plugins"], content["directory"])

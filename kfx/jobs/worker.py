@@ -1,4 +1,4 @@
-"""A process that runs jobs, one after another, for `kfx.jobs.pool`."""
+"""A worker process that runs jobs one after another for `kfx.jobs.pool`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from kfx.screen.progress import in_lines, numbered, say, told_to
 def main() -> None:
     """Read a job from each line of standard input, run it, and answer with a line that holds its exit code.
 
-    The end of the input without `END` is the pool's own end: the run under way then stops as by SIGTERM, with its
-    state on disk.
+    If the input ends without `END`, the pool has died: the current run then stops as by SIGTERM and saves its state.
     """
     answers = os.dup(1)
-    os.dup2(2, 1)  # what a run prints is for people
+    os.dup2(2, 1)  # what a run prints goes to standard error
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -44,17 +43,17 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)
         while (line := lines.get()) != wire.END:
             code = _done(line)
-            with contextlib.suppress(BrokenPipeError):  # nobody is left to hear it
+            with contextlib.suppress(BrokenPipeError):  # the pool has gone
                 os.write(answers, f"{code}\n".encode())
             if code in INTERRUPTED:
                 break
 
 
 def _done(line: bytes) -> int:
-    """Run one job; its exit code."""
+    """Run one job; return its exit code."""
     try:
         job, audience = wire.job_of(line)
-    except KfxError as error:  # of a plugin that has changed or gone
+    except KfxError as error:  # a plugin has changed or is missing
         say(f"kfx: {error}")
         return error.exit_code
     compose.give_options_to_hydra()
@@ -64,7 +63,7 @@ def _done(line: bytes) -> int:
 
 @contextlib.contextmanager
 def _said_in(log: Path | None) -> Iterator[None]:
-    """Within the block, output and errors go to the end of this file."""
+    """Within the block, output and errors are appended to this file."""
     if log is None:
         yield
         return

@@ -70,7 +70,7 @@ class FoldFits:
 
 
 class FoldJournal(Journal):
-    """The journal of the fit of one part, in the record of a run."""
+    """The journal of one part's fit in the record of a run."""
 
     def __init__(self, parts: FoldFits, number: int, streams: Streams) -> None:
         self.parts, self.number = parts, number
@@ -79,17 +79,23 @@ class FoldJournal(Journal):
         self.before = self.evaluations = parts._evaluations
 
     def wants(self, iteration: int, *, final: bool = False) -> bool:
+        """Whether the kernel is measured or kept before this iteration, or at the end."""
         follow = self.parts.record.follow
         return follow is not None and follow.wants(self.number, iteration, final)
 
     def moved(
         self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
     ) -> None:
+        """Measure or keep the kernel and the points before an iteration, or at the end.
+
+        x: (n, …), training points. along: (m, …), points that flow along.
+        """
         follow = self.parts.record.follow
         if follow is not None and (size := follow(self.number, iteration, kernel, x, along, final)):
             self.parts.bytes[follow.file] = size
 
     def stopped(self, layer: int, reason: str) -> None:
+        """Record that a flow ended before its last layer, and why."""
         record = self.parts.record
         record.note(Event.FLOW_STOPPED, f"part {self.number}, layer {layer}: {reason}")
         record.metrics.setdefault("flow_stopped", {})[str(self.number)] = {"layer": layer, "reason": reason}

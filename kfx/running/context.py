@@ -31,16 +31,16 @@ class Machine:
 
 
 class Notes(Protocol):
-    """Where stages write what they find: a run's record, or what an estimator keeps of it."""
+    """Where stages write their findings: a run's record, or what an estimator keeps."""
 
     metrics: dict[str, Any]
     trace: Trace | None
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """A CSV file beside the metrics."""
+        """Write a CSV file."""
 
     def remark(self, event: Event, text: str) -> None:
-        """What a person should know of the result."""
+        """Add a note on the result."""
 
 
 @dataclass

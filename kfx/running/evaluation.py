@@ -36,7 +36,8 @@ from kfx.screen.progress import Steps, say
 def evaluate_kernels(
     context: RunContext, record: Record, starts: Sequence[Kernel], fitted: Sequence[Kernel]
 ) -> dict[str, Any]:
-    """Evaluate the initial, the trained and random kernels into `evaluation.csv`; what `metrics.json` says of it."""
+    """Evaluate the initial, the trained and random kernels into `evaluation.csv`; return the entries for
+    `metrics.json`."""
     config, parts = context.config, context.parts
     threads.use(context.threads_of_evaluation, context.machine.threads)
     scoring, splits = config.evaluation.scoring(config), config.evaluation.splits(parts, context.streams)
@@ -72,7 +73,8 @@ def evaluate_kernels(
 def _draw_subsets(
     context: RunContext, record: Record, node: TestPointsOption, kernel: Kernel, scoring: Scoring
 ) -> None:
-    """Many draws of a few interpolation points: `draws.csv`, and the best and the worst of them in `draws.npz`."""
+    """Evaluate many draws of a few interpolation points: all into `draws.csv`, the best and the worst into
+    `draws.npz`."""
     data = context.parts[-1]
     order = interpolation_order(data, node.balanced, context.streams["draws"])
     size = min(node.n_interpolation or [len(order)])
@@ -124,7 +126,7 @@ def _evaluated(
     splits: Sequence[Split],
     scoring: Scoring,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every row of `evaluation.csv`, those of an earlier process too, and failures in words."""
+    """All rows of `evaluation.csv`, those of an earlier process included, and messages of failures."""
     config, parts = context.config, context.parts
     sizes = config.evaluation.n_interpolation
     rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring)))

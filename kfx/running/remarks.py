@@ -1,5 +1,7 @@
-"""What a person should know of a fit. It is decided here, from numbers; `notes.remark` tells it: a run prints and
-records it, an estimator keeps it."""
+"""Find what is worth a note about a fit and its evaluation.
+
+Notes follow from numbers alone. `notes.remark` delivers them: a run prints and records them, an estimator keeps them.
+"""
 
 from __future__ import annotations
 
@@ -137,8 +139,10 @@ def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: Mapping[str
 
 
 def of_errors(context: RunContext, metric: str, before: float, after: float, error: float, on: str) -> None:
-    """Tell that predictions got worse while the objective got better. error: of the difference, its standard error,
-    NaN where it is unknown. on: the points that the errors are of."""
+    """Note predictions that got worse while the objective got better.
+
+    error: standard error of the difference, NaN if unknown. on: the points on which the errors were measured, in words.
+    """
     held_out = context.notes.metrics.get("held_out")
     if held_out is None or not held_out["objective"]["change"]["mean"] < 0:
         return
@@ -164,7 +168,8 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
 def of_predictions(
     context: RunContext, rows: Sequence[Mapping[str, Any]], splits: Sequence[Split], failures: Sequence[str]
 ) -> None:
-    """Tell what failed, where the trained kernel knows less than a constant, and where it knows less than before."""
+    """Note failed evaluations, a trained kernel no better than a constant, and one that predicts worse than before
+    training."""
     parts, notes = context.parts, context.notes
     for failure in failures:
         notes.remark(Event.EVALUATION_FAILED, failure)

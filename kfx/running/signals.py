@@ -18,7 +18,7 @@ INTERRUPTED = tuple(128 + number for number in NUMBERS)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run or a sweep was interrupted and has said so; its argument is the exit code."""
+    """A run or a sweep was interrupted and has reported it; its argument is the exit code."""
 
 
 class Terminated(BaseException):

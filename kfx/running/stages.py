@@ -261,7 +261,7 @@ def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
 
 
 def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[Kernel]:
-    """Fit a kernel to each part, one after another, from where an earlier process stopped."""
+    """Fit a kernel to each part in turn, continuing where an earlier process stopped."""
     config = context.config
     optimizer = config.optimizer.build(config)
     fits = FoldFits(record, len(context.parts), optimizer.iterations)

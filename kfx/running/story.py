@@ -49,7 +49,7 @@ def story(config: Config, record: Record) -> None:
 
 
 def run(plan: Plan, directory: Path, *, replace_failed: bool = False) -> int:
-    """Run a plan into `directory` and return the exit code. Whatever happens, the record says what.
+    """Run a plan into `directory` and return the exit code; the record tells how the run ended in any case.
 
     replace_failed: move a failed run of the same identity aside.
     """
@@ -74,7 +74,7 @@ def resume(directory: Path, dataset: DictConfig | None = None) -> int:
 
 
 def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool = False) -> int:
-    """Run the story into a record; its end, good or bad, is written, drawn and said."""
+    """Run into a record; write its end, successful or not, then draw and print it."""
     config = plan.config
     record = Record(
         directory,
