@@ -14,7 +14,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def add_plugins(parser: argparse.ArgumentParser) -> None:
     """Add the argument `--plugin FILE.py`, which may be repeated."""
     parser.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE.py", help="options of one's own, in Python (repeatable)"
+        "--plugin", action="append", default=[], metavar="FILE.py", help="a Python file with your own options (repeatable)"
     )
 
 

@@ -71,7 +71,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         self._n_features_out = int(np.prod(X.shape[1:]))
 
     def transform(self, X: ArrayLike) -> np.ndarray:
-        """Where the flow takes X, in X's shape; with `image_shape` in rows."""
+        """The points X moved by the flow, in X's shape, (n, …); with `image_shape` as rows, (n, features)."""
         points = self._points_of(X)
         assert isinstance(self.kernel_, FlowedKernel)
         with self._own_settings():

@@ -63,7 +63,7 @@ class Config:
         return (getattr(self, name) for name in names)
 
     def check_together(self) -> None:
-        """ConfigError where one option cannot go with the others."""
+        """ConfigError if one option cannot be combined with the others."""
         for option in self.options():
             option.check(self)
 

@@ -68,7 +68,7 @@ class Pool:
                         self._take(key.data, answers)
                     if self.deadline is not None and time.monotonic() > self.deadline:
                         self.is_over, self.deadline = True, None
-                        self.tell("the budget is spent; what is under way goes on with the next call")
+                        self.tell("the budget is spent; the next call continues the running jobs")
                         self._stop(signal.SIGINT)
                     self._fill(answers)
             finally:
