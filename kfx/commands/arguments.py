@@ -14,7 +14,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def add_plugins(parser: argparse.ArgumentParser) -> None:
     """Add the argument `--plugin FILE.py`, which may be repeated."""
     parser.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE.py", help="a Python file with your own options (repeatable)"
+        "--plugin", action="append", default=[], metavar="FILE.py", help="a file with your own options (repeatable)"
     )
 
 
@@ -25,7 +25,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def completions(prefix: str, **_: object) -> dict[str, str]:
-    """What an override that begins so may become, with a description each."""
+    """Possible completions of an override, each with its description."""
     registry.load()
     key, equals, _rest = prefix.partition("=")
     if equals:

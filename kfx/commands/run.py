@@ -32,7 +32,7 @@ Runs one experiment, or with -m every combination of comma-separated values.
 
 
 def add(commands: Commands) -> None:
-    """Register the command for help and completion; its words are parsed by `run`, for they are Hydra's."""
+    """Register the command for help and completion; `run` parses its words, because they are Hydra's."""
     parser = commands.add_parser("run", help="run an experiment or a sweep (kfx run --help shows keys and values)")
     add_overrides(parser)
     add_plugins(parser)

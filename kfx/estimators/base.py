@@ -170,10 +170,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
-        """Fit to X and y, as `fit`."""
+        """Fit to X and y."""
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-        """What a fit is given as arrays; X as images where they are."""
+        """X, as images if it holds images, and y as valid arrays."""
         points, targets = validate_data(self, X, y, ensure_min_samples=2, **_ACCEPTED, **options)
         return self._folded(points), targets
 

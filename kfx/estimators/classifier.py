@@ -22,7 +22,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
     """
 
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
-        """Learn the kernel, and solve for the coefficients. y: (n,), two classes or more."""
+        """Learn the kernel, and solve for the coefficients. y: (n,), with at least two classes."""
         X, y = self._checked(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -31,8 +31,11 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         self._interpolate(self._fit(X, one_hot(labels, len(self.classes_)), labels))
 
     def decision_function(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """What is predicted of each class, (n, classes); of two classes the second's less the first's, (n,). With
-        `return_std` also the posterior standard deviation of that."""
+        """The predicted target of each class, (n, classes); for two classes the second minus the first, (n,).
+
+        X: (n, features) or (n, channels, height, width). return_std: also return the posterior standard deviation, in
+            the same shape.
+        """
         mean, deviation = self._predicted(self._points_of(X), return_std)
         if len(self.classes_) == 2:
             # The two targets of a point add up to 1, so the deviation of their difference is the sum of both.
@@ -40,6 +43,6 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         return (mean, deviation) if return_std else mean
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The class of which most is predicted."""
+        """The class with the largest predicted target, (n,). X: (n, features) or (n, channels, height, width)."""
         decision = self.decision_function(X)
         return self.classes_[(decision > 0).astype(int) if decision.ndim == 1 else decision.argmax(axis=1)]

@@ -26,7 +26,11 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         self._interpolate(self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None))
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """The interpolant at X, in y's shape; with `return_std` also its posterior standard deviation there."""
+        """The prediction at X, (n,) or (n, outputs) as y; with `return_std` also the posterior standard deviation, same
+        shape.
+
+        X: (n, features) or (n, channels, height, width).
+        """
         mean, deviation = self._predicted(self._points_of(X), return_std)
         if self._is_flat:
             mean, deviation = mean[:, 0], None if deviation is None else deviation[:, 0]

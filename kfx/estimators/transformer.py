@@ -57,7 +57,7 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         self.task = task
 
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
-        """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as of `dataset=table`."""
+        """Learn the flow. y: (n,) classes or values, or (n, outputs); `task` says which, as for `dataset=table`."""
         X, y = self._checked(X, y, multi_output=True)
         y, task = np.asarray(y), self.task
         if task not in ("auto", "classification", "regression"):

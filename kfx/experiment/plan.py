@@ -53,7 +53,7 @@ class Plan:
 
     @cached_property
     def identity(self) -> str:
-        """Sixteen hexadecimal digits of what the run computes. The data files must be there."""
+        """Sixteen hexadecimal digits that identify what the run computes; the data files must exist."""
         from kfx.experiment.identity import identity  # brings NumPy, which a wrong word need not wait for
 
         return identity(self.raw, self.config, self.plugins)

@@ -84,7 +84,7 @@ def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
 
 
 def table(content: Sequence[dict[str, Any]]) -> Table:
-    """A table for the screen: what each job came to, and why the failed ones failed."""
+    """A table for the screen with the result of each job, and the reason of each failure."""
     from rich.table import Table
 
     done = sum(row["status"] == Status.COMPLETED for row in content)
