@@ -76,7 +76,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
     before = [signal.signal(number, handler) for number in NUMBERS]
