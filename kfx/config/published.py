@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfx.config.fields import count_or_null, is_window, one_of, ranged
+from kfx.config.fields import is_window, number, one_of, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
@@ -20,7 +20,7 @@ class Published(Option):
     value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
     source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
-    n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
+    n_interpolation: int | None = number(None, "whole >= 1", "at which N_I", null="the largest")
     statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
     window: Any = ranged(  # noqa: RUF009
         None,

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import STEPS
-from kfx.config.fields import (
-    MOST_POINTS,
-    FieldError,
-    count,
-    count_or_null,
-    nested,
-    not_negative,
-    one_of,
-    positive,
-    ranged,
-    rising,
-    some_of,
-)
+from kfx.config.fields import MOST_POINTS, FieldError, nested, number, one_of, ranged, rising, some_of
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, option
 from kfx.outcomes import ConfigError, DataError
@@ -40,7 +28,7 @@ class DatasetOption(Option, abc.ABC):
     n_train: Any = ranged(None, "a number", lambda v: True, "training points")
     n_test: Any = ranged(None, "a number", lambda v: True, "test points")
     preprocess: list[str] = some_of([], *STEPS, meaning="steps applied in this order, by statistics of training points")
-    zca_epsilon: float = positive(0.1, "of preprocess zca: added to the eigenvalues of the features' covariance")
+    zca_epsilon: float = number(0.1, "> 0", "of preprocess zca: added to the eigenvalues of the features' covariance")
     zca_unit: str = one_of("absolute", "absolute", "mean_eigenvalue", meaning="of zca_epsilon")
 
     has_classes: ClassVar[bool] = False
@@ -112,7 +100,7 @@ class DatasetOption(Option, abc.ABC):
 
 
 def _any(least: int, meaning: str, default: int) -> Any:
-    return count(default, least, meaning, most=MOST_POINTS)
+    return number(default, f"whole >= {least} and <= {MOST_POINTS}", meaning)
 
 
 # ---- synthetic
@@ -153,14 +141,15 @@ class SwissRollOption(DatasetOption):
 
 @option("dataset", "gp_sample", "A draw of a Gaussian process with a known kernel: can its parameters be found again?")
 class GPSampleOption(DatasetOption):
-    n_train: int = count(100, 2, "training points", most=20_000)  # the eigenvalues of their Gram matrix are computed
-    n_test: int = count(100, 1, "test points", most=20_000)
-    dimensions: int = count(1, 1, "coordinates of a point", most=10_000)
-    width: float = positive(20.0, "points are uniform in a box of this width about 0")
+    # The eigenvalues of the training points' Gram matrix are computed.
+    n_train: int = number(100, "whole >= 2 and <= 20000", "training points")
+    n_test: int = number(100, "whole >= 1 and <= 20000", "test points")
+    dimensions: int = number(1, "whole >= 1 and <= 10000", "coordinates of a point")
+    width: float = number(20.0, "> 0", "points are uniform in a box of this width about 0")
     function: str = one_of(
         "sample", "sample", "kernel", meaning="sample: a draw; kernel: K(x, 0) in its place, as in Darcy's scripts"
     )
-    noise: float = not_negative(0.0, "standard deviation, on training targets alone")
+    noise: float = number(0.0, ">= 0", "standard deviation, on training targets alone")
     kernel: Any = nested(
         {"name": "rbf"},
         "a kernel: name and parameters",
@@ -179,7 +168,7 @@ class GPSampleOption(DatasetOption):
 class _NoisyCurve(DatasetOption):
     n_train: int = _any(2, "training points", 100)
     n_test: int = _any(1, "test points, without noise", 200)
-    noise: float = not_negative(0.1, "standard deviation, on training targets alone")
+    noise: float = number(0.1, ">= 0", "standard deviation, on training targets alone")
 
 
 @option("dataset", "noisy_sine", "y = sin x + noise on [0, 3 pi] (Darcy 2020, section 2.2.3 and eq. 2.5)")
@@ -202,9 +191,11 @@ class LineOption(_NoisyCurve):
     "dataset", "elliptic_1d", "Solution u of -(a u')' = f at nodes of (0, 1), a rough (Owhadi & Yoo 2019, section 5)"
 )
 class Elliptic1DOption(DatasetOption):
-    n_train: int = count(128, 2, "nodes that are training points", most=100_000)
-    n_test: int | None = count_or_null(None, 1, "all nodes", "test points: every node, or the first so many at random")
-    intervals: int = count(256, 3, "elements of (0, 1): one more than there are inner nodes", most=4096)
+    n_train: int = number(128, "whole >= 2 and <= 100000", "nodes that are training points")
+    n_test: int | None = number(
+        None, "whole >= 1", "test points: every node, or the first so many at random", null="all nodes"
+    )
+    intervals: int = number(256, "whole >= 3 and <= 4096", "elements of (0, 1): one more than there are inner nodes")
     points: str = one_of(
         "random",
         "random",
@@ -238,8 +229,12 @@ class TableOption(DatasetOption):
 
     is_table = True
 
-    n_train: int | None = count_or_null(None, 2, "all that are not test points", "training points, at random by seed")
-    n_test: int = count(100, 0, "test points, at random by seed; 0 with evaluation=k_fold, which makes its own")
+    n_train: int | None = number(
+        None, "whole >= 2", "training points, at random by seed", null="all that are not test points"
+    )
+    n_test: int = number(
+        100, "whole >= 0", "test points, at random by seed; 0 with evaluation=k_fold, which makes its own"
+    )
 
     def available(self) -> int | None:
         return None if self.pool is None else self.pool - self.n_test
@@ -303,7 +298,9 @@ class DigitsOption(TableOption):
     image = (8, 8)
     pool = 1797
 
-    n_test: int = count(500, 0, "test points, at random by seed; 0 with evaluation=k_fold, which makes its own")
+    n_test: int = number(
+        500, "whole >= 0", "test points, at random by seed; 0 with evaluation=k_fold, which makes its own"
+    )
     classes: list[int] | None = _classes()
 
     def available(self) -> int:
@@ -332,8 +329,8 @@ class Images(DatasetOption):
     has_classes = True
     most_of_a_class: ClassVar[int]
 
-    n_train: int | None = count_or_null(None, 2, "all", "training images, a random subset by seed")
-    n_test: int | None = count_or_null(1000, 1, "all", "test images, a random subset by seed")
+    n_train: int | None = number(None, "whole >= 2", "training images, a random subset by seed", null="all")
+    n_test: int | None = number(1000, "whole >= 1", "test images, a random subset by seed", null="all")
     classes: list[int] | None = _classes()
 
     def available(self) -> int | None:

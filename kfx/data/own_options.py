@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import count_or_null, one_of, ranged
+from kfx.config.fields import number, one_of, ranged
 from kfx.config.option import option
 from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
@@ -38,8 +38,8 @@ class OwnFile(DatasetOption, abc.ABC):
 
     from_path = True
 
-    n_train: int | None = count_or_null(None, 2, "all", "training points, a random subset by seed")
-    n_test: int | None = count_or_null(None, 0, "as test says", "test points; 0 with evaluation=k_fold")
+    n_train: int | None = number(None, "whole >= 2", "training points, a random subset by seed", null="all")
+    n_test: int | None = number(None, "whole >= 0", "test points; 0 with evaluation=k_fold", null="as test says")
     path: str | None = None
     task: str = "auto"
     test: Any = None

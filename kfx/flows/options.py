@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import METHODS, SOLVERS
-from kfx.config.fields import count, count_or_null, flag, nested, not_negative, one_of, positive, ranged
+from kfx.config.fields import flag, nested, number, one_of, ranged
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, option, section
 from kfx.optimizers.options import OptimizerOption, momentum, rate, space
@@ -35,18 +34,20 @@ class FlowSection(Option):
         "constant",
         meaning="largest step with |step v| <= size |x|, or with |step v| <= size, or size; not for flow_rk45",
     )
-    step_size: float = positive(0.01, "size of step_rule")
+    step_size: float = number(0.01, "> 0", "size of step_rule")
     step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
-    decay_after: int | None = count_or_null(None, 1, "no decay", "n0: step_size sqrt(n0 / n) from layer n0 on")
+    decay_after: int | None = number(None, "whole >= 1", "n0: step_size sqrt(n0 / n) from layer n0 on", null="no decay")
     test_step: str = one_of(
         "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min of both"
     )
-    remove_merged: float = not_negative(
-        0.0, "distance below which one of two points with the same target leaves the batches"
+    remove_merged: float = number(
+        0.0, ">= 0", "distance below which one of two points with the same target leaves the batches"
     )
     record_layers: bool = flag(False, "keep what moves points that did not flow along, as load_run(…).kernel does")
-    snapshots: int = count(50, 0, "positions kept for pictures and films, evenly over the layers", most=100_000)
-    snapshot_points: int = count(300, 1, "of the training points, and of the test points")
+    snapshots: int = number(
+        50, "whole >= 0 and <= 100000", "positions kept for pictures and films, evenly over the layers"
+    )
+    snapshot_points: int = number(300, "whole >= 1", "of the training points, and of the test points")
 
 
 @section("interpolation", "of a flow's field to other points: a kernel and a lambda of its own")
@@ -57,12 +58,7 @@ class InterpolationSection(Option):
         lambda path, value: None if value is None else make_option(path, "kernel", value),
         "null: the kernel itself",
     )
-    regularization: float | None = ranged(
-        None,
-        "a number >= 0, or null for regularization.value",
-        lambda v: v is None or 0 <= v < math.inf,
-        "in units of regularization.scale",
-    )
+    regularization: float | None = number(None, ">= 0", "in units of regularization.scale", null="regularization.value")
     solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
     rcond: float | None = ranged(
         None,
@@ -84,7 +80,7 @@ class InterpolationSection(Option):
 class FlowOption(OptimizerOption):
     """A flow. A subclass has a field for each setting, and `build`."""
 
-    iterations: int = count(100, 1, "layers")
+    iterations: int = number(100, "whole >= 1", "layers")
 
     moves_points = True
     keeps_within_bounds = False
@@ -148,9 +144,11 @@ class FlowEulerOption(FlowOption):
 )
 class FlowRK45Option(FlowOption):
     method: str = one_of("RK45", *METHODS, meaning="as SciPy's")
-    rtol: float = positive(1e-3, "relative tolerance, on training points")
-    atol: float = positive(1e-6, "absolute tolerance, on training points")
-    max_evaluations: int = count(20000, 1, "of the field in one layer; a layer that needs more ends the flow")
+    rtol: float = number(1e-3, "> 0", "relative tolerance, on training points")
+    atol: float = number(1e-6, "> 0", "absolute tolerance, on training points")
+    max_evaluations: int = number(
+        20000, "whole >= 1", "of the field in one layer; a layer that needs more ends the flow"
+    )
 
     def build(self, config: ConfigView) -> Optimizer:
         from kfx.flows.runge_kutta import RungeKuttaFlow

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
-from kfx.config.fields import MOST_REPEATS, count, flag, one_of, ranged, variance
+from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option
 from kfx.outcomes import ConfigError
 
@@ -50,7 +50,7 @@ class KernelOption(Option, abc.ABC):
     )
     initial_range: dict = _ranges("where random starts are drawn; bounds where not given")
     initial_distribution: str = one_of("log_uniform", "log_uniform", "uniform", meaning="of random starts")
-    starts: int = count(1, 1, "more: the first is as above, the others random", most=MOST_REPEATS)
+    starts: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "more: the first is as above, the others random")
     start_from: str = one_of(
         "best",
         "best",
@@ -153,7 +153,9 @@ class NetworkOption(KernelOption, abc.ABC):
     initial: str = one_of(
         "random", "random", "explicit", meaning="random: weights drawn by seed; explicit: as the module brings them"
     )
-    gamma: float = variance(0.0, 1e-8, 1e8, "in exp(-gamma |F - F'|^2); 0: 4 over the batch's mean squared distance")
+    gamma: float = parameter(
+        0.0, 1e-8, 1e8, "in exp(-gamma |F - F'|^2); 0: 4 over the batch's mean squared distance", ">= 0"
+    )
     length_gradient: str = one_of(
         "differentiated",
         "differentiated",

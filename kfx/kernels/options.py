@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NETWORKS
-from kfx.config.fields import count, nested, one_of, parameter, positive, ranged, variance
+from kfx.config.fields import nested, number, one_of, parameter, ranged
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, option
 from kfx.config.registry import OPTIONS
@@ -71,7 +71,7 @@ class LaplaceOption(KernelOption):
 
 @option("kernel", "linear", "x.x' + bias_variance")
 class LinearOption(KernelOption):
-    bias_variance: float = variance(1.0, 1e-4, 1e4, "added to x.x'")
+    bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to x.x'", ">= 0")
 
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels import Linear
@@ -81,9 +81,9 @@ class LinearOption(KernelOption):
 
 @option("kernel", "polynomial", "(gamma x.x' + bias_variance)^degree")
 class PolynomialOption(KernelOption):
-    degree: int = count(3, 1, "a whole exponent", most=1000)
+    degree: int = number(3, "whole >= 1 and <= 1000", "a whole exponent")
     gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
-    bias_variance: float = variance(1.0, 1e-4, 1e4, "added to it")
+    bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to it", ">= 0")
 
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels import Polynomial
@@ -103,8 +103,10 @@ class GreensFunctionOption(KernelOption):
     input_gradients = False
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
-    modes: int = count(64, 1, "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here", most=10_000)
-    intervals: int = count(256, 2, "elements of (0, 1); points are nodes i / intervals", most=4096)
+    modes: int = number(
+        64, "whole >= 1 and <= 10000", "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here"
+    )
+    intervals: int = number(256, "whole >= 2 and <= 4096", "elements of (0, 1); points are nodes i / intervals")
     conductivity: str = one_of(
         "one", "one", "rough", meaning="what multiplies it at the start: 1, or the conductivity of dataset=elliptic_1d"
     )
@@ -247,13 +249,13 @@ class RBFNetworkOption(SumOption):
 
 @dataclass
 class _NetworkOption(KernelOption):
-    weight_variance: float = variance(1.0, 1e-3, 1e3, "sigma_w^2")
-    bias_variance: float = variance(0.1, 1e-3, 1e3, "sigma_b^2")
+    weight_variance: float = parameter(1.0, 1e-3, 1e3, "sigma_w^2", ">= 0")
+    bias_variance: float = parameter(0.1, 1e-3, 1e3, "sigma_b^2", ">= 0")
 
 
 @option("kernel", "nngp", "Dense network of infinite width: depth activations, one weight and one bias variance")
 class NNGPOption(_NetworkOption):
-    depth: int = count(3, 0, "how many activations", most=10_000)
+    depth: int = number(3, "whole >= 0 and <= 10000", "how many activations")
     activation: str = one_of("relu", *ACTIVATIONS, meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
     backend: str = one_of(
         "auto",
@@ -318,15 +320,15 @@ class CNNGPOption(_NetworkOption):
         "weight",
         meaning="fan_in: mean over the patch; weight: sum over it (eq. 2.27 of Khalid 2022 as printed)",
     )
-    hidden_weight_multiplier: float = positive(1.0, "factor on weight_variance in all layers but the last")
+    hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = one_of(
         "auto",
         *ENGINES,
         meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; triton: programs "
         "for a CUDA device, float32",
     )
-    tile_megabytes: float = positive(
-        32.0, "memory of one tile's maps in the torch engine, a 32nd of a launch's in triton; more helps a GPU"
+    tile_megabytes: float = number(
+        32.0, "> 0", "memory of one tile's maps in the torch engine, a 32nd of a launch's in triton; more helps a GPU"
     )
 
     def make(self, image: Image, **common: Any) -> Kernel:

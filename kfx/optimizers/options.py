@@ -9,18 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import (
-    FieldError,
-    between,
-    count,
-    count_or_null,
-    from_to,
-    one_of,
-    positive,
-    ranged,
-    rising,
-    whole,
-)
+from kfx.config.fields import FieldError, number, one_of, ranged, rising
 from kfx.config.option import ConfigView, Option, option
 from kfx.outcomes import ConfigError
 
@@ -39,7 +28,7 @@ if TYPE_CHECKING:
 class OptimizerOption(Option, abc.ABC):
     """An optimizer. A subclass has a field for each setting, and `build`."""
 
-    iterations: int = count(100, 1, "rows of the trace")
+    iterations: int = number(100, "whole >= 1", "rows of the trace")
 
     moves_points: ClassVar[bool] = False
     """Whether it is a flow: it moves points, and parameters perhaps."""
@@ -107,11 +96,11 @@ def space(default: str) -> str:
 
 
 def rate(default: float = 0.1) -> float:
-    return positive(default, "length of a step along the gradient")
+    return number(default, "> 0", "length of a step along the gradient")
 
 
 def momentum() -> float:
-    return from_to(0.9, 0, 1, "how much of the step before is kept")
+    return number(0.9, ">= 0 and < 1", "how much of the step before is kept")
 
 
 def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> list[float] | None:
@@ -156,7 +145,7 @@ class GradientOption(OptimizerOption):
     final: str = one_of(
         "last", "last", "best", meaning="best: the end of the final_window rows with the smallest mean objective"
     )
-    final_window: int = count(10, 1, "rows of the mean of final=best")
+    final_window: int = number(10, "whole >= 1", "rows of the mean of final=best")
     schedule: str = one_of(
         "constant",
         "constant",
@@ -164,16 +153,18 @@ class GradientOption(OptimizerOption):
         "plateau",
         meaning="of the learning rate; plateau: it falls where the mean objective of a period does not",
     )
-    decay: float = between(0.1, 0, 1, "of a schedule: what the rate falls to, as a share of itself")
+    decay: float = number(0.1, "> 0 and < 1", "of a schedule: what the rate falls to, as a share of itself")
     milestones: list[float] = ranged(
         [0.4, 0.8],
         "a list of rising numbers > 0 and < 1",
         lambda v: len(v) > 0 and all(a < b for a, b in itertools.pairwise([0.0, *v, 1.0])),
         "shares of the iterations after which the rate falls",
     )
-    period: int | None = count_or_null(None, 1, "an epoch", "of plateau: iterations of a mean")
-    patience: int = whole(10, "of plateau: periods without improvement that are waited for")
-    max_reinitializations: int = whole(3, "draws of new parameters after a failed factorisation, before the run fails")
+    period: int | None = number(None, "whole >= 1", "of plateau: iterations of a mean", null="an epoch")
+    patience: int = number(10, "whole >= 0", "of plateau: periods without improvement that are waited for")
+    max_reinitializations: int = number(
+        3, "whole >= 0", "draws of new parameters after a failed factorisation, before the run fails"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -238,9 +229,9 @@ class NesterovOption(GradientOption):
 @option("optimizer", "adam", "Adam, by default on the logarithms of the parameters: the robust choice")
 class AdamOption(GradientOption):
     space: str = space("log")
-    beta1: float = from_to(0.9, 0, 1, "decay of the mean gradient")
-    beta2: float = from_to(0.999, 0, 1, "decay of the mean square")
-    epsilon: float = positive(1e-8, "added to the root of the mean square")
+    beta1: float = number(0.9, ">= 0 and < 1", "decay of the mean gradient")
+    beta2: float = number(0.999, ">= 0 and < 1", "decay of the mean square")
+    epsilon: float = number(1e-8, "> 0", "added to the root of the mean square")
 
     def rule(self) -> Rule:
         from kfx.optimizers.gradient import Adam
@@ -254,7 +245,7 @@ class AdamOption(GradientOption):
 class FiniteDifferenceOption(GradientOption):
     can_train_heads = False
 
-    step: float = positive(1e-4, "h, in the parameters' own units")
+    step: float = number(1e-4, "> 0", "h, in the parameters' own units")
     scheme: str = one_of("forward", "forward", "central", meaning="forward: one evaluation a parameter; central: two")
 
     def rule(self) -> Rule:

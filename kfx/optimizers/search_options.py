@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import FieldError, count, flag, not_negative, one_of, ranged
+from kfx.config.fields import FieldError, flag, number, one_of, ranged
 from kfx.config.option import ConfigView, option
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
@@ -28,8 +28,8 @@ class BayesianOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.initial_points=3",)
 
-    iterations: int = count(50, 1, "points evaluated in all")
-    initial_points: int = count(15, 1, "the first of them, at random")
+    iterations: int = number(50, "whole >= 1", "points evaluated in all")
+    initial_points: int = number(15, "whole >= 1", "the first of them, at random")
     bounds: list[float] | None = ends([0.25, 200.0], "of every parameter")
     space: str = space("raw")
     noise: Any = ranged(
@@ -44,7 +44,7 @@ class BayesianOption(OptimizerOption):
         "one_sided",
         meaning="two_sided: a new minimum may change by the threshold on another batch; one_sided: may rise by it",
     )
-    recheck_threshold: float = not_negative(0.1, "a minimum that changes by more is told as 1")
+    recheck_threshold: float = number(0.1, ">= 0", "a minimum that changes by more is told as 1")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,12 +112,12 @@ class GridOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.points=3", "optimizer.space=log")
 
-    iterations: int = count(500, 1, "evaluations: the whole grid on one batch, then on the next")
+    iterations: int = number(500, "whole >= 1", "evaluations: the whole grid on one batch, then on the next")
     parameter: str | None = ranged(
         None, "the name of a trainable parameter, or null for the first", lambda v: v != "", "what the grid is over"
     )
     bounds: list[float] | None = ends(None, "of the grid", -math.inf)
-    points: int = count(100, 2, "of the grid")
+    points: int = number(100, "whole >= 2", "of the grid")
     space: str = one_of("raw", "raw", "log", meaning="raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also the derivative, diagnostic.gradient")
 
@@ -173,7 +173,7 @@ class SklearnGPROption(OptimizerOption):
     views_batches = False
     minimizes_objective = False
 
-    iterations: int = count(100, 1, "evaluations of the marginal likelihood, at most")
+    iterations: int = number(100, "whole >= 1", "evaluations of the marginal likelihood, at most")
 
     def build(self, config: ConfigView) -> Optimizer:
         from kfx.optimizers.sklearn_gpr import SklearnGPR

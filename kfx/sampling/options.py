@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.fields import MOST_POINTS, MOST_REPEATS, between, count, count_or_null, one_of, some_of
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, some_of
 from kfx.config.option import ConfigView, Option, option
 from kfx.outcomes import ConfigError
 
@@ -22,16 +22,16 @@ class SamplerOption(Option, abc.ABC):
     follows_rho: ClassVar[bool] = False
     """Whether the sizes that it draws depend on rho."""
 
-    batch_size: int | None = count_or_null(100, 2, "all training points", "N_f")
+    batch_size: int | None = number(100, "whole >= 2", "N_f", null="all training points")
     choice: str = one_of(
         "uniform", *POINTS, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
     )
     rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
-    samples: int = count(1, 1, "of each batch; the objective is the mean over them", most=MOST_REPEATS)
+    samples: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "of each batch; the objective is the mean over them")
     augment: list[str] = some_of(
         [], *VIEWS, meaning="of each image of a batch; crop: moved at random; flip: half of them mirrored"
     )
-    padding: int = count(4, 1, "with crop: pixels that an image is moved by at most, zeros moving in")
+    padding: int = number(4, "whole >= 1", "with crop: pixels that an image is moved by at most, zeros moving in")
 
     def _common(self) -> dict[str, Any]:
         augment = {"augment": self.augment, "padding": self.padding}
@@ -73,7 +73,7 @@ class SamplerOption(Option, abc.ABC):
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
 class FixedOption(SamplerOption):
-    sample_proportion: float = between(0.5, 0, 1, "p = N_c / N_f")
+    sample_proportion: float = number(0.5, "> 0 and < 1", "p = N_c / N_f")
 
     def usual_proportion(self) -> float:
         return self.sample_proportion
@@ -103,8 +103,8 @@ class EpochsOption(FixedOption):
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")
 class LinearOption(SamplerOption):
-    start: float = between(0.1, 0, 1, "p = N_c / N_f at the first iteration")
-    end: float = between(0.5, 0, 1, "and at the last")
+    start: float = number(0.1, "> 0 and < 1", "p = N_c / N_f at the first iteration")
+    end: float = number(0.5, "> 0 and < 1", "and at the last")
 
     def build(self, iterations: int) -> FixedSampler:
         from kfx.sampling.samplers import LinearSampler
@@ -120,8 +120,8 @@ class LinearOption(SamplerOption):
 class DynamicOption(SamplerOption):
     follows_rho = True
 
-    window: int = count(10, 1, "how many values of rho the mean is over", most=MOST_POINTS)
-    floor: float = between(0.05, 0, 0.5, "the least p")
+    window: int = number(10, f"whole >= 1 and <= {MOST_POINTS}", "how many values of rho the mean is over")
+    floor: float = number(0.05, "> 0 and < 0.5", "the least p")
 
     def build(self, iterations: int) -> FixedSampler:
         from kfx.sampling.samplers import DynamicSampler
