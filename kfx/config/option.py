@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import re
 from collections.abc import Callable
@@ -54,6 +55,8 @@ class Option(Portable):
     """`kfx`, the distribution that brings it and its version, a plugin's file name, or where in Python it was made."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Further overrides under which a run with it ends in seconds, for smoke tests."""
+    builds: ClassVar[str] = ""
+    """`module:name` of the class or function that it builds from its fields, imported when it is built."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -81,6 +84,17 @@ class Option(Portable):
             else:
                 plain[key] = factory() if factory is not dataclasses.MISSING else item.default
         return {"name": cls.name, **plain} if cls.name else plain
+
+    def constructor(self) -> Callable[..., Any]:
+        """What `builds` names."""
+        if not self.builds:
+            raise NotImplementedError(f"{type(self).__name__}: expected `builds`, or a method that builds it")
+        module, _, name = self.builds.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    def beyond(self, base: type[Option]) -> dict[str, Any]:
+        """Its values of the fields that this base class does not have."""
+        return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
 
     def check(self, config: ConfigView) -> None:
         """ConfigError if this option cannot go with the others of a config."""

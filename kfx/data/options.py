@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class DatasetOption(Option, abc.ABC):
-    """A data set. A subclass has the fields `n_train` and `n_test`, and `build`."""
+class DatasetOption(Option):
+    """A data set. A subclass has the fields `n_train` and `n_test`, and `builds` or `build`."""
 
     n_train: Any = ranged(None, "a number", lambda v: True, "training points")
     n_test: Any = ranged(None, "a number", lambda v: True, "test points")
@@ -48,9 +47,9 @@ class DatasetOption(Option, abc.ABC):
                 f"dataset.preprocess={self.preprocess}: expected no normalize_channels: it has no images; use normalize"
             )
 
-    @abc.abstractmethod
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or make it. rng: picks subsets and random points."""
+        return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
 
     def preprocessed(self, data: Dataset) -> Dataset:
         """The data, or a fold of them, after the steps of `preprocess`."""
@@ -108,14 +107,11 @@ def _any(least: int, meaning: str, default: int) -> Any:
 
 @option("dataset", "three_bumps", "f(x) = sin 2x + 3 sin 3x + 2 sin 4x on [-pi, pi]; one-dimensional regression")
 class ThreeBumpsOption(DatasetOption):
+    builds = "kfx.data.synthetic:three_bumps"
+
     n_train: int = _any(2, "training points", 100)
     n_test: int = _any(1, "test points", 200)
     points: str = one_of("grid", "grid", "random", meaning="where the training points are")
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import three_bumps
-
-        return three_bumps(self.n_train, self.n_test, self.points, rng)
 
 
 @option("dataset", "swiss_roll", "Two interleaved spirals, labels +1 and -1")
@@ -173,24 +169,20 @@ class _NoisyCurve(DatasetOption):
 
 @option("dataset", "noisy_sine", "y = sin x + noise on [0, 3 pi] (Darcy 2020, section 2.2.3 and eq. 2.5)")
 class NoisySineOption(_NoisyCurve):
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import noisy_sine
-
-        return noisy_sine(self.n_train, self.n_test, self.noise, rng)
+    builds = "kfx.data.synthetic:noisy_sine"
 
 
 @option("dataset", "line", "y = x + noise on [0, 1]")
 class LineOption(_NoisyCurve):
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import line
-
-        return line(self.n_train, self.n_test, self.noise, rng)
+    builds = "kfx.data.synthetic:line"
 
 
 @option(
     "dataset", "elliptic_1d", "Solution u of -(a u')' = f at nodes of (0, 1), a rough (Owhadi & Yoo 2019, section 5)"
 )
 class Elliptic1DOption(DatasetOption):
+    builds = "kfx.data.synthetic:elliptic_1d"
+
     n_train: int = number(128, "whole >= 2 and <= 100000", "nodes that are training points")
     n_test: int | None = number(
         None, "whole >= 1", "test points: every node, or the first so many at random", null="all nodes"
@@ -213,11 +205,6 @@ class Elliptic1DOption(DatasetOption):
 
     def available(self) -> int:
         return self.intervals - 1
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import elliptic_1d
-
-        return elliptic_1d(self.n_train, self.n_test, self.intervals, self.points, self.conductivity, rng)
 
 
 # ---- tables, of which training and test points are taken
@@ -242,22 +229,14 @@ class TableOption(DatasetOption):
 
 @option("dataset", "diabetes", "scikit-learn's diabetes progression, 442 patients, 10 features; embedded, regression")
 class DiabetesOption(TableOption):
+    builds = "kfx.data.embedded:diabetes"
     pool = 442
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.embedded import diabetes
-
-        return diabetes(self.n_train, self.n_test, rng)
 
 
 @option("dataset", "boston", "Boston housing: 506 districts, 13 features, median price")
 class BostonOption(TableOption):
+    builds = "kfx.data.tabular:boston"
     pool = 506
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.tabular import boston
-
-        return boston(self.n_train, self.n_test, rng)
 
 
 @option("dataset", "wine_red", "Red wine: 1599 wines, 11 measurements, a grade from 1 to 10")
@@ -294,6 +273,7 @@ def _classes(last: int = 9) -> Any:
 
 @option("dataset", "digits", "scikit-learn's 1797 handwritten digits, 8 x 8 pixels; embedded, needs no file")
 class DigitsOption(TableOption):
+    builds = "kfx.data.embedded:digits"
     has_classes = True
     image = (8, 8)
     pool = 1797
@@ -306,11 +286,6 @@ class DigitsOption(TableOption):
     def available(self) -> int:
         left = self.pool - self.n_test
         return left if self.classes is None else min(left, 183 * len(self.classes))
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.embedded import digits
-
-        return digits(self.n_train, self.n_test, self.classes, rng)
 
 
 def _range() -> Any:
@@ -384,6 +359,7 @@ class FashionMNISTOption(IdxImages):
 
 @option("dataset", "cifar10", "CIFAR-10: colour images of 32 x 32 pixels in [-1, 1], channels first")
 class Cifar10Option(Images):
+    builds = "kfx.data.images:cifar10"
     image = (32, 32, 3)
     most_of_a_class = 5000
 
@@ -401,21 +377,12 @@ class Cifar10Option(Images):
     def files(self) -> list[tuple[str, str]]:
         return [("cifar10", f"data_batch_{i}") for i in self.batches] + [("cifar10", "test_batch")]
 
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.images import cifar10
-
-        return cifar10(self.n_train, self.n_test, self.batches, self.classes, rng)
-
 
 @option("dataset", "cifar100", "CIFAR-100: colour images of 32 x 32 pixels in [-1, 1] in 100 classes, channels first")
 class Cifar100Option(Images):
+    builds = "kfx.data.images:cifar100"
     image = (32, 32, 3)
     pool = 50_000
     most_of_a_class = 500
 
     classes: list[int] | None = _classes(99)
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.images import cifar100
-
-        return cifar100(self.n_train, self.n_test, self.classes, rng)

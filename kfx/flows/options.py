@@ -9,7 +9,16 @@ from kfx.config.choices import METHODS, SOLVERS
 from kfx.config.fields import flag, nested, number, one_of, ranged
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, option, section
-from kfx.optimizers.options import OptimizerOption, momentum, rate, space
+from kfx.optimizers.options import (
+    AdamOption,
+    GradientOption,
+    NesterovOption,
+    OptimizerOption,
+    SGDOption,
+    momentum,
+    rate,
+    space,
+)
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -78,13 +87,20 @@ class InterpolationSection(Option):
 
 @dataclass
 class FlowOption(OptimizerOption):
-    """A flow. A subclass has a field for each setting, and `build`."""
+    """A flow. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "layers")
 
     moves_points = True
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
+
+    def build(self, config: ConfigView) -> Optimizer:
+        return self.constructor()(*self.arguments(config), self.settings(config), **self.own(config))
+
+    def own(self, config: ConfigView) -> dict[str, Any]:
+        """What its flow takes beside the settings of all."""
+        return self.beyond(FlowOption)
 
     def settings(self, config: ConfigView) -> FlowSettings:
         from kfx.flows.flow import FlowSettings
@@ -131,10 +147,10 @@ class FlowOption(OptimizerOption):
 
 @option("optimizer", "flow_euler", "The points flow along -d rho/dx, an Euler step a layer; see flow and interpolation")
 class FlowEulerOption(FlowOption):
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.flows.euler import EulerFlow
+    builds = "kfx.flows.euler:EulerFlow"
 
-        return EulerFlow(*self.arguments(config), self.settings(config), **self.euler(config))
+    def own(self, config: ConfigView) -> dict[str, Any]:
+        return self.euler(config)
 
 
 @option(
@@ -143,24 +159,14 @@ class FlowEulerOption(FlowOption):
     "The points flow along -d rho/dx, each layer from t = 0 to 1 by a Runge-Kutta method; see flow and interpolation",
 )
 class FlowRK45Option(FlowOption):
+    builds = "kfx.flows.runge_kutta:RungeKuttaFlow"
+
     method: str = one_of("RK45", *METHODS, meaning="as SciPy's")
     rtol: float = number(1e-3, "> 0", "relative tolerance, on training points")
     atol: float = number(1e-6, "> 0", "absolute tolerance, on training points")
     max_evaluations: int = number(
         20000, "whole >= 1", "of the field in one layer; a layer that needs more ends the flow"
     )
-
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.flows.runge_kutta import RungeKuttaFlow
-
-        return RungeKuttaFlow(
-            *self.arguments(config),
-            self.settings(config),
-            method=self.method,
-            rtol=self.rtol,
-            atol=self.atol,
-            max_evaluations=self.max_evaluations,
-        )
 
 
 @option(
@@ -169,6 +175,7 @@ class FlowRK45Option(FlowOption):
     "Points by an Euler step and parameters by a gradient step, from one pullback; see flow and interpolation",
 )
 class HybridOption(FlowOption):
+    builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
 
     rule: str = one_of(
@@ -178,24 +185,13 @@ class HybridOption(FlowOption):
     momentum: float = momentum()
     space: str = space("raw")
 
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.flows.euler import HybridFlow
-        from kfx.optimizers import options
-
+    def own(self, config: ConfigView) -> dict[str, Any]:
         rules = {
-            "sgd": options.SGDOption(learning_rate=self.learning_rate),
-            "nesterov": options.NesterovOption(learning_rate=self.learning_rate, momentum=self.momentum),
-            "adam": options.AdamOption(learning_rate=self.learning_rate),
+            "sgd": SGDOption(learning_rate=self.learning_rate),
+            "nesterov": NesterovOption(learning_rate=self.learning_rate, momentum=self.momentum),
+            "adam": AdamOption(learning_rate=self.learning_rate),
         }
-        return HybridFlow(
-            *self.arguments(config),
-            self.settings(config),
-            parameters=rules[self.rule].rule(),
-            space=self.space,
-            **self.euler(config),
-        )
+        return {"parameters": rules[self.rule].rule(), "space": self.space, **self.euler(config)}
 
     def refuses_trained_regularization(self) -> str | None:
-        from kfx.optimizers.options import GradientOption
-
         return GradientOption.refuses_trained_regularization(self)  # type: ignore[arg-type]

@@ -37,8 +37,8 @@ def _ranges(meaning: str) -> Any:
 
 
 @dataclass
-class KernelOption(Option, abc.ABC):
-    """A kernel. A subclass has a field for each parameter and setting, and `make`."""
+class KernelOption(Option):
+    """A kernel. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
     initial: str = one_of(
         "explicit",
@@ -85,9 +85,9 @@ class KernelOption(Option, abc.ABC):
     def defaults(cls) -> dict[str, Any]:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
-    @abc.abstractmethod
     def make(self, image: Image, **common: Any) -> Kernel:
         """The kernel. common: `trainable` and `bounds`, as every kernel takes them."""
+        return self.constructor()(**self.beyond(KernelOption), **common)
 
     def build(self, image: Image) -> Kernel:
         """The kernel with its configured values, for images of this size; ConfigError for what does not fit."""

@@ -25,45 +25,33 @@ if TYPE_CHECKING:
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
 class RBFOption(KernelOption):
+    builds = "kfx.kernels:RBF"
+
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import RBF
-
-        return RBF(self.sigma, **common)
 
 
 @option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
 class RationalQuadraticOption(KernelOption):
+    builds = "kfx.kernels:RationalQuadratic"
+
     alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
     beta: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
     gamma: float = parameter(1.0, 1e-8, 1e8, "weight of r^2; fixed unless named in trainable")
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import RationalQuadratic
-
-        return RationalQuadratic(self.alpha, self.beta, self.gamma, **common)
-
 
 @option("kernel", "matern", "Matern with smoothness nu, length sigma, as in scikit-learn")
 class MaternOption(KernelOption):
+    builds = "kfx.kernels:Matern"
+
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
     nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Matern
-
-        return Matern(self.sigma, self.nu, **common)
 
 
 @option("kernel", "laplace", "exp(-|x - x'|_1 / sigma), by the sum of absolute differences")
 class LaplaceOption(KernelOption):
+    builds = "kfx.kernels:Laplace"
+
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Laplace
-
-        return Laplace(self.sigma, **common)
 
 
 # ---- of the inner product
@@ -71,24 +59,18 @@ class LaplaceOption(KernelOption):
 
 @option("kernel", "linear", "x.x' + bias_variance")
 class LinearOption(KernelOption):
+    builds = "kfx.kernels:Linear"
+
     bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to x.x'", ">= 0")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Linear
-
-        return Linear(self.bias_variance, **common)
 
 
 @option("kernel", "polynomial", "(gamma x.x' + bias_variance)^degree")
 class PolynomialOption(KernelOption):
+    builds = "kfx.kernels:Polynomial"
+
     degree: int = number(3, "whole >= 1 and <= 1000", "a whole exponent")
     gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
     bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to it", ">= 0")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Polynomial
-
-        return Polynomial(self.degree, self.gamma, self.bias_variance, **common)
 
 
 # ---- of a differential equation
@@ -100,6 +82,7 @@ class PolynomialOption(KernelOption):
     "Green's function of -(b u')' on (0, 1), whose conductivity b is learned (Owhadi & Yoo 2019, section 5)",
 )
 class GreensFunctionOption(KernelOption):
+    builds = "kfx.kernels:GreensFunction"
     input_gradients = False
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
@@ -114,11 +97,6 @@ class GreensFunctionOption(KernelOption):
     @classmethod
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
         return {"cosine": (-10.0, 10.0), "sine": (-10.0, 10.0)}
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import GreensFunction
-
-        return GreensFunction(self.modes, self.intervals, self.conductivity, **common)
 
     def check(self, config: ConfigView) -> None:
         intervals = getattr(config.dataset, "intervals", None)
@@ -164,11 +142,12 @@ class CombinationOption(KernelOption):
 
     parts: Any = None
 
-    def _built(self, image: Image) -> list[Kernel]:
+    def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
-        return [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+        parts = [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+        return self.constructor()(parts, **common)
 
     def own_threads(self) -> bool:
         return any(part.own_threads() for _, part in self.parts)
@@ -200,6 +179,8 @@ _NETWORK_PARTS = ("rbf", "rational_quadratic")
 
 @option("kernel", "sum", "The sum of kernels; a part with a coefficient c counts c^2 times")
 class SumOption(CombinationOption):
+    builds = "kfx.kernels:Sum"
+
     parts: Any = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
         _PARTS,
@@ -207,25 +188,17 @@ class SumOption(CombinationOption):
         "what is added",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Sum
-
-        return Sum(self._built(image), **common)
-
 
 @option("kernel", "product", "The product of kernels")
 class ProductOption(CombinationOption):
+    builds = "kfx.kernels:Product"
+
     parts: Any = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
         _PARTS,
         _parts_of(None, None),
         "what is multiplied",
     )
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Product
-
-        return Product(self._built(image), **common)
 
 
 @option(
@@ -255,6 +228,8 @@ class _NetworkOption(KernelOption):
 
 @option("kernel", "nngp", "Dense network of infinite width: depth activations, one weight and one bias variance")
 class NNGPOption(_NetworkOption):
+    builds = "kfx.kernels:NNGP"
+
     depth: int = number(3, "whole >= 0 and <= 10000", "how many activations")
     activation: str = one_of("relu", *ACTIVATIONS, meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
     backend: str = one_of(
@@ -267,14 +242,6 @@ class NNGPOption(_NetworkOption):
     def uses_jax(self) -> bool:  # type: ignore[override]
         return self.backend in ("native", "neural_tangents")
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx import kernels
-
-        kind = kernels.NTK if isinstance(self, NTKOption) else kernels.NNGP
-        return kind(
-            self.depth, self.activation, self.weight_variance, self.bias_variance, backend=self.backend, **common
-        )
-
     def check_device(self, name: str, device: torch.device) -> None:
         if self.backend == "fused" and device.type != "cpu":
             raise ConfigError(f"kernel.backend=fused: needs a CPU, and device={name}; use auto")
@@ -282,6 +249,8 @@ class NNGPOption(_NetworkOption):
 
 @option("kernel", "ntk", "Tangent kernel of a dense network of infinite width, with the settings of nngp")
 class NTKOption(NNGPOption):
+    builds = "kfx.kernels:NTK"
+
     def check_device(self, name: str, device: torch.device) -> None:
         super().check_device(name, device)
         if self.backend == "auto" and device.type != "cpu":

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class OptimizerOption(Option, abc.ABC):
-    """An optimizer. A subclass has a field for each setting, and `build`."""
+class OptimizerOption(Option):
+    """An optimizer. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "rows of the trace")
 
@@ -41,9 +41,14 @@ class OptimizerOption(Option, abc.ABC):
     keeps_within_bounds: ClassVar[bool] = True
     """Whether it starts at the kernel's parameters and moves them within their bounds."""
 
-    @abc.abstractmethod
     def build(self, config: ConfigView) -> Optimizer:
         """The optimizer, bound to its objective, sampler and λ."""
+        loss, sampler, iterations = self.arguments(config)
+        return self.constructor()(loss, sampler, iterations=iterations, **self.own(config))
+
+    def own(self, config: ConfigView) -> dict[str, Any]:
+        """What its class takes beside these, by name."""
+        return self.beyond(OptimizerOption)
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         """(n, 2): where it looks for each parameter of the kernel."""
@@ -113,13 +118,9 @@ LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space
 
 @option("optimizer", "none", "Measures rho on the same batches as every other optimizer, and moves nothing")
 class UnmovedOption(OptimizerOption):
+    builds = "kfx.optimizers.unmoved:Unmoved"
     keeps_within_bounds = False
     can_train_heads = True
-
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.unmoved import Unmoved
-
-        return Unmoved(*self.arguments(config))
 
     def refuses_trained_regularization(self) -> str:
         return self.moves_no_regularization()
@@ -132,6 +133,7 @@ class UnmovedOption(OptimizerOption):
 class GradientOption(OptimizerOption):
     """Gradient descent; a subclass says by which rule."""
 
+    builds = "kfx.optimizers.gradient:GradientDescent"
     can_train_heads = True
 
     learning_rate: float = rate()
@@ -175,24 +177,13 @@ class GradientOption(OptimizerOption):
     def rule(self) -> Rule:
         """How a gradient becomes a step."""
 
-    def build(self, config: ConfigView) -> Optimizer:
+    def own(self, config: ConfigView) -> dict[str, Any]:
         from kfx.kernels.starts import random_kernel
-        from kfx.optimizers.gradient import GradientDescent
 
-        loss, sampler, iterations = self.arguments(config)
-        return GradientDescent(
-            loss,
-            sampler,
-            self.rule(),
-            iterations=iterations,
-            space=self.space,
-            step_rule=self.step_rule,
-            final=self.final,
-            final_window=self.final_window,
-            max_reinitializations=self.max_reinitializations,
-            redraw=partial(random_kernel, start=config.kernel),
-            schedule=self._schedule(),
-        )
+        names = ("space", "step_rule", "final", "final_window", "max_reinitializations")
+        settings = {name: getattr(self, name) for name in names}
+        redraw = partial(random_kernel, start=config.kernel)
+        return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
     def _schedule(self) -> Constant:
         from kfx.optimizers.schedules import Constant, Milestones, Plateau

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.kernels.base import Kernel
-    from kfx.optimizers.loop import Optimizer
 
 _MOST_SEARCHED, _MOST_NAMED = 300, 40
 
@@ -25,6 +24,7 @@ _MOST_SEARCHED, _MOST_NAMED = 300, 40
     "Bayesian optimisation: expected improvement on a Gaussian-process surrogate (scikit-optimize)",
 )
 class BayesianOption(OptimizerOption):
+    builds = "kfx.optimizers.bayesian:BayesianOptimization"
     keeps_within_bounds = False
     quick = ("optimizer.initial_points=3",)
 
@@ -51,21 +51,8 @@ class BayesianOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.bayesian import BayesianOptimization
-
-        loss, sampler, iterations = self.arguments(config)
-        return BayesianOptimization(
-            loss,
-            sampler,
-            iterations=iterations,
-            initial_points=self.initial_points,
-            bounds=_pair(self.bounds),
-            space=self.space,
-            noise=self.noise,
-            recheck_threshold=self.recheck_threshold,
-            recheck=self.recheck,
-        )
+    def own(self, config: ConfigView) -> dict[str, Any]:
+        return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         from kfx.optimizers.bayesian import search_box
@@ -109,6 +96,7 @@ def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
 
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
 class GridOption(OptimizerOption):
+    builds = "kfx.optimizers.grid:GridSearch"
     keeps_within_bounds = False
     quick = ("optimizer.points=3", "optimizer.space=log")
 
@@ -126,20 +114,8 @@ class GridOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.grid import GridSearch
-
-        loss, sampler, iterations = self.arguments(config)
-        return GridSearch(
-            loss,
-            sampler,
-            iterations=iterations,
-            parameter=self.parameter,
-            bounds=_pair(self.bounds),
-            points=self.points,
-            space=self.space,
-            gradient=self.gradient,
-        )
+    def own(self, config: ConfigView) -> dict[str, Any]:
+        return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         bounds = kernel.bounds.copy()
@@ -170,15 +146,11 @@ class GridOption(OptimizerOption):
     "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
 )
 class SklearnGPROption(OptimizerOption):
+    builds = "kfx.optimizers.sklearn_gpr:SklearnGPR"
     views_batches = False
     minimizes_objective = False
 
     iterations: int = number(100, "whole >= 1", "evaluations of the marginal likelihood, at most")
-
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.sklearn_gpr import SklearnGPR
-
-        return SklearnGPR(*self.arguments(config))
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         from kfx.optimizers.sklearn_gpr import has_counterpart

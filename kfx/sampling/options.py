@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class SamplerOption(Option, abc.ABC):
-    """A sampler. A subclass has a field for each setting, and `build`."""
+class SamplerOption(Option):
+    """A sampler. A subclass has a field for each setting, and `builds` or `build`."""
 
     follows_rho: ClassVar[bool] = False
     """Whether the sizes that it draws depend on rho."""
@@ -33,13 +32,15 @@ class SamplerOption(Option, abc.ABC):
     )
     padding: int = number(4, "whole >= 1", "with crop: pixels that an image is moved by at most, zeros moving in")
 
-    def _common(self) -> dict[str, Any]:
-        augment = {"augment": self.augment, "padding": self.padding}
-        return {"choice": self.choice, "samples": self.samples, "rounding": self.rounding, **augment}
-
-    @abc.abstractmethod
     def build(self, iterations: int) -> FixedSampler:
         """The sampler for a fit of so many iterations."""
+        names = ("choice", "samples", "rounding", "augment", "padding")
+        common = {name: getattr(self, name) for name in names}
+        return self.constructor()(self.batch_size, **self._own(iterations), **common)
+
+    def _own(self, iterations: int) -> dict[str, Any]:
+        """What its sampler takes beside that."""
+        return self.beyond(SamplerOption)
 
     def held_out(self) -> FixedSampler:
         """Batches as training has them, with one sample, of a size that does not change."""
@@ -73,23 +74,17 @@ class SamplerOption(Option, abc.ABC):
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
 class FixedOption(SamplerOption):
+    builds = "kfx.sampling.samplers:FixedSampler"
+
     sample_proportion: float = number(0.5, "> 0 and < 1", "p = N_c / N_f")
 
     def usual_proportion(self) -> float:
         return self.sample_proportion
 
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import FixedSampler
-
-        return FixedSampler(self.batch_size, self.sample_proportion, **self._common())
-
 
 @option("sampler", "epochs", "Every training point once an epoch, in random order: minibatches")
 class EpochsOption(FixedOption):
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import EpochSampler
-
-        return EpochSampler(self.batch_size, self.sample_proportion, **self._common())
+    builds = "kfx.sampling.samplers:EpochSampler"
 
     def check(self, config: ConfigView) -> None:
         if config.optimizer.moves_points:
@@ -103,13 +98,13 @@ class EpochsOption(FixedOption):
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")
 class LinearOption(SamplerOption):
+    builds = "kfx.sampling.samplers:LinearSampler"
+
     start: float = number(0.1, "> 0 and < 1", "p = N_c / N_f at the first iteration")
     end: float = number(0.5, "> 0 and < 1", "and at the last")
 
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import LinearSampler
-
-        return LinearSampler(self.batch_size, self.start, self.end, iterations, **self._common())
+    def _own(self, iterations: int) -> dict[str, Any]:
+        return {"low": self.start, "high": self.end, "iterations": iterations}
 
 
 @option(
@@ -118,12 +113,8 @@ class LinearOption(SamplerOption):
     "The sample grows as the kernel gets better: p = (1 - mean of the last rho of half samples) / 2 (Darcy 2020)",
 )
 class DynamicOption(SamplerOption):
+    builds = "kfx.sampling.samplers:DynamicSampler"
     follows_rho = True
 
     window: int = number(10, f"whole >= 1 and <= {MOST_POINTS}", "how many values of rho the mean is over")
     floor: float = number(0.05, "> 0 and < 0.5", "the least p")
-
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import DynamicSampler
-
-        return DynamicSampler(self.batch_size, self.window, self.floor, **self._common())
