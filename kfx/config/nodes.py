@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -68,6 +68,22 @@ def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"what kfx list shows{meant}" if len(known) > _MOST_SHOWN else f"{', '.join(known)}{meant}"
+
+
+def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """(path, value) of each leaf of nested mappings and lists, as `a.b` or `a[0]`; an empty one is a leaf.
+
+    into_lists: whether the items of a list are leaves, or the list itself.
+    """
+    inner: list[tuple[str, object]] = []
+    if isinstance(node, Mapping):
+        inner = [(f"{path}.{key}" if path else str(key), value) for key, value in node.items()]
+    elif isinstance(node, list) and into_lists:
+        inner = [(f"{path}[{i}]", value) for i, value in enumerate(node)]
+    for own, value in inner:
+        yield from leaves(value, own, into_lists=into_lists)
+    if not inner:
+        yield path, node
 
 
 def plain(node: Any) -> Any:

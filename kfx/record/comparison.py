@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kfx.config.nodes import leaves
 from kfx.config.plugins import plugged_in
 from kfx.experiment.config import sources, typed
 from kfx.experiment.identity import content, data_checksums, identity
@@ -68,7 +69,8 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
     if not chosen:
         sizes = sorted({r["n_interpolation"] for r in rows})
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
-    settings = _dotted(content(run.config))
+    found = leaves(content(run.config), into_lists=False)
+    settings = {key: _hashable(value) for key, value in found if value != {}}
     if settings.get("dataset.path"):  # the file is known by its content, wherever it lies
         told = read_environment(directory).get("data_sha256", {})
         settings["dataset.path"] = Path(str(settings["dataset.path"])).name
@@ -97,13 +99,9 @@ def _number(value: float | None) -> float:
 
 
 def _hashable(value: Any) -> Any:
-    return str(value) if isinstance(value, (dict, list)) else value
-
-
-def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {prefix.rstrip("."): node if not isinstance(node, list) else tuple(map(_hashable, node))}
-    return {k: v for key, value in node.items() for k, v in _dotted(value, f"{prefix}{key}.").items()}
+    if not isinstance(value, list):
+        return value
+    return tuple(str(each) if isinstance(each, (dict, list)) else each for each in value)
 
 
 def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
@@ -260,7 +258,8 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     if a.metrics["status"] != b.metrics["status"]:
         return False, f"status: {a.metrics['status']} and {b.metrics['status']}"
     for key in ("parameters", "held_out", "flow_stopped"):
-        one, other = (_leaves(run.metrics.get(key), key) for run in (a, b))
+        found = (leaves(run.metrics.get(key), key) for run in (a, b))
+        one, other = ({path: leaf for path, leaf in each if leaf not in ({}, [])} for each in found)
         for path in sorted(one | other):
             if (own := one.get(path)) == (repeated := other.get(path)):
                 continue
@@ -274,14 +273,6 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     if exact:
         return True, "trace, evaluation and parameters agree bit for bit"
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
-
-
-def _leaves(node: Any, path: str) -> dict[str, Any]:
-    if isinstance(node, dict):
-        return {k: v for key, each in node.items() for k, v in _leaves(each, f"{path}.{key}").items()}
-    if isinstance(node, list):
-        return {k: v for i, each in enumerate(node) for k, v in _leaves(each, f"{path}.{i}").items()}
-    return {path: node}
 
 
 def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:
