@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Document = dict[str, Any]
+"""A JSON object: its values are of any kind."""
+Row = Mapping[str, Any]
+"""A row of a table, or a JSON object that is only read: values by name."""
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write whole or not at all: a reader never sees half a file."""
     write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
