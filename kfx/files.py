@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 """A JSON object: its values are of any kind."""
-Row = Mapping[str, Any]
-"""A row of a table, or a JSON object that is only read: values by name."""
+TableRow = Mapping[str, Any]
+"""A row of a table: values by its columns."""
+State = dict[str, Any]
+"""What a checkpoint keeps of a part of a run: nested dicts and lists of numbers, texts and arrays."""
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write whole or not at all: a reader never sees half a file."""
     write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 

@@ -86,10 +86,11 @@ def rising(default: T, meaning: str, *, null: str | None = None, lowest: float =
     return ranged(default, takes + (f", or null for {null}" if null else ""), test, meaning)
 
 
-def is_window(value: Any) -> bool:
+def is_window(value: object) -> bool:
     """Whether a value is [first, last] with 1 ≤ first ≤ last."""
-    numbers = isinstance(value, list) and all(type(each) is int for each in value)
-    return numbers and len(value) == 2 and 1 <= value[0] <= value[1]
+    if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):
+        return False
+    return 1 <= value[0] <= value[1]
 
 
 def nested(default: Any, takes: str, convert: Callable[[str, Any], object], meaning: str) -> Any:

@@ -17,7 +17,7 @@ from kfx.outcomes import ConfigError
 _MOST_SHOWN = 30
 
 
-def make_option(path: str, group: str, node: Any) -> Any:
+def make_option(path: str, group: str, node: object) -> Any:
     """The option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
     name = node.get("name") if isinstance(node, Mapping) else node
     schema = chosen(path, group, name)
@@ -26,7 +26,7 @@ def make_option(path: str, group: str, node: Any) -> Any:
     return make(path, schema, {key: value for key, value in node.items() if key != "name"})
 
 
-def make(path: str, schema: type[Option], node: Any) -> Any:
+def make(path: str, schema: type[Option], node: object) -> Any:
     """An option or section from plain keys and values; ConfigError names the key, what it got, and what it takes."""
     fields = schema.fields()
     if not isinstance(node, Mapping):
@@ -36,7 +36,7 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
         if key not in fields:
             at = f"{path}." if path else ""
             raise ConfigError(f"{at}{key}: unknown key; {f'{path} takes' if path else 'it takes'} {near(key, fields)}")
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for key, item in fields.items():
         own = f"{path}.{key}" if path else key
         if key in node and "convert" in item.metadata:
@@ -63,7 +63,7 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
         ) from error
 
 
-def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+def near(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
     """The words that would have been known, and the one that was probably meant."""
     close = difflib.get_close_matches(word, list(known), n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
@@ -86,6 +86,6 @@ def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator
         yield path, node
 
 
-def plain(node: Any) -> Any:
+def plain(node: object) -> Any:
     """Keys and values without OmegaConf's types."""
     return OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node

@@ -16,22 +16,27 @@ from kfx.config.plugins import Portable
 from kfx.config.registry import OPTIONS, SECTIONS
 from kfx.outcomes import ConfigError
 
+Part = Any
+"""An option or section of a family, of which this room knows nothing."""
+Settings = dict[str, Any]
+"""Values by the names of fields: numbers, texts, lists and mappings, as a config has them."""
+
 
 class ConfigView(Protocol):
     """What an option sees of the config that it is part of: the other options, and the sections, by name."""
 
-    dataset: Any
-    kernel: Any
-    objective: Any
-    sampler: Any
-    optimizer: Any
-    evaluation: Any
-    device: Any
-    regularization: Any
-    checkpoint: Any
-    flow: Any
-    follow: Any
-    interpolation: Any
+    dataset: Part
+    kernel: Part
+    objective: Part
+    sampler: Part
+    optimizer: Part
+    evaluation: Part
+    device: Part
+    regularization: Part
+    checkpoint: Part
+    flow: Part
+    follow: Part
+    interpolation: Part
     kernel_check: bool
 
     def training_size(self) -> int:
@@ -74,7 +79,7 @@ class Option(Portable):
         return {item.name: item for item in dataclasses.fields(cls)}
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    def defaults(cls) -> Settings:
         """Its fields as a config holds them by default; an option with its name."""
         plain = {}
         for key, item in cls.fields().items():
@@ -92,7 +97,7 @@ class Option(Portable):
         module, _, name = self.builds.partition(":")
         return getattr(importlib.import_module(module), name)
 
-    def beyond(self, base: type[Option]) -> dict[str, Any]:
+    def beyond(self, base: type[Option]) -> Settings:
         """Its values of the fields that this base class does not have."""
         return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
 

@@ -145,7 +145,7 @@ class Portable:
         needed = tuple(each for each in plugged_in() if each.module in modules)
         return _made, (_Carried(needed, tuple(plugged_in())), make, arguments), *state
 
-    def _modules(self) -> set[Any]:
+    def _modules(self) -> set[str | None]:
         """The modules that it cannot be without."""
         return {getattr(value, "__module__", None) for value in (self, *vars(self).values())}
 
@@ -157,7 +157,7 @@ class _Carried:
     needed: tuple[Plugin, ...]
     every: tuple[Plugin, ...]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _plugged_in, (self.needed, self.every)
 
 
@@ -172,5 +172,5 @@ def _plugged_in(needed: tuple[Plugin, ...], every: tuple[Plugin, ...]) -> _Carri
     return _Carried(needed, every)
 
 
-def _made(carried: _Carried, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _made(carried: _Carried, make: Callable[..., object], arguments: tuple[object, ...]) -> object:
     return make(*arguments)

@@ -37,18 +37,18 @@ class Published(Option):
         return self.metric, self.kernel, self.n_interpolation, self.statistic, window
 
 
-def published(path: str, value: Any) -> list[Published]:
+def published(path: str, value: object) -> list[Published]:
     """The entries of a config's key `published`."""
     if value is None:
         return []
-    listed = isinstance(value, list)
-    if not listed and not isinstance(value, Mapping):
+    if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
+        return [make(path, Published, _modern(value))]
+    if not isinstance(value, list):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
-    entries = value if listed else [value]  # one entry without a list: records of version 0.1
-    return [make(f"{path}[{i}]" if listed else path, Published, _modern(entry)) for i, entry in enumerate(entries)]
+    return [make(f"{path}[{i}]", Published, _modern(entry)) for i, entry in enumerate(value)]
 
 
-def _modern(entry: Any) -> Any:
+def _modern(entry: object) -> object:
     """An entry in the words of version 0.1, where the kernel was part of the metric."""
     suffix = " of the initial kernel"
     if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):

@@ -65,7 +65,7 @@ def load() -> None:
                 raise ConfigError(f"{source}: its options cannot be loaded: {described(error)}") from error
 
 
-def chosen(path: str, group: str, name: Any) -> type[Any]:
+def chosen(path: str, group: str, name: object) -> type[Any]:
     """The option of a group by its name; ConfigError, with `path` as the key, where there is none."""
     if not isinstance(name, str) or name not in OPTIONS[group]:
         raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kfx.config.choices import STEPS
 from kfx.config.fields import MOST_POINTS, FieldError, nested, number, one_of, ranged, rising, some_of
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, option
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -89,16 +89,16 @@ class DatasetOption(Option):
 
         return [locate(dataset, file) for dataset, file in self.files()]
 
-    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: Settings) -> Settings:
         """Its part of a config with paths that hold wherever one stands."""
         return node
 
-    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+    def without_places(self, node: Settings) -> Settings:
         """Its part of a config without the places of files, whose content is what counts."""
         return node
 
 
-def _any(least: int, meaning: str, default: int) -> Any:
+def _any(least: int, meaning: str, default: int) -> int:
     return number(default, f"whole >= {least} and <= {MOST_POINTS}", meaning)
 
 
@@ -262,7 +262,7 @@ class WineWhiteOption(TableOption):
 # ---- images
 
 
-def _classes(last: int = 9) -> Any:
+def _classes(last: int = 9) -> list[int] | None:
     return ranged(
         None,
         f"two or more different numbers from 0 to {last}, or null for all",
@@ -288,7 +288,7 @@ class DigitsOption(TableOption):
         return left if self.classes is None else min(left, 183 * len(self.classes))
 
 
-def _range() -> Any:
+def _range() -> list[int] | None:
     return ranged(
         None,
         "[first, last], whole numbers with 0 <= first < last, or null for all",

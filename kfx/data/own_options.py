@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.fields import number, one_of, ranged
-from kfx.config.option import option
+from kfx.config.option import Settings, option
 from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
     from kfx.data.dataset import Dataset
     from kfx.data.own import Points
+    from kfx.data.table_columns import Layout
 
 
-def _path(suffixes: str) -> Any:
+def _path(suffixes: str) -> str | None:
     takes = f"a path that ends in {suffixes}"
     return ranged(None, takes, lambda v: v is None or bool(v.strip()), "the file, from where you stand; must be given")
 
 
-def _is_fraction(value: Any) -> bool:
+def _is_fraction(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
 
 
@@ -88,10 +89,10 @@ class OwnFile(DatasetOption, abc.ABC):
         fraction = float(self.test) if _is_fraction(self.test) else 0.0
         return as_dataset(self.name, self.read(), fraction, self.n_train, self.n_test, rng)
 
-    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: Settings) -> Settings:
         return {**node, "path": str(self.file().absolute())}
 
-    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+    def without_places(self, node: Settings) -> Settings:
         return {**node, "path": self.file().name}
 
 
@@ -111,18 +112,19 @@ def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
     """Columns of a table: a list of them, or also a single one."""
     takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
 
-    def test(value: Any) -> bool:
+    def test(value: object) -> bool:
         if value is None:
             return bool(null) or one
         if one and isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return True
-        known = isinstance(value, list) and all(isinstance(name, (str, int, float)) for name in value)
-        return known and len(set(value)) == len(value) and (value != [] or default == [])
+        if not isinstance(value, list) or not all(isinstance(name, (str, int, float)) for name in value):
+            return False
+        return len(set(value)) == len(value) and (value != [] or default == [])
 
     return ranged(default, takes, test, meaning)
 
 
-def _test_of_table(value: Any) -> bool:
+def _test_of_table(value: object) -> bool:
     is_name = isinstance(value, str) and bool(value.strip())
     return _is_fraction(value) or is_name or (type(value) is int and value > 1)  # a column may be called 2020
 
@@ -184,10 +186,10 @@ class OwnTableOption(OwnFile):
         second = self.second()
         return [self.file()] if second is None else [self.file(), second]
 
-    def _layout(self) -> Any:
+    def _layout(self) -> Layout:
         from kfx.data.table_columns import Layout
 
-        def listed(value: Any) -> tuple[str, ...]:
+        def listed(value: object) -> tuple[str, ...]:
             return () if value is None else tuple(map(str, value if isinstance(value, list) else [value]))
 
         return Layout(
@@ -216,24 +218,24 @@ class OwnTableOption(OwnFile):
 
         return super().preprocessed(imputed(data, self.missing))
 
-    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: Settings) -> Settings:
         second = self.second()
         return _used(
             {**super().with_absolute_paths(node), **({} if second is None else {"test": str(second.absolute())})}
         )
 
-    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+    def without_places(self, node: Settings) -> Settings:
         second = self.second()
         return _used({**super().without_places(node), **({} if second is None else {"test": second.name})})
 
 
-def _used(node: dict[str, Any]) -> dict[str, Any]:
+def _used(node: Settings) -> Settings:
     """Without the keys that came later than the first records, where they are not used."""
     return {key: value for key, value in node.items() if (key, value) != ("exclude", [])}
 
 
 @lru_cache(maxsize=4)
-def _table(file: tuple[str, ...], layout: Any, second: tuple[str, ...] | None) -> Points:
+def _table(file: tuple[str, ...], layout: Layout, second: tuple[str, ...] | None) -> Points:
     from kfx.data.table_file import read
 
     return read(Path(file[0]), layout, None if second is None else Path(second[0]))

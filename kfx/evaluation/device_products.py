@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
@@ -25,7 +25,7 @@ def compare(
     order: np.ndarray,
     sizes: Sequence[int],
     regularization: Regularization,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Document]:
     """K(x*, X) (K + λI)⁻¹Y with the last product in each setting; rows of `kernel_check.csv` (Khalid 2022, Fig. 3.3).
 
     K and its solution (least squares, cutoff 1e-8, float64 on the CPU) are the same in all settings; only the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ import torch
 from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import Scoring, clipped, metrics
 from kfx.evaluation.systems import products
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.outcomes import NumericalError
@@ -28,7 +28,7 @@ def errors_of_draws(
     size: int,
     count: int,
     scoring: Scoring,
-) -> tuple[list[dict[str, Any]], np.ndarray]:
+) -> tuple[list[Document], np.ndarray]:
     """Rows of `draws.csv` for the successive parts of `order`, `size` points each, and each part's indices.
 
     The error of a part: misclassified test points, or the mean squared error; NaN where its system cannot be solved.
@@ -54,7 +54,7 @@ def errors_of_draws(
     return rows, parts
 
 
-def extremes(rows: Sequence[dict[str, Any]], parts: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
+def extremes(rows: Sequence[Document], parts: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
     """The points of the worst and of the best draw, their targets and errors: `draws.npz`; empty where all failed."""
     errors = np.array([row["value"] for row in rows])
     if np.isnan(errors).all():

@@ -15,7 +15,7 @@ import torch
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import evaluate, interpolation_order
-from kfx.files import CsvFile, read_rows, whole_file
+from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests
 from kfx.numerics.linear_algebra import Factored
@@ -225,7 +225,7 @@ def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
     return float(found.status == 0)
 
 
-def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]]:
+def last_rows(directory: Path, count: int, of_flow: bool) -> list[Document]:
     """Mean, min, max and standard deviation of each error over the last `count` layers, or iterations, that were
     evaluated, as the tables of Owhadi & Yoo 2019 have them; over repeats and parts it is the mean. Number 0 is the
     initial kernel."""
@@ -234,7 +234,7 @@ def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]
     return _statistics(errors[errors[counted].isin(layers)], counted)
 
 
-def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[dict[str, Any]]:
+def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[Document]:
     """The same over those evaluated from the first to the last number of each window."""
     errors, counted = _errors(directory, of_flow)
     return [
@@ -251,7 +251,7 @@ def _errors(directory: Path, of_flow: bool) -> tuple[pd.DataFrame, str]:
     return table[table["metric"].isin(ERRORS)], counted
 
 
-def _statistics(chosen: pd.DataFrame, counted: str) -> list[dict[str, Any]]:
+def _statistics(chosen: pd.DataFrame, counted: str) -> list[Document]:
     found = []
     groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"], dropna=False)
     for (metric, size, regularization), rows in groups:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import FixedSampler
@@ -49,7 +49,7 @@ def mean_objectives(
     ]
 
 
-def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[Document]:
     """Rows of `held_out.csv`; NaN where the objective could not be evaluated."""
     return [
         {
@@ -63,10 +63,10 @@ def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[s
     ]
 
 
-def summary(table: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary(table: Sequence[TableRow]) -> Document:
     """For `metrics.json`: mean and standard deviation of ρ and the objective over the batches of all parts, of the
     initial kernel, the trained one and the change from one to the other, on batches where both could be had."""
-    found: dict[str, Any] = {"batches": sum(row["kernel"] == "initial" for row in table)}
+    found: Document = {"batches": sum(row["kernel"] == "initial" for row in table)}
     for name in ("rho", "objective"):
         initial, trained = (
             np.array([row[name] for row in table if row["kernel"] == kernel], dtype=float)

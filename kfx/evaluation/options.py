@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from kfx.numerics.streams import Streams
 
 
-def _is_not_negative(value: Any) -> bool:
+def _is_not_negative(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
-def _bytes(path: str, value: Any) -> int | None:
+def _bytes(path: str, value: object) -> int | None:
     """A number of bytes, with a unit or without."""
     if value is None:
         return None
@@ -266,10 +266,10 @@ class KFoldOption(EvaluationOption):
 # ---- on the way of a fit
 
 
-def _sizes(null: str, meaning: str) -> Any:
+def _sizes(null: str, meaning: str) -> list[int] | None:
     takes = f"a list of different whole numbers >= 1, or null for {null}"
 
-    def test(sizes: Any) -> bool:
+    def test(sizes: list[int] | None) -> bool:
         return sizes is None or (0 < len(sizes) == len(set(sizes)) and all(n >= 1 for n in sizes))
 
     return ranged(None, takes, test, meaning)

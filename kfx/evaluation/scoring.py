@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import torch
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.systems import InMemory, System
+from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
@@ -71,7 +72,7 @@ def evaluate(
     sizes: Sequence[int],
     scoring: Scoring,
     disk: DiskStores | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
+) -> tuple[list[Document], dict[str, np.ndarray], list[str]]:
     """Rows of `evaluation.csv`, arrays of predictions and failures in words for one kernel and one repeat.
 
     A system that cannot be solved gives NaN and a line among the failures.
@@ -82,7 +83,7 @@ def evaluate(
     x_train, y_train, x_test = tensors
     head = torch.as_tensor(order[: max(sizes)], device=x_train.device)
     points, targets = x_train[head], y_train[head]
-    rows: list[dict[str, Any]] = []
+    rows: list[Document] = []
     arrays: dict[str, np.ndarray] = {}
     failures: list[str] = []
     of_head: dict[str, float] = {}
@@ -216,7 +217,7 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]
 
 
-def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+def summary(rows: Sequence[TableRow], whole: int | None = None) -> list[Document]:
     """Mean and standard deviation over repeats, for `metrics.json`. `whole`: what to call the number of interpolation
     points when each fold takes all of its own, which may differ by one."""
     found = []
@@ -236,7 +237,7 @@ def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list
     return found
 
 
-def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+def changes(rows: Sequence[TableRow], whole: int | None = None) -> list[Document]:
     """Mean and standard deviation over repeats of what the trained kernel has more than the initial one, on the same
     points. `whole`: as for `summary`."""
     table = _table(rows, whole)
@@ -256,14 +257,14 @@ def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list
     ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], whole: int | None) -> pd.DataFrame:
+def _table(rows: Sequence[TableRow], whole: int | None) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.DataFrame(list(rows))
     return table if whole is None else table.assign(n_interpolation=whole)
 
 
-def _spread(values: np.ndarray) -> dict[str, Any]:
+def _spread(values: np.ndarray) -> Document:
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return {"mean": float(np.mean(values)), "sd": sd, "repeats": len(values)}
 

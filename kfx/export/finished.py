@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
 
 from kfx.config.nodes import leaves
+from kfx.files import Document
 from kfx.outcomes import ConfigError, Status
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
@@ -40,7 +40,7 @@ class Finished:
     def status(self) -> Status:
         return Status(self.run.metrics["status"])
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Document:
         """The config by dotted keys; lists are texts."""
         found = leaves(OmegaConf.to_container(self.run.config, resolve=True), into_lists=False)
         return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in found}

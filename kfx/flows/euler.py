@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kfx.files import State
 from kfx.flows.flow import Flow, LayerBatch, Move
 from kfx.flows.layers import EulerLayer, StepRule, at_points, moved_by, norms_of
 from kfx.flows.vector_field import Field
@@ -84,10 +85,10 @@ class HybridFlow(EulerFlow):
         super().start(setup)
         self.parameters.reset()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {**super().state(), "rule": self.parameters.state()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         super().restore(state)
         self.parameters.restore(state["rule"], self.kernel.flat)
 

@@ -103,6 +103,9 @@ class RungeKuttaLayer:
         return state[n:]
 
 
+Layer = EulerLayer | RungeKuttaLayer
+
+
 def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, torch.Tensor]:
     """x + ε v(x), block by block, and the norms of v: in one pass, for x may be most of the memory."""
     result, norms = torch.empty_like(x), []

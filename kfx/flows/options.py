@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import METHODS, SOLVERS
 from kfx.config.fields import flag, nested, number, one_of, ranged
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, option, section
+from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.optimizers.options import (
     AdamOption,
     GradientOption,
@@ -98,7 +98,7 @@ class FlowOption(OptimizerOption):
     def build(self, config: ConfigView) -> Optimizer:
         return self.constructor()(*self.arguments(config), self.settings(config), **self.own(config))
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         """What its flow takes beside the settings of all."""
         return self.beyond(FlowOption)
 
@@ -109,7 +109,7 @@ class FlowOption(OptimizerOption):
         own = config.interpolation.build(config)
         return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
 
-    def euler(self, config: ConfigView) -> dict[str, Any]:
+    def euler(self, config: ConfigView) -> Settings:
         """How Euler steps are chosen."""
         from kfx.flows.layers import StepRule
 
@@ -149,7 +149,7 @@ class FlowOption(OptimizerOption):
 class FlowEulerOption(FlowOption):
     builds = "kfx.flows.euler:EulerFlow"
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         return self.euler(config)
 
 
@@ -185,7 +185,7 @@ class HybridOption(FlowOption):
     momentum: float = momentum()
     space: str = space("raw")
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         rules = {
             "sgd": SGDOption(learning_rate=self.learning_rate),
             "nesterov": NesterovOption(learning_rate=self.learning_rate, momentum=self.momentum),

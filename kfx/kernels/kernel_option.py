@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
 from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
-from kfx.config.option import ConfigView, Option
+from kfx.config.option import ConfigView, Option, Settings
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ Image = tuple[int, ...] | None
 """Height and width of the data set's images and, where it is not 1, how many channels; None for a table of numbers."""
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_range(pair: Any) -> bool:
+def _is_range(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) and pair[0] < pair[1]
 
 
-def _ranges(meaning: str) -> Any:
+def _ranges(meaning: str) -> dict:
     # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
     takes = "parameter: [low, high] with low < high, and 0 <= low unless it is signed"
     return ranged({}, takes, lambda v: all(map(_is_range, v.values())), meaning)
@@ -82,7 +82,7 @@ class KernelOption(Option):
         return {k: item.metadata["bounds"] for k, item in cls.fields().items() if "bounds" in item.metadata}
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
     def make(self, image: Image, **common: Any) -> Kernel:

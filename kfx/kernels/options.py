@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +112,13 @@ class GreensFunctionOption(KernelOption):
 # ---- made of others
 
 
-def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Any:
+def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
     """A field of kernels as parts: pairs of a coefficient, or None, and a kernel option.
 
     allowed: by name; None for all. coefficient: of parts that have none.
     """
 
-    def convert(path: str, parts: Any) -> Any:
+    def convert(path: str, parts: object) -> object:
         if not isinstance(parts, list) or not parts:
             raise ConfigError(f"{path}={parts}: expected a list of kernels: name and parameters")
         known = allowed or tuple(OPTIONS["kernel"])

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.fields import FieldError, number, one_of, ranged, rising
-from kfx.config.option import ConfigView, Option, option
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OptimizerOption(Option):
         loss, sampler, iterations = self.arguments(config)
         return self.constructor()(loss, sampler, iterations=iterations, **self.own(config))
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         """What its class takes beside these, by name."""
         return self.beyond(OptimizerOption)
 
@@ -177,7 +177,7 @@ class GradientOption(OptimizerOption):
     def rule(self) -> Rule:
         """How a gradient becomes a step."""
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         from kfx.kernels.starts import random_kernel
 
         names = ("space", "step_rule", "final", "final_window", "max_reinitializations")

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.fields import FieldError, flag, number, one_of, ranged
-from kfx.config.option import ConfigView, option
+from kfx.config.option import ConfigView, Settings, option
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
@@ -51,7 +51,7 @@ class BayesianOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:
@@ -114,7 +114,7 @@ class GridOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> dict[str, Any]:
+    def own(self, config: ConfigView) -> Settings:
         return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:

@@ -49,12 +49,11 @@ def limits(positions: Sequence[np.ndarray]) -> np.ndarray:
 
 def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None) -> None:
     """A scatter of points in the plane, coloured by class or target; the axes from −limit to limit."""
-    colours: Any = DATA if values is None else values
-    flat = values is not None and len(np.unique(values)) <= len(COLOURS)
-    if flat:
-        assert values is not None
+    colours: str | np.ndarray | list[str] = DATA if values is None else values
+    is_flat = values is not None and len(np.unique(values)) <= len(COLOURS)
+    if values is not None and is_flat:
         colours = [COLOURS[int(np.searchsorted(np.unique(values), value))] for value in values]
-    axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if flat else "viridis", linewidths=0)
+    axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if is_flat else "viridis", linewidths=0)
     axes.set_aspect("equal")
     if limit is not None:
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
@@ -200,7 +199,7 @@ def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted
     head; logarithmic where they differ much."""
     several = rows["regularization"].nunique() > 1
     rows = rows.assign(size=rows.groupby("part")["n_interpolation"].rank("dense"))  # folds differ in a point or two
-    groups: Any = rows.groupby(["size", "regularization"])
+    groups = rows.groupby(["size", "regularization"])
     for i, ((_, value), own) in enumerate(groups):
         curve, sizes = own.groupby(counted)["value"].mean(), own["n_interpolation"].astype(int)
         of = f"{sizes.min()} to {sizes.max()}" if sizes.nunique() > 1 else f"{sizes.min()}"

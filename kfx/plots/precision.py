@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from kfx.files import Document
 from kfx.numerics.precision import VERDICTS
 from kfx.plots.style import COLOURS, MARKERS, count_along, end_at_one, figure, headline, legend
 
 
-def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
+def error_against_size(contents: Mapping[str, Document]) -> Figure:
     """Error of products against the matrix size, on each machine, device and dtype: relative, and, where it was kept,
     the norm itself (Khalid 2022, Figs. 3.4 and 3.5)."""
     rows = [(machine, v) for machine, content in contents.items() for v in content["verdicts"]]

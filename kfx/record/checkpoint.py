@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.files import whole_file
+from kfx.files import State, whole_file
 from kfx.outcomes import CheckpointError
 
 _FORMAT = b"kfx-checkpoint 1"
 _ARRAY = "__array__"
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
+def write(path: Path, state: State) -> None:
     """Write `state`, nested dicts and lists of numbers, text and arrays, to `path`; the one there before is kept as
     `path` with `.previous`. A crash at any moment leaves at least one of them whole."""
     content = _encode(state)
@@ -32,7 +32,7 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> State:
     """The state in `path`. CheckpointError says what is wrong with a file that is not a whole checkpoint."""
     with path.open("rb") as stream:
         header, content = stream.readline(200), stream.read()
@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
     return _decode(content)
 
 
-def _encode(state: dict[str, Any]) -> bytes:
+def _encode(state: State) -> bytes:
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
@@ -68,7 +68,7 @@ def _encode(state: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _decode(content: bytes) -> dict[str, Any]:
+def _decode(content: bytes) -> State:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kfx.files import Document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,14 +32,14 @@ EVALUATION_COLUMNS = (
 )
 
 
-def rho_of(held_out: Mapping[str, Any]) -> dict[str, Any]:
+def rho_of(held_out: Document) -> Document:
     """`rho` of `metrics.json`: means over the held-out batches, the same for the initial and the final kernel. None
     where no batch could be evaluated."""
     initial, final = (held_out["rho"][kernel]["mean"] for kernel in ("initial", "trained"))
     return {"initial": initial, "final": final, "best": None if final is None else min(initial, final)}
 
 
-def with_rho_of_today(metrics: dict[str, Any]) -> dict[str, Any]:
+def with_rho_of_today(metrics: Document) -> Document:
     """`metrics.json` as it is written now. Records of versions 0.1 and 0.2 hold under `rho` what single batches gave
     in the fit, which is `rho_batch` now."""
     old = metrics.get("rho")

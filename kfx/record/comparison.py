@@ -16,6 +16,7 @@ from kfx.config.nodes import leaves
 from kfx.config.plugins import plugged_in
 from kfx.experiment.config import sources, typed
 from kfx.experiment.identity import content, data_checksums, identity
+from kfx.files import Document
 from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
 from kfx.record.columns import untimed
 from kfx.record.reading import Run, load_run, read_environment
@@ -28,7 +29,7 @@ class Compared:
     """One run as `compare` sees it: its config as dotted keys, its seed, and what was measured."""
 
     directory: Path
-    settings: dict[str, Any]
+    settings: Document
     seed: int
     measured: dict[str, float]
 
@@ -178,7 +179,7 @@ def over_sizes(paths: Sequence[Path], by: Sequence[str], metric: str, kernel: st
     return whole
 
 
-def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence[Compared]) -> None:
+def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compared]) -> None:
     names = {name for run in members for name in run.settings}
     for name in sorted(names - set(keys)):
         found = {str(run.settings.get(name)) for run in members}

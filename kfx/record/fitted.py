@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
+from kfx.files import Document
 from kfx.flows.flow import Flow
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
@@ -30,7 +31,7 @@ def parameter_path(directory: Path, name: str) -> Path:
     return directory / f"parameters-{name}.npz"
 
 
-def recorded_parameters(directory: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_parameters(directory: Path, parameters: Document) -> Document:
     """The parameters of a record's kernel, the final ones if there are any. parameters: those in `metrics.json`."""
     name = "final" if "final" in parameters else "initial"
     path = parameter_path(directory, name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kfx.files import digest
+from kfx.files import Document, State, digest
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
@@ -30,7 +30,7 @@ class FoldFits:
         self.record, self.count, self.iterations = record, count, iterations
         self.diagnostics = ("fold",) if count > 1 else ()
         restored = record.restored["optimizer"] if record.restored is not None else {}
-        self.fitted: list[dict[str, Any]] = list(restored.get("fitted", []))
+        self.fitted: list[Document] = list(restored.get("fitted", []))
         self.files: dict[str, str] = dict(restored.get("files", {}))
         """What ended fits left in files of their own, by name and SHA-256."""
         self.bytes: dict[str, int] = {}
@@ -105,7 +105,7 @@ class FoldJournal(Journal):
             self.first + iteration, evaluation, self.evaluations, told=told, events=events, diagnostics=diagnostics
         )
 
-    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+    def restore(self, streams: Streams) -> tuple[int, State] | None:
         if self.number != self.parts._resumed:
             return None
         restored = self.parts.record.restore(streams)
@@ -114,7 +114,7 @@ class FoldJournal(Journal):
         self.evaluations = restored[1]["so_far"]  # a part that had ended writes no row to count on from
         return restored[0] - self.first, restored[1]["own"]
 
-    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+    def checkpoint(self, iteration: int, streams: Streams, state: State) -> None:
         whole = {
             "own": state,
             "part": self.number,

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment.config import typed
-from kfx.files import read_rows
+from kfx.files import Document, read_rows
 from kfx.outcomes import RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kfx.kernels import Kernel
 
 
-def read_metrics(directory: Path) -> dict[str, Any]:
+def read_metrics(directory: Path) -> Document:
     """`metrics.json`, with a status at least; RecordError where it is damaged."""
     path = directory / "metrics.json"
     try:
@@ -52,7 +52,7 @@ class Run:
 
     directory: Path
     config: DictConfig
-    metrics: dict[str, Any]
+    metrics: Document
     trace: pd.DataFrame
     evaluation: pd.DataFrame
 
@@ -106,7 +106,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     )
 
 
-def read_environment(directory: Path) -> dict[str, Any]:
+def read_environment(directory: Path) -> Document:
     """`environment.json`; empty where the run ended before it was written. RecordError where it is damaged."""
     path = directory / "environment.json"
     if not path.is_file():

@@ -16,7 +16,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.evaluation.follower import Follower
-from kfx.files import CsvFile, digest, sync, whole_file, write_json, write_whole
+from kfx.files import CsvFile, Document, State, TableRow, digest, sync, whole_file, write_json, write_whole
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
@@ -57,7 +57,7 @@ class Record:
         checkpoint_iterations: int = 0,
     ) -> None:
         self.directory = Path(directory)
-        self.watch: Callable[[dict[str, Any]], None] = lambda row: None
+        self.watch: Callable[[Document], None] = lambda row: None
         self.follow: Follower | None = None
         self.stop: BaseException | None = None
         """Set from outside to end the run at its next checkpoint."""
@@ -66,16 +66,16 @@ class Record:
         try:
             if not resume and (self.directory / "metrics.json").exists():
                 self._make_room(identity, replace_failed)
-            self.metrics: dict[str, Any] = {"status": Status.RUNNING} | ({"identity": identity} if identity else {})
+            self.metrics: Document = {"status": Status.RUNNING} | ({"identity": identity} if identity else {})
             self.metrics |= {"plugins": list(plugins)} if plugins else {}
             self._interval = (checkpoint_seconds, checkpoint_iterations)
             self._checkpoint = self.directory / "checkpoint"
             self._last_checkpoint = time.perf_counter()
-            self._snapshot: dict[str, Any] | None = None
-            self.restored: dict[str, Any] | None = None
+            self._snapshot: State | None = None
+            self.restored: State | None = None
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
-            self._evaluated: list[dict[str, Any]] = []
+            self._evaluated: list[Document] = []
             self._predictions: dict[str, np.ndarray] = {}
             self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
             if resume:
@@ -116,7 +116,7 @@ class Record:
         """`environment.json`, `precision.json`."""
         write_json(self.directory / name, content)
 
-    def environment(self, here: dict[str, Any]) -> str:
+    def environment(self, here: Document) -> str:
         """`environment.json`; where a resumed run goes on elsewhere, that of before is kept in it too, and what changed
         of what decides the last bits comes back in words."""
         path = self.directory / "environment.json"
@@ -178,7 +178,7 @@ class Record:
 
     # ---- checkpoints
 
-    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+    def restore(self, streams: Streams) -> tuple[int, State] | None:
         """The iteration to go on with and the optimizer's state there, with the random streams set to match; None
         for a run that starts."""
         if self.restored is None:
@@ -187,7 +187,7 @@ class Record:
         return self.restored["iteration"], self.restored["optimizer"]
 
     def checkpoint(
-        self, iteration: int, streams: Streams, state: dict[str, Any], files: Mapping[str, int] | None = None
+        self, iteration: int, streams: Streams, state: State, files: Mapping[str, int] | None = None
     ) -> None:
         """What an optimizer needs to go on with `iteration`; called before each one, written when its time has come.
 
@@ -248,7 +248,7 @@ class Record:
             raise CheckpointError(f"no checkpoint can be read ({'; '.join(complaints)}); start anew with kfx run")
         self.note("resumed", f"at iteration {self.restored['iteration']}" if self.restored else "from the start")
 
-    def _require_whole(self, path: Path, state: Mapping[str, Any], identity: str | None) -> None:
+    def _require_whole(self, path: Path, state: State, identity: str | None) -> None:
         """CheckpointError unless everything that a checkpoint counts on is there as it was."""
         if state["identity"] != identity:
             raise CheckpointError(
@@ -269,10 +269,10 @@ class Record:
 
     # ---- evaluation
 
-    def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
+    def evaluated(self, rows_each: int) -> list[Document]:
         """CsvFile of `evaluation.csv` that an earlier process wrote, whole kernels and repeats of `rows_each` alone."""
         path = self.directory / "evaluation.csv"
-        rows: list[dict[str, Any]] = []
+        rows: list[Document] = []
         arrays = self.directory / "predictions.npz"
         try:
             if path.is_file() and self.restored is not None:
@@ -290,12 +290,12 @@ class Record:
         self.evaluation(rows)
         return rows
 
-    def evaluation(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def evaluation(self, rows: Sequence[TableRow]) -> None:
         """CsvFile of `evaluation.csv`."""
         assert self._evaluation is not None
         self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
 
-    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         """A further CSV file, whole."""
         written = CsvFile(self.directory / name, list(columns))
         for row in rows:
@@ -319,7 +319,7 @@ class Record:
             self.metrics["parameters"]["folds"] = [self._shown(kernel) for kernel in kernels]
         self.write_metrics()
 
-    def _kept(self, name: str, kernel: Kernel) -> dict[str, Any]:
+    def _kept(self, name: str, kernel: Kernel) -> Document:
         """Parameters for `metrics.json`; where they are many, their norms, and they themselves as `name.npz`."""
         if are_many(kernel.parameters):
             with whole_file(parameter_path(self.directory, name)) as stream:
@@ -327,7 +327,7 @@ class Record:
         return self._shown(kernel)
 
     @staticmethod
-    def _shown(kernel: Kernel) -> dict[str, Any]:
+    def _shown(kernel: Kernel) -> Document:
         values = kernel.parameters
         return flat_parameters(values) if are_many(values) else {key: plain(value) for key, value in values.items()}
 

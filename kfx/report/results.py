@@ -10,7 +10,7 @@ import numpy as np
 
 from kfx.config.published import Published
 from kfx.experiment.config import Config
-from kfx.files import Row
+from kfx.files import Document, TableRow
 from kfx.outcomes import Status
 from kfx.report.measured import applicable, measured_as, typed_in
 
@@ -45,21 +45,21 @@ class Results:
     """
 
     parameters: Sequence[ParameterChange]
-    evaluation: dict[tuple[str, int, float | str | None], dict[str, Row]]
+    evaluation: dict[tuple[str, int, float | str | None], dict[str, TableRow]]
     published: Sequence[tuple[Published, float | None]]
 
 
-def results(config: Config | None, metrics: Row, directory: Path) -> Results:
+def results(config: Config | None, metrics: Document, directory: Path) -> Results:
     """The numbers of a run. config: with what papers printed; None where that does not matter. metrics: its
     `metrics.json`."""
-    evaluation: dict[tuple[str, int, float | str | None], dict[str, Row]] = {}
+    evaluation: dict[tuple[str, int, float | str | None], dict[str, TableRow]] = {}
     for row in metrics.get("evaluation", []):
         place = row["metric"], row["n_interpolation"], row.get("configured_regularization")
         evaluation.setdefault(place, {})[row["kernel"]] = row
     return Results(_parameters(metrics.get("parameters", {})), evaluation, _published(config, metrics, directory))
 
 
-def _parameters(parameters: Row) -> list[ParameterChange]:
+def _parameters(parameters: Document) -> list[ParameterChange]:
     if "final" not in parameters:
         return []
     finals = parameters.get("folds") or [parameters["final"]]
@@ -72,7 +72,7 @@ def _parameters(parameters: Row) -> list[ParameterChange]:
     ]
 
 
-def _published(config: Config | None, metrics: Row, directory: Path) -> list[tuple[Published, float | None]]:
+def _published(config: Config | None, metrics: Document, directory: Path) -> list[tuple[Published, float | None]]:
     """Without a deviation over runs, which one run does not have, and a curve that was not measured."""
     if config is None or metrics.get("status") != Status.COMPLETED:
         return []

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from kfx import plots
 from kfx.experiment.config import typed as typed_config
-from kfx.files import Document, Row
+from kfx.files import Document, TableRow
 from kfx.numerics.formatting import in_bytes, number, spread
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
@@ -138,7 +138,7 @@ def _name(run: Run, typed: Sequence[str]) -> str:
     return experiment or " · ".join(run.config[group].name for group in ("dataset", "kernel", "optimizer"))
 
 
-def _summary(run: Run, here: Row) -> str:
+def _summary(run: Run, here: Document) -> str:
     config, timing = run.config, run.metrics.get("timing", {})
     chosen = [f"{group} {config[group].name}" for group in ("dataset", "kernel", "objective", "optimizer")]
     parts = [run.metrics["status"], *chosen, f"seed {config.seed}", f"{len(run.trace)} iterations"]
@@ -176,7 +176,7 @@ def _parameters(found: Results) -> Table | None:
 
 
 def _evaluation(found: Results) -> Table | None:
-    by: dict[tuple[str, int], dict[str, Row]] = {}
+    by: dict[tuple[str, int], dict[str, TableRow]] = {}
     for (metric, size, _), rows in found.evaluation.items():
         by.setdefault((metric, size), {}).update(rows)
     kernels = list(dict.fromkeys(kernel for rows in found.evaluation.values() for kernel in rows))
@@ -187,11 +187,11 @@ def _evaluation(found: Results) -> Table | None:
     return Table(["metric", "N_I#", *(f"{kernel}#" for kernel in kernels)], cells) if cells else None
 
 
-def _spread(row: Row | None) -> str:
+def _spread(row: TableRow | None) -> str:
     return "" if row is None or row.get("mean") is None else spread(row["mean"], row.get("sd"))
 
 
-def _held_out(measured: Row | None) -> Table | None:
+def _held_out(measured: Document | None) -> Table | None:
     if measured is None:
         return None
     rows = [
@@ -202,7 +202,7 @@ def _held_out(measured: Row | None) -> Table | None:
     return Table([f"on {measured['batches']} held-out batches", "before#", "after#", "change#"], rows)
 
 
-def _machine(here: Row) -> Table:
+def _machine(here: Document) -> Table:
     keys = ("host", "platform", "processor", "cores", "device", "threads_of_fit", "python", "git_commit")
     rows = [[key.replace("_", " "), str(here[key])] for key in keys if here.get(key) not in (None, "")]
     rows += [[package, str(version)] for package, version in here.get("packages", {}).items()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.choices import POINTS, VIEWS
 from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, some_of
-from kfx.config.option import ConfigView, Option, option
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class SamplerOption(Option):
         common = {name: getattr(self, name) for name in names}
         return self.constructor()(self.batch_size, **self._own(iterations), **common)
 
-    def _own(self, iterations: int) -> dict[str, Any]:
+    def _own(self, iterations: int) -> Settings:
         """What its sampler takes beside that."""
         return self.beyond(SamplerOption)
 
@@ -103,7 +103,7 @@ class LinearOption(SamplerOption):
     start: float = number(0.1, "> 0 and < 1", "p = N_c / N_f at the first iteration")
     end: float = number(0.5, "> 0 and < 1", "and at the last")
 
-    def _own(self, iterations: int) -> dict[str, Any]:
+    def _own(self, iterations: int) -> Settings:
         return {"low": self.start, "high": self.end, "iterations": iterations}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kfx.experiment.config import Config
-from kfx.files import Row
+from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number, spread
@@ -20,7 +20,7 @@ _MOST = 6  # parameters, a line each kept short
 _OF_HEAD = ("head_accuracy", "head_log_likelihood")
 
 
-def closing_lines(config: Config, metrics: Row, directory: Path) -> list[str]:
+def closing_lines(config: Config, metrics: Document, directory: Path) -> list[str]:
     """A line for each thing that a person wants to know first; all of it is in the record too."""
     found = results(config, metrics, directory)
     lines = [
@@ -49,7 +49,7 @@ def _line(label: str, text: str) -> str:
     return f"{label:<{_WIDTH - 1}} {text}"
 
 
-def change(before: Row, after: Row, difference: Row | None) -> str:
+def change(before: TableRow, after: TableRow, difference: TableRow | None) -> str:
     """0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
     shown = " → ".join(spread(each["mean"], each.get("sd")) for each in (before, after))
     mean = math.nan if difference is None or difference["mean"] is None else difference["mean"]
@@ -91,7 +91,7 @@ def _blocks(norms: Sequence[ParameterChange]) -> list[str]:
     return [f"‖parameters‖ {before:.4g} → {after:.4g} ({len(norms)} blocks)"]
 
 
-def _held_out(objective: str, measured: Row | None) -> list[str]:
+def _held_out(objective: str, measured: Document | None) -> list[str]:
     if measured is None:
         return []
     failed, batches = measured["failed"], measured["batches"]
@@ -103,7 +103,7 @@ def _held_out(objective: str, measured: Row | None) -> list[str]:
     return lines
 
 
-def _evaluation(found: Results, changes: Sequence[Row]) -> list[str]:
+def _evaluation(found: Results, changes: Sequence[TableRow]) -> list[str]:
     metric = "accuracy" if any(place[0] == "accuracy" for place in found.evaluation) else "mse"
     differences = {
         (row["n_interpolation"], row["configured_regularization"]): row for row in changes if row["metric"] == metric
@@ -149,7 +149,7 @@ def _published(found: Results) -> list[str]:
     return lines
 
 
-def _stopped(metrics: Row) -> list[str]:
+def _stopped(metrics: Document) -> list[str]:
     several = len(metrics.get("parameters", {}).get("folds", [0])) > 1
     return [
         _line("flow", f"stopped, {f'part {part}, ' if several else ''}layer {end['layer']}: {end['reason']}")

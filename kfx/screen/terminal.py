@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TextIO
 
 
 def open_missing() -> None:
@@ -28,14 +28,14 @@ def open_missing() -> None:
 class _Unfailing(io.TextIOBase):
     """A stream whose writes cannot fail: once one does, as into a closed pipe or a full disk, the rest goes nowhere."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
     @property
-    def encoding(self) -> Any:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]
         return getattr(self.stream, "encoding", "utf-8")
 
     def isatty(self) -> bool:
@@ -75,7 +75,7 @@ def quiet_interrupts() -> Iterator[None]:
     the garbage collector."""
     usual = sys.unraisablehook
 
-    def hook(unraisable: Any) -> None:
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, Exception):
             usual(unraisable)
 

@@ -27,9 +27,10 @@ from kfx.store.work import TileTask, fields_of
 FACTOR = "factor"
 
 
-def _is_ranges(value: Any) -> bool:
-    pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
-    edges = [edge for pair in value for edge in pair] if pairs else []
+def _is_ranges(value: object) -> bool:
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        return False
+    edges = [edge for pair in value for edge in pair]
     return bool(edges) and all(type(edge) is int and edge >= 0 for edge in edges) and edges == sorted(edges)
 
 

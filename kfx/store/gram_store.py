@@ -26,9 +26,10 @@ _OF_LOCK = (".lock", ".writer.json")
 _LEAST_TILE, _MOST_TILE = 64, 2048
 
 
-def _is_rising(value: Any) -> bool:
-    whole_numbers = isinstance(value, list) and all(type(each) is int and each >= 1 for each in value)
-    return whole_numbers and value == sorted(set(value))
+def _is_rising(value: object) -> bool:
+    if not isinstance(value, list) or not all(type(each) is int and each >= 1 for each in value):
+        return False
+    return value == sorted(set(value))
 
 
 _ENTRIES = {

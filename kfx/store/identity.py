@@ -77,13 +77,13 @@ class Identity:
         return None if error < 100 * np.finfo(self.dtype).eps else error
 
 
-def _is_probe(value: Any) -> bool:
+def _is_probe(value: object) -> bool:
     rows = value if isinstance(value, list) else []
     square = all(isinstance(row, list) and len(row) == len(rows) for row in rows)
     return 1 <= len(rows) <= _PROBES and square and all(is_number(each) for row in rows for each in row)
 
 
-def _is_shown(value: Any) -> bool:
+def _is_shown(value: object) -> bool:
     """Whether it is what `_shown` makes of a parameter."""
     return all(map(_is_shown, value)) if isinstance(value, list) else isinstance(value, str) or is_number(value)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class TileTask(NamedTuple):
@@ -48,7 +51,7 @@ class Work(Protocol):
         """Make the tile, unless it is there. May be called in any process, by one at a time for one task."""
 
 
-def fields_of(work: Any) -> dict[str, Any]:
+def fields_of(work: DataclassInstance) -> dict[str, object]:
     """The fields of a work without what it has opened meanwhile: what other processes get."""
     return {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
 
