@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config.fields import FieldError
-from kfx.config.option import Option
+from kfx.config.option import Option, Part
 from kfx.config.registry import chosen
 from kfx.outcomes import ConfigError
+
+T = TypeVar("T", bound=Option)
 
 _MOST_SHOWN = 30
 
 
-def make_option(path: str, group: str, node: object) -> Any:
+def make_option(path: str, group: str, node: object) -> Part:
     """The option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
     name = node.get("name") if isinstance(node, Mapping) else node
     schema = chosen(path, group, name)
@@ -26,7 +28,7 @@ def make_option(path: str, group: str, node: object) -> Any:
     return make(path, schema, {key: value for key, value in node.items() if key != "name"})
 
 
-def make(path: str, schema: type[Option], node: object) -> Any:
+def make(path: str, schema: type[T], node: object) -> T:
     """An option or section from plain keys and values; ConfigError names the key, what it got, and what it takes."""
     fields = schema.fields()
     if not isinstance(node, Mapping):
@@ -45,7 +47,7 @@ def make(path: str, schema: type[Option], node: object) -> Any:
             made[key] = make(own, item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}
     try:
-        option = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
+        option: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
         for key, value in made.items():
             setattr(option, key, value)
         return option
@@ -70,7 +72,7 @@ def near(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
     return f"what kfx list shows{meant}" if len(known) > _MOST_SHOWN else f"{', '.join(known)}{meant}"
 
 
-def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator[tuple[str, Any]]:
+def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator[tuple[str, object]]:
     """(path, value) of each leaf of nested mappings and lists, as `a.b` or `a[0]`; an empty one is a leaf.
 
     into_lists: whether the items of a list are leaves, or the list itself.

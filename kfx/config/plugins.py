@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, SupportsIndex
 
-from kfx.config.registry import OPTIONS, described, from_source, load
+from kfx.config.registry import OPTIONS, Schema, described, from_source, load
 from kfx.outcomes import ConfigError
 
 
@@ -81,7 +81,7 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
     _plugins[sha256] = plugin
 
 
-def _check_types(made: type[Any]) -> None:
+def _check_types(made: Schema) -> None:
     """ConfigError for a field of a type that no config can hold."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

@@ -108,7 +108,11 @@ def _changes(path: Path) -> tuple[str, ...]:
 # ---- tables
 
 
-def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
+Columns = Any
+"""A list of columns, or one: a union that no typed config holds."""
+
+
+def _names(default: Columns, null: str, meaning: str, *, one: bool = False) -> Columns:
     """Columns of a table: a list of them, or also a single one."""
     takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
 
@@ -141,10 +145,12 @@ def _is_encoding(name: str) -> bool:
 @option("dataset", "table", "A table of one's own: CSV, TSV or Parquet, names of columns first, a row a point")
 class OwnTableOption(OwnFile):
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
-    target: Any = _names(None, "", "what is predicted; must be given", one=True)
-    features: Any = _names(None, "all that are nothing else", "what it is predicted from")
-    exclude: Any = _names([], "", "columns that are left out, as row numbers and names of the points")
-    categorical: Any = _names([], "", "features that are words or codes: a column of 0 and 1 for each of their values")
+    target: Columns = _names(None, "", "what is predicted; must be given", one=True)
+    features: Columns = _names(None, "all that are nothing else", "what it is predicted from")
+    exclude: Columns = _names([], "", "columns that are left out, as row numbers and names of the points")
+    categorical: Columns = _names(
+        [], "", "features that are words or codes: a column of 0 and 1 for each of their values"
+    )
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
         0.2,

@@ -140,7 +140,7 @@ class Follower:
             x, along = torch.cat([x, along])[first].split([len(x), len(along)])
         kernel = kernel.fixed_on(some_of(x))
         wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[object, ...]] = []
         orders, sizes = self.orders[part], self.sizes or [len(x)]
         if self.node.draw == "anew":
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))

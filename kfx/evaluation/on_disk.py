@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -92,11 +91,11 @@ class DiskStores:
             warnings.warn(
                 f"{self.root}: is the store of something else: {difference}; one more is made in it", stacklevel=1
             )
-        parts: list[Any] = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points)]
+        parts: list[object] = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points)]
         parts.append(None if test_points is None else digest(test_points))
         return self.root / hashed(parts)
 
-    def known(self, key: list[Any], compute: Callable[[], float]) -> float:
+    def known(self, key: list[object], compute: Callable[[], float]) -> float:
         """A number that took long: from the folder, by what it depends on, or computed and kept there."""
         path = self.root / "known" / f"{hashed(key)}.json"
         with contextlib.suppress(OSError, ValueError):
@@ -127,7 +126,7 @@ def _waited_for(folder: Path) -> Lock:
             time.sleep(0.5)
 
 
-def hashed(parts: list[Any]) -> str:
+def hashed(parts: list[object]) -> str:
     """Sixteen hexadecimal digits of some plain values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

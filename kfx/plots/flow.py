@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
 from kfx.outcomes import KfxError
-from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, count_along, figure, headline, set_title, title
+from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, Drawn, count_along, figure, headline, set_title, title
 from kfx.record.reading import Run
 
 _IMAGES, _OF_A_CLASS = 12, 24
@@ -213,12 +213,12 @@ def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted
         panel.set_yscale("log")
 
 
-def _look(i: int, points: int) -> dict[str, Any]:
+def _look(i: int, points: int) -> Drawn:
     marks = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "markevery": max(points // 40, 1)}
     return {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.3, **(marks if points <= 120 else {})}
 
 
-def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
+def animate(run: Run, path: Path, seconds: float, advance: Callable[[], object]) -> None:
     """A film of the recorded positions: MP4 where ffmpeg is, else GIF, by the name of `path`."""
     from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
 
@@ -230,7 +230,7 @@ def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
     course = np.stack([train.reshape(len(train), -1) for _, train, _ in found])
     scales = limits(list(course))
 
-    def frame(number: int) -> list[Any]:
+    def frame(number: int) -> list[Artist]:
         points, limit = course[number], scales[number]
         axes.clear()
         axes.grid(color="#e6e8ec", linewidth=0.8)

@@ -42,6 +42,8 @@ _TALLER = 1.25
 """How much more of its height a smaller figure needs for text."""
 _MOST_SHAPES = 1000
 """Points of a cloud that are still written as shapes of their own."""
+Drawn = dict[str, Any]
+"""Keywords of matplotlib's that say how a thing is drawn."""
 _STYLE: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
 _GRID: dict[Any, Any] = {
     "grid.color": "#e6e8ec",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,6 +12,7 @@ from kfx.plots.style import (
     DATA,
     FAINT,
     MARKERS,
+    Drawn,
     count_along,
     figure,
     legend,
@@ -110,7 +109,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         for j, (fold, rows) in enumerate(parts):
             x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
             k = i if fold is None else j
-            marks: dict[str, Any] = {
+            marks: Drawn = {
                 "marker": MARKERS[k % len(MARKERS)],
                 "markevery": max(len(x) // 8, 1),
                 "markersize": 4,

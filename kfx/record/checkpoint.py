@@ -49,7 +49,7 @@ def read(path: Path) -> State:
 def _encode(state: State) -> bytes:
     arrays: dict[str, np.ndarray] = {}
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, torch.Tensor):
             value = value.cpu().numpy()
         if isinstance(value, np.ndarray):

@@ -99,7 +99,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: object) -> Any:
     if not isinstance(value, list):
         return value
     return tuple(str(each) if isinstance(each, (dict, list)) else each for each in value)

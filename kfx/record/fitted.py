@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from kfx.files import Document
 from kfx.flows.flow import Flow
 from kfx.flows.flowed import FlowedKernel
+from kfx.flows.layers import Layer
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import NORM
 from kfx.outcomes import RecordError
@@ -48,7 +49,9 @@ def layer_path(directory: Path, part: int) -> Path:
     return directory / f"layers-{part}.bin"
 
 
-def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, Kernel], Any] | None = None) -> Kernel:
+def flowed(
+    directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, Kernel], Iterable[Layer]] | None = None
+) -> Kernel:
     """The kernel of a part with the flow that it ended with, if there was one. layers: reads what was recorded."""
     path = flow_path(directory, part)
     if not path.is_file():
@@ -61,7 +64,7 @@ def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, K
         raise RecordError(f"{path}: damaged: {error}") from error
 
 
-def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Any:
+def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Iterator[Layer]:
     """The layers that a run of this config recorded, in a file or its content, read one by one."""
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -75,7 +74,6 @@ class Record:
             self.restored: State | None = None
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
-            self._evaluated: list[Document] = []
             self._predictions: dict[str, np.ndarray] = {}
             self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
             if resume:
@@ -112,7 +110,7 @@ class Record:
         write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
         write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
 
-    def json(self, name: str, content: Any) -> None:
+    def json(self, name: str, content: object) -> None:
         """`environment.json`, `precision.json`."""
         write_json(self.directory / name, content)
 
@@ -331,7 +329,7 @@ class Record:
         values = kernel.parameters
         return flat_parameters(values) if are_many(values) else {key: plain(value) for key, value in values.items()}
 
-    def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
+    def finish(self, status: Status, reason: str | None = None, **entries: object) -> None:
         """The last word: status, reason, ρ and whatever else `metrics.json` should hold; then others may write.
 
         A run that can go on keeps its checkpoint; a completed one needs none, and has had its last word.

@@ -116,7 +116,7 @@ def _last_of(metric: str, directory: Path) -> float | None:
 def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
     """The numbers printed for a run of this config: those whose overrides were all typed, or hold of it, and of one
     metric, kernel, N_I and statistic those with the most."""
-    most: dict[tuple[Any, ...], int] = {}
+    most: dict[tuple[object, ...], int] = {}
     fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
     for each in fitting:
         most[each.place] = max(most.get(each.place, 0), len(each.overrides))

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -161,7 +160,7 @@ def part_of(command: Command) -> CommandNumbers:
 def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
     """The numbers printed for a command, or for what it is a variant of: those of the most overrides among its own."""
     fitting = [each for each in printed if all(command.holds(word) for word in each.published.overrides)]
-    most: dict[Any, int] = {}
+    most: dict[tuple[object, ...], int] = {}
     for each in fitting:
         most[each.published.place] = max(most.get(each.published.place, 0), len(each.published.overrides))
     return [each for each in fitting if len(each.published.overrides) == most[each.published.place]]

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -166,7 +165,7 @@ class FactorWork:
     def of(cls, factor: FactorStore, store: GramStore, memory: int) -> FactorWork:
         return cls(str(factor.folder), str(store.folder), memory, factor.token)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return fields_of(self)
 
     def within(self, processes: int) -> FactorWork:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -202,7 +202,7 @@ class GramStore:
         except ZARR_ERRORS as error:
             raise StoreError(f"{self.folder / name}: is damaged ({line_of(error)}); {REMEDY}") from error
 
-    def _open(self, name: str) -> Any:
+    def _open(self, name: str) -> zarr.Array:
         return open_array(self.folder / name, "r")
 
     def damaged_probe(self) -> Iterator[str]:

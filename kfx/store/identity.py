@@ -6,11 +6,12 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Array, in_numpy
 from kfx.outcomes import Event, NumericalError
@@ -27,7 +28,7 @@ class Identity:
     points, which must agree to round-off, so that another version, or another machine's arithmetic, shows."""
 
     kernel: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     settings: str
     probe: np.ndarray
     dtype: str
@@ -42,12 +43,12 @@ class Identity:
         return cls(type(kernel).__name__, values, settings, probe, str(points.dtype).removeprefix("torch."))
 
     @classmethod
-    def from_manifest(cls, content: Mapping[str, Any]) -> Self:
+    def from_manifest(cls, content: Document) -> Self:
         """Of a store; its entries are those of `ENTRIES`."""
         probe = np.array(content["probe"], dtype=float)
         return cls(content["kernel"], content["parameters"], content["settings"], probe, content["dtype"])
 
-    def to_manifest(self) -> dict[str, Any]:
+    def to_manifest(self) -> Document:
         """For a store."""
         return {**dataclasses.asdict(self), "probe": self.probe.tolist()}
 
@@ -110,7 +111,7 @@ def digest(points: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(in_numpy(points)).tobytes()).hexdigest()
 
 
-def _described(value: Any, within: tuple[int, ...]) -> Any:
+def _described(value: object, within: tuple[int, ...]) -> object:
     """What a value is made of, in plain types: the same for equal values, in any process. Functions by their names."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
@@ -131,7 +132,7 @@ def _described(value: Any, within: tuple[int, ...]) -> Any:
     return type(value).__qualname__, _described(getattr(value, "__dict__", repr(type(value))), within)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """A number, a short list, or the checksum of a block."""
     array = np.asarray(in_numpy(value))
     return f"sha256:{digest(array)}" if array.size > 1000 else array.tolist()

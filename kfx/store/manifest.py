@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kfx.files import Document
 from kfx.outcomes import StoreError
 
 MANIFEST = "manifest.json"
@@ -23,7 +24,7 @@ class Entry(NamedTuple):
     optional: bool = False
 
 
-def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> dict[str, Any]:
+def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> Document:
     """The manifest of a store in a folder; StoreError, which says that it is no `what`, where an entry is not what it
     takes. Entries that are not listed are not looked at."""
     try:

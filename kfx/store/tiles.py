@@ -23,12 +23,12 @@ MOST_ROWS = 16384
 """Of a tile."""
 
 
-def create_array(folder: Path, **settings: Any) -> Any:
+def create_array(folder: Path, **settings: Any) -> zarr.Array:
     """A new zarr array (format 3) in place of what is there: little-endian, with a CRC-32C at the end of each file."""
     return zarr.create_array(folder, serializer=_CODECS[0], compressors=[_CODECS[1]], overwrite=True, **settings)
 
 
-def open_array(folder: Path, mode: str) -> Any:
+def open_array(folder: Path, mode: str) -> zarr.Array:
     """An array that `create_array` made; StoreError where its `zarr.json` is damaged, or says that it is another."""
     path = folder / "zarr.json"
     try:
@@ -43,7 +43,7 @@ def open_array(folder: Path, mode: str) -> Any:
     return array
 
 
-def chunk_bytes(array: Any) -> int:
+def chunk_bytes(array: zarr.Array) -> int:
     """The size of each file of an array, those at its edges too."""
     return array.dtype.itemsize * math.prod(array.chunks) + _OF_CHECKSUM
 
