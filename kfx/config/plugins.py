@@ -10,6 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, SupportsIndex
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from kfx.config.registry import OPTIONS, Schema, described, from_source, load
 from kfx.outcomes import ConfigError
 
@@ -83,9 +86,6 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
 
 def _check_types(made: Schema) -> None:
     """ConfigError for a field of a type that no config can hold."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     try:
         OmegaConf.structured(made)
     except (OmegaConfBaseException, NameError, TypeError) as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+import codecs
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,8 +135,6 @@ def _test_of_table(value: object) -> bool:
 
 
 def _is_encoding(name: str) -> bool:
-    import codecs
-
     try:
         return codecs.lookup(name)._is_text_encoding
     except LookupError:
@@ -212,8 +211,6 @@ class OwnTableOption(OwnFile):
         )
 
     def read(self) -> Points:
-        from dataclasses import replace
-
         layout, second = self._layout(), self.second()
         if second is not None:
             layout = replace(layout, test=None)

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
 
+from kfx.config import registry
+from kfx.config.nodes import make_option, plain
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
 from kfx.outcomes import KfxError
@@ -82,9 +84,6 @@ def displacement(run: Run) -> Figure | None:
 
 def _image_size(run: Run) -> tuple[int, ...] | None:
     """Height, width and channels of the data set's images; None for other points."""
-    from kfx.config import registry
-    from kfx.config.nodes import make_option, plain
-
     registry.load()
     try:
         return make_option("dataset", "dataset", plain(run.config.dataset)).image
