@@ -10,7 +10,7 @@ import torch
 
 from kfx.files import State
 from kfx.flows.flow import Flow, LayerBatch, Move
-from kfx.flows.layers import EulerLayer, StepRule, at_points, moved_by, norms_of
+from kfx.flows.layers import EulerLayer, Norms, StepRule, at_points, moved_by, norms_of
 from kfx.flows.vector_field import Field
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
@@ -56,7 +56,7 @@ class EulerFlow(Flow):
             moved[index], speeds[index] = at.x_f + step * own, as_tensor(own_speeds)
         return Move(self.layer(field, step, number), moved, step * float(speeds.max()), {self.pace: step})
 
-    def _bounded(self, x: torch.Tensor, speeds: Any, number: int) -> float:
+    def _bounded(self, x: torch.Tensor, speeds: Norms, number: int) -> float:
         step = self.rule.step(x, speeds, number)
         if math.isinf(step) and not bool(((speeds > 0) & (norms_of(x) > 0)).any()):
             raise NumericalError(Event.FIELD_VANISHED, "no point that bounds the step would move")

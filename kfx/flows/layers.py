@@ -22,6 +22,10 @@ _BLOCK = 4096
 # ---- how long a step is
 
 
+Norms = Any
+"""(n,), in NumPy for a few points and in torch for many: what is written once for both."""
+
+
 @dataclass(frozen=True)
 class StepRule:
     """ε of an Euler step.
@@ -35,7 +39,7 @@ class StepRule:
     size: float = 0.01
     decay_after: int | None = None
 
-    def step(self, x: torch.Tensor, speeds: Any, layer: int) -> float:
+    def step(self, x: torch.Tensor, speeds: Norms, layer: int) -> float:
         """ε for these points, whose velocities have the norms `speeds`, in layer n = `layer` + 1; infinite where no
         point moves."""
         size, n = self.size, layer + 1
@@ -116,7 +120,7 @@ def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, 
     return result, torch.cat(norms)
 
 
-def norms_of(vectors: torch.Tensor) -> Any:
+def norms_of(vectors: torch.Tensor) -> Norms:
     """(n,): Euclidean norms; in NumPy of a few vectors."""
     rows = numpy_if_small(vectors.reshape(len(vectors), -1))
     return np.sqrt(np.einsum("ij,ij->i", rows, rows)) if isinstance(rows, np.ndarray) else rows.norm(dim=1)
