@@ -78,6 +78,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_arrays(stream: BinaryIO, arrays: Mapping[str, np.ndarray], *, compressed: bool = False) -> None:
+    """Write arrays by name, as `np.load` reads them."""
+    (np.savez_compressed if compressed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
+
+
 def digest(path: Path, algorithm: str) -> str:
     """A file's checksum in hexadecimal."""
     with path.open("rb") as stream:

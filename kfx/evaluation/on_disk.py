@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from kfx.files import whole_file, write_json
+from kfx.files import whole_file, write_arrays, write_json
 from kfx.kernels.base import Kernel
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy
@@ -283,7 +283,7 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]
+        write_arrays(stream, arrays)
 
 
 def factored(disk: DiskStores, store: GramStore, selection: Selection, regularization: float) -> FactorStore:

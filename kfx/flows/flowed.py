@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from kfx.files import whole_file
+from kfx.files import whole_file, write_arrays
 from kfx.flows.layers import Layer
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds
@@ -131,7 +131,8 @@ class FlowedKernel(Kernel):
         values = {f"parameter.{name}": in_numpy(value) for name, value in self._values.items()}
         positions = self._positions.cpu().numpy()
         with whole_file(path, durable=True) as stream:
-            np.savez(stream, digests=self._digests, positions=positions, together=self._together, **values)  # type: ignore[arg-type]
+            own = {"digests": self._digests, "positions": positions, "together": np.array(self._together)}
+            write_arrays(stream, {**own, **values})
 
     @classmethod
     def load(cls, path: Path, kernel: Kernel, layers: Callable[[], Iterable[Layer]] | None = None) -> Self:

@@ -10,8 +10,8 @@ from kfx.config.fields import flag, nested, number, one_of, ranged
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.optimizers.options import (
+    LOG_ALONE,
     AdamOption,
-    GradientOption,
     NesterovOption,
     OptimizerOption,
     SGDOption,
@@ -194,4 +194,4 @@ class HybridOption(FlowOption):
         return {"parameters": rules[self.rule].rule(), "space": self.space, **self.euler(config)}
 
     def refuses_trained_regularization(self) -> str | None:
-        return GradientOption.refuses_trained_regularization(self)  # type: ignore[arg-type]
+        return None if self.space == "log" else LOG_ALONE

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.files import State, whole_file
+from kfx.files import State, whole_file, write_arrays
 from kfx.outcomes import CheckpointError
 
 _FORMAT = b"kfx-checkpoint 1"
@@ -64,7 +64,7 @@ def _encode(state: State) -> bytes:
 
     text = json.dumps(plain(state)).encode()
     buffer = io.BytesIO()
-    np.savez(buffer, json=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
+    write_arrays(buffer, {"json": np.frombuffer(text, np.uint8), **arrays})
     return buffer.getvalue()
 
 

@@ -15,7 +15,18 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.evaluation.follower import Follower
-from kfx.files import CsvFile, Document, State, TableRow, digest, sync, whole_file, write_json, write_whole
+from kfx.files import (
+    CsvFile,
+    Document,
+    State,
+    TableRow,
+    digest,
+    sync,
+    whole_file,
+    write_arrays,
+    write_json,
+    write_whole,
+)
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
@@ -304,7 +315,7 @@ class Record:
         """Add arrays to `predictions.npz`."""
         self._predictions |= arrays
         with whole_file(self.directory / "predictions.npz") as stream:
-            np.savez_compressed(stream, **self._predictions)  # type: ignore[arg-type]
+            write_arrays(stream, self._predictions, compressed=True)
 
     # ---- how it ended
 
@@ -321,7 +332,7 @@ class Record:
         """Parameters for `metrics.json`; where they are many, their norms, and they themselves as `name.npz`."""
         if are_many(kernel.parameters):
             with whole_file(parameter_path(self.directory, name)) as stream:
-                np.savez(stream, **{key: in_numpy(value) for key, value in kernel.parameters.items()})  # type: ignore[arg-type]
+                write_arrays(stream, {key: in_numpy(value) for key, value in kernel.parameters.items()})
         return self._shown(kernel)
 
     @staticmethod
