@@ -24,8 +24,6 @@ Document = dict[str, Any]
 """A JSON object: its values are of any kind."""
 TableRow = Mapping[str, Any]
 """A row of a table: values by its columns."""
-State = dict[str, Any]
-"""What a checkpoint keeps of a part of a run: nested dicts and lists of numbers, texts and arrays."""
 
 
 def write_json(path: Path, content: object) -> None:

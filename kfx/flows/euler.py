@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.files import State
 from kfx.flows.flow import Flow, LayerBatch, Move
 from kfx.flows.layers import EulerLayer, Norms, StepRule, at_points, moved_by, norms_of
 from kfx.flows.vector_field import Field
@@ -16,6 +15,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import as_tensor, in_numpy, numpy_if_small
 from kfx.optimizers.gradient import Rule
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event, NumericalError

@@ -12,7 +12,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kfx.files import State
 from kfx.flows.flowed import FlowedKernel
 from kfx.flows.layer_file import HEADER, LayerFile, read_layers
 from kfx.flows.layers import Layer, checked, crossings
@@ -20,6 +19,7 @@ from kfx.flows.vector_field import Interpolation, Velocity
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests, rows_of
 from kfx.numerics.incidents import collect
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.fields import FieldError, number, one_of, ranged, rising
 from kfx.config.option import ConfigView, Option, Settings, option
-from kfx.optimizers.schedules import Constant, Milestones, Plateau
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from kfx.optimizers.gradient import Rule
     from kfx.optimizers.loop import Optimizer
     from kfx.optimizers.loss import Loss
+    from kfx.optimizers.schedules import Constant
     from kfx.sampling.samplers import FixedSampler
 
 
@@ -186,6 +186,8 @@ class GradientOption(OptimizerOption):
         return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
     def _schedule(self) -> Constant:
+        from kfx.optimizers.schedules import Constant, Milestones, Plateau
+
         match self.schedule:
             case "milestones":
                 return Milestones(self.milestones, self.decay)

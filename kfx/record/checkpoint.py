@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.files import State, whole_file, write_arrays
+from kfx.files import whole_file, write_arrays
+from kfx.optimizers.journal import State
 from kfx.outcomes import CheckpointError
 
 _FORMAT = b"kfx-checkpoint 1"

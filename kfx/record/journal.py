@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kfx.files import Document, State, digest
+from kfx.files import Document, digest
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal
+from kfx.optimizers.journal import Journal, State
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event

@@ -18,7 +18,6 @@ from kfx.evaluation.follower import Follower
 from kfx.files import (
     CsvFile,
     Document,
-    State,
     TableRow,
     digest,
     sync,
@@ -32,6 +31,7 @@ from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
+from kfx.optimizers.journal import State
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
 from kfx.record.checkpoint import previous
