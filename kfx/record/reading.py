@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -43,7 +43,7 @@ _MOVED = {
     "flow.repeats": "follow.repeats",
 }
 """Keys of records of version 0.1, and what they are called now."""
-_NOT_THERE: Any = object()
+_NOT_THERE = object()
 
 
 @dataclass(frozen=True)
