@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import kfx
+from kfx.report import html
+from kfx.report.reproduction import FOLDER, gather, read_not_covered
 
 project, author = "kfx", "the kfx developers"
 copyright = "the kfx developers, Apache-2.0"
@@ -58,6 +60,13 @@ def _mend_links(app: Any, name: str, source: list[str]) -> None:
         source[0] = source[0].replace(link, page)
 
 
+def _write_published_numbers(app: Any, config: Any) -> None:
+    """The page of published numbers, from the tables of the repository."""
+    tables = Path(app.srcdir).parent / FOLDER
+    page = html.reproduction(gather(tables), read_not_covered(tables))
+    (Path(app.srcdir) / "reproduction.html").write_text(page)
+
+
 def _mend_way_back(app: Any, error: Exception | None) -> None:
     """From the page of published numbers back to the site, not to the file beside it in the repository."""
     page = Path(app.outdir) / "reproduction.html"
@@ -98,6 +107,7 @@ def _inline(text: str) -> str:
 
 
 def setup(app: Any) -> None:
+    app.connect("config-inited", _write_published_numbers)
     app.connect("source-read", _mend_links)
     app.connect("build-finished", _mend_way_back)
     app.connect("autodoc-process-docstring", _as_restructured)

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def write_json(path: Path, content: Any) -> None:
+Document = dict[str, Any]
+"""A JSON object: its values are of any kind."""
+TableRow = Mapping[str, Any]
+"""A row of a table: values by its columns."""
+
+
+def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all, so that a reader never sees half of it."""
     write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
@@ -68,6 +74,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_arrays(stream: BinaryIO, arrays: Mapping[str, np.ndarray], *, compressed: bool = False) -> None:
+    """Write arrays by name, as `np.load` reads them."""
+    (np.savez_compressed if compressed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
 
 
 def digest(path: Path, algorithm: str) -> str:

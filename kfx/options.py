@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from kfx.config.fields import (
-    between,
-    count,
-    count_or_null,
-    flag,
-    from_to,
-    not_negative,
-    one_of,
-    parameter,
-    positive,
-    ranged,
-    signed_parameter,
-    some_of,
-    variance,
-    whole,
-)
+from kfx.config.fields import flag, number, one_of, parameter, ranged, some_of
 from kfx.config.option import Option, option
 from kfx.data.options import DatasetOption, TableOption
 from kfx.evaluation.options import EvaluationOption
@@ -47,6 +32,7 @@ __all__ = [
     "flag",
     "from_to",
     "not_negative",
+    "number",
     "one_of",
     "option",
     "parameter",
@@ -57,3 +43,41 @@ __all__ = [
     "variance",
     "whole",
 ]
+
+# ---- narrower words for `number` and `parameter`, as plugins have them
+
+
+def positive(default: float, meaning: str) -> float:
+    return number(default, "> 0", meaning)
+
+
+def not_negative(default: float, meaning: str) -> float:
+    return number(default, ">= 0", meaning)
+
+
+def between(default: float, low: float, high: float, meaning: str) -> float:
+    return number(default, f"> {low} and < {high}", meaning)
+
+
+def from_to(default: float, low: float, high: float, meaning: str) -> float:
+    return number(default, f">= {low} and < {high}", meaning)
+
+
+def count(default: int, least: int, meaning: str, most: int = 10**9) -> int:
+    return number(default, f"whole >= {least}" + (f" and <= {most}" if most < 10**9 else ""), meaning)
+
+
+def whole(default: int, meaning: str) -> int:
+    return number(default, "whole >= 0", meaning)
+
+
+def count_or_null(default: int | None, least: int, null: str, meaning: str) -> int | None:
+    return number(default, f"whole >= {least}", meaning, null=null)
+
+
+def variance(default: float, low: float, high: float, meaning: str) -> float:
+    return parameter(default, low, high, meaning, ">= 0")
+
+
+def signed_parameter(default: float, low: float, high: float, meaning: str) -> float:
+    return parameter(default, low, high, meaning, "")

@@ -94,12 +94,6 @@ def test_findings_of_the_front_page_stand_on_the_pages_that_they_name():
         assert all(number in (ROOT / "docs" / page).read_text() for number in numbers), finding
 
 
-def test_the_page_of_published_numbers_has_a_way_back():
-    page = ROOT / "docs/reproduction.html"
-    (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', page.read_text())
-    assert (page.parent / back).resolve() == ROOT / "README.md"
-
-
 def test_every_block_says_what_it_is():
     for page in PAGES:
         for kind, body in BLOCK.findall((ROOT / page).read_text()):

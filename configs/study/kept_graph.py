@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from kfx.kernels import Formula
-from kfx.options import KernelOption, one_of, option, variance
+from kfx.options import KernelOption, one_of, option, parameter
 
 
 def arc_cosine(c, v, w):
@@ -54,8 +54,8 @@ class KeptGraphOption(KernelOption):
     images_only = True
     input_gradients = False
 
-    weight_variance: float = variance(1.0, 1e-3, 1e3, "of a convolution's weights, divided by its patch")
-    bias_variance: float = variance(1.0, 1e-3, 1e3, "of its biases")
+    weight_variance: float = parameter(1.0, 1e-3, 1e3, "of a convolution's weights, divided by its patch", ">= 0")
+    bias_variance: float = parameter(1.0, 1e-3, 1e3, "of its biases", ">= 0")
     relu: str = one_of("operations", "operations", "one_node", meaning="its covariance in autograd's graph")
 
     def make(self, image, **common):

@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
     reproduce.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     reproduce.add_argument("--add", nargs="+", type=Path, metavar="RUN", help="add runs that were made by kfx run")
     reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE} and {_HTML}")
-    reproduce.add_argument("--check", action="store_true", help="check that the pages agree with the tables")
+    reproduce.add_argument("--check", action="store_true", help=f"check that {_PAGE} agrees with the tables")
     reproduce.add_argument("--tables", type=Path, help="folder of the tables (default: runs/reproduction)")
     reproduce.set_defaults(call=_reproduce)
 
@@ -95,17 +95,17 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
     from kfx.report.reproduction import read_not_covered
 
     not_covered = read_not_covered(folder)
-    wrong = []
-    for path, text in ((_PAGE, markdown.page(entries, not_covered)), (_HTML, html.reproduction(entries, not_covered))):
-        if not is_check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
-            print(path)
-        elif not path.is_file() or path.read_text() != text:
-            wrong.append(str(path))
-    if wrong:
-        print(f"kfx: {', '.join(wrong)}: not what {folder} gives; run kfx reproduce --page", file=sys.stderr)
-    return int(bool(wrong))
+    text = markdown.page(entries, not_covered)
+    if is_check:
+        wrong = not _PAGE.is_file() or _PAGE.read_text() != text
+        if wrong:
+            print(f"kfx: {_PAGE}: not what {folder} gives; run kfx reproduce --page", file=sys.stderr)
+        return int(wrong)
+    for path, content in ((_PAGE, text), (_HTML, html.reproduction(entries, not_covered))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+        print(path)
+    return 0
 
 
 def _show(entries: Sequence[Entry], in_detail: bool) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config.fields import FieldError
-from kfx.config.option import Option
+from kfx.config.option import Option, Part
 from kfx.config.registry import chosen
 from kfx.outcomes import ConfigError
+
+T = TypeVar("T", bound=Option)
 
 _MOST_SHOWN = 30
 
 
-def make_option(path: str, group: str, node: Any) -> Any:
+def make_option(path: str, group: str, node: object) -> Part:
     """Make the option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
     name = node.get("name") if isinstance(node, Mapping) else node
     schema = chosen(path, group, name)
@@ -26,7 +28,7 @@ def make_option(path: str, group: str, node: Any) -> Any:
     return make(path, schema, {key: value for key, value in node.items() if key != "name"})
 
 
-def make(path: str, schema: type[Option], node: Any) -> Any:
+def make(path: str, schema: type[T], node: object) -> T:
     """Make an option or section from plain keys and values; ConfigError names the key, the value found, and the allowed
     values."""
     fields = schema.fields()
@@ -37,7 +39,7 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
         if key not in fields:
             at = f"{path}." if path else ""
             raise ConfigError(f"{at}{key}: unknown key; {f'{path} takes' if path else 'it takes'} {near(key, fields)}")
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for key, item in fields.items():
         own = f"{path}.{key}" if path else key
         if key in node and "convert" in item.metadata:
@@ -46,7 +48,7 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
             made[key] = make(own, item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}
     try:
-        option = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
+        option: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
         for key, value in made.items():
             setattr(option, key, value)
         return option
@@ -64,13 +66,29 @@ def make(path: str, schema: type[Option], node: Any) -> Any:
         ) from error
 
 
-def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+def near(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
     """The known words, and the one that was probably meant."""
     close = difflib.get_close_matches(word, list(known), n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f"what kfx list shows{meant}" if len(known) > _MOST_SHOWN else f"{', '.join(known)}{meant}"
 
 
-def plain(node: Any) -> Any:
+def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator[tuple[str, object]]:
+    """(path, value) of each leaf of nested mappings and lists, as `a.b` or `a[0]`; an empty one is a leaf.
+
+    into_lists: whether the items of a list are leaves, or the list itself.
+    """
+    inner: list[tuple[str, object]] = []
+    if isinstance(node, Mapping):
+        inner = [(f"{path}.{key}" if path else str(key), value) for key, value in node.items()]
+    elif isinstance(node, list) and into_lists:
+        inner = [(f"{path}[{i}]", value) for i, value in enumerate(node)]
+    for own, value in inner:
+        yield from leaves(value, own, into_lists=into_lists)
+    if not inner:
+        yield path, node
+
+
+def plain(node: object) -> Any:
     """Keys and values without OmegaConf's types."""
     return OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node

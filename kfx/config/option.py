@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import re
 from collections.abc import Callable
@@ -15,22 +16,27 @@ from kfx.config.plugins import Portable
 from kfx.config.registry import OPTIONS, SECTIONS
 from kfx.outcomes import ConfigError
 
+Part = Any
+"""An option or section of a family, of which this room knows nothing."""
+Settings = dict[str, Any]
+"""Values by the names of fields: numbers, texts, lists and mappings, as a config has them."""
+
 
 class ConfigView(Protocol):
     """The config as an option sees it: the other options and the sections, by name."""
 
-    dataset: Any
-    kernel: Any
-    objective: Any
-    sampler: Any
-    optimizer: Any
-    evaluation: Any
-    device: Any
-    regularization: Any
-    checkpoint: Any
-    flow: Any
-    follow: Any
-    interpolation: Any
+    dataset: Part
+    kernel: Part
+    objective: Part
+    sampler: Part
+    optimizer: Part
+    evaluation: Part
+    device: Part
+    regularization: Part
+    checkpoint: Part
+    flow: Part
+    follow: Part
+    interpolation: Part
     kernel_check: bool
 
     def training_size(self) -> int:
@@ -54,6 +60,8 @@ class Option(Portable):
     """Where it comes from: `kfx`, a distribution and its version, a plugin's file name, or a Python module."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Overrides with which a run that uses it ends in seconds, for smoke tests."""
+    builds: ClassVar[str] = ""
+    """`module:name` of the class or function that it builds from its fields, imported when it is built."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
@@ -71,7 +79,7 @@ class Option(Portable):
         return {item.name: item for item in dataclasses.fields(cls)}
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    def defaults(cls) -> Settings:
         """Its default fields as a config holds them; with `name` for an option."""
         plain = {}
         for key, item in cls.fields().items():
@@ -81,6 +89,17 @@ class Option(Portable):
             else:
                 plain[key] = factory() if factory is not dataclasses.MISSING else item.default
         return {"name": cls.name, **plain} if cls.name else plain
+
+    def constructor(self) -> Callable[..., Any]:
+        """What `builds` names."""
+        if not self.builds:
+            raise NotImplementedError(f"{type(self).__name__}: expected `builds`, or a method that builds it")
+        module, _, name = self.builds.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    def beyond(self, base: type[Option]) -> Settings:
+        """Its values of the fields that this base class does not have."""
+        return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
 
     def check(self, config: ConfigView) -> None:
         """ConfigError if this option cannot be combined with the others of a config."""

@@ -10,7 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, SupportsIndex
 
-from kfx.config.registry import OPTIONS, described, from_source, load
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kfx.config.registry import OPTIONS, Schema, described, from_source, load
 from kfx.outcomes import ConfigError
 
 
@@ -82,11 +85,8 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
     _plugins[sha256] = plugin
 
 
-def _check_types(made: type[Any]) -> None:
+def _check_types(made: Schema) -> None:
     """ConfigError for a field of a type that a config cannot hold."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     try:
         OmegaConf.structured(made)
     except (OmegaConfBaseException, NameError, TypeError) as error:
@@ -148,7 +148,7 @@ class Portable:
         needed = tuple(each for each in plugged_in() if each.module in modules)
         return _made, (_Carried(needed, tuple(plugged_in())), make, arguments), *state
 
-    def _modules(self) -> set[Any]:
+    def _modules(self) -> set[str | None]:
         """The modules that the object needs."""
         return {getattr(value, "__module__", None) for value in (self, *vars(self).values())}
 
@@ -160,7 +160,7 @@ class _Carried:
     needed: tuple[Plugin, ...]
     every: tuple[Plugin, ...]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _plugged_in, (self.needed, self.every)
 
 
@@ -175,5 +175,5 @@ def _plugged_in(needed: tuple[Plugin, ...], every: tuple[Plugin, ...]) -> _Carri
     return _Carried(needed, every)
 
 
-def _made(carried: _Carried, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _made(carried: _Carried, make: Callable[..., object], arguments: tuple[object, ...]) -> object:
     return make(*arguments)

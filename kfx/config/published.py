@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfx.config.fields import count_or_null, is_window, one_of, ranged
+from kfx.config.fields import is_window, number, one_of, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
@@ -20,7 +20,7 @@ class Published(Option):
     value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
     source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
-    n_interpolation: int | None = count_or_null(None, 1, "the largest", "at which N_I")
+    n_interpolation: int | None = number(None, "whole >= 1", "at which N_I", null="the largest")
     statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
     window: Any = ranged(  # noqa: RUF009
         None,
@@ -37,18 +37,18 @@ class Published(Option):
         return self.metric, self.kernel, self.n_interpolation, self.statistic, window
 
 
-def published(path: str, value: Any) -> list[Published]:
+def published(path: str, value: object) -> list[Published]:
     """The entries of a config's key `published`."""
     if value is None:
         return []
-    listed = isinstance(value, list)
-    if not listed and not isinstance(value, Mapping):
+    if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
+        return [make(path, Published, _modern(value))]
+    if not isinstance(value, list):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
-    entries = value if listed else [value]  # records of version 0.1 have one entry without a list
-    return [make(f"{path}[{i}]" if listed else path, Published, _modern(entry)) for i, entry in enumerate(entries)]
+    return [make(f"{path}[{i}]", Published, _modern(entry)) for i, entry in enumerate(value)]
 
 
-def _modern(entry: Any) -> Any:
+def _modern(entry: object) -> object:
     """Convert an entry of version 0.1, where the kernel was part of the metric."""
     suffix = " of the initial kernel"
     if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):

@@ -32,8 +32,11 @@ _FAMILIES = (
 _ENTRY_POINTS = "kfx.options"
 
 
-OPTIONS: dict[str, dict[str, type[Any]]] = {group: {} for group in GROUPS}
-SECTIONS: dict[str, type[Any]] = {}
+Schema = type[Any]
+"""The class of an option or a section; `Option` itself stands above this room."""
+
+OPTIONS: dict[str, dict[str, Schema]] = {group: {} for group in GROUPS}
+SECTIONS: dict[str, Schema] = {}
 """Parts of a config outside the groups; the section "" holds the keys of the config itself."""
 
 
@@ -65,7 +68,7 @@ def load() -> None:
                 raise ConfigError(f"{source}: its options cannot be loaded: {described(error)}") from error
 
 
-def chosen(path: str, group: str, name: Any) -> type[Any]:
+def chosen(path: str, group: str, name: object) -> Schema:
     """The option of a group by its name; ConfigError, with `path` as the key, if there is none."""
     if not isinstance(name, str) or name not in OPTIONS[group]:
         raise ConfigError(f"{path}.name={name}: unknown; it takes {', '.join(OPTIONS[group])}")

@@ -6,8 +6,7 @@ import lzma
 import math
 import zlib
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
@@ -69,7 +68,7 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _shape(archive: ZipFile, info: Any, path: Path) -> tuple[int, ...]:
+def _shape(archive: ZipFile, info: ZipInfo, path: Path) -> tuple[int, ...]:
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as stream:
         version = np.lib.format.read_magic(stream)

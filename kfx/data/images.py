@@ -160,7 +160,7 @@ def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> np.ndarray:
     return np.ndarray((0,), np.int8)
 
 
-def _plain_dtype(name: str | bytes, *arguments: Any) -> np.dtype:
+def _plain_dtype(name: str | bytes, *arguments: object) -> np.dtype:
     kind = np.dtype(name.decode() if isinstance(name, bytes) else name)
     if kind.kind not in "uib":
         raise DataError(f"the pickle holds an array of {kind}; a CIFAR batch holds bytes")

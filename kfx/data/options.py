@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import STEPS
-from kfx.config.fields import (
-    MOST_POINTS,
-    FieldError,
-    count,
-    count_or_null,
-    nested,
-    not_negative,
-    one_of,
-    positive,
-    ranged,
-    rising,
-    some_of,
-)
+from kfx.config.fields import MOST_POINTS, FieldError, nested, number, one_of, ranged, rising, some_of
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, option
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -34,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class DatasetOption(Option, abc.ABC):
-    """A data set. A subclass has the fields `n_train` and `n_test`, and `build`."""
+class DatasetOption(Option):
+    """A data set. A subclass has the fields `n_train` and `n_test`, and `builds` or `build`."""
 
     n_train: Any = ranged(None, "a number", lambda v: True, "training points")
     n_test: Any = ranged(None, "a number", lambda v: True, "test points")
     preprocess: list[str] = some_of([], *STEPS, meaning="steps applied in this order, by statistics of training points")
-    zca_epsilon: float = positive(0.1, "zca: added to the eigenvalues of the features' covariance")
+    zca_epsilon: float = number(0.1, "> 0", "zca: added to the eigenvalues of the features' covariance")
     zca_unit: str = one_of("absolute", "absolute", "mean_eigenvalue", meaning="of zca_epsilon")
 
     has_classes: ClassVar[bool] = False
@@ -60,9 +47,9 @@ class DatasetOption(Option, abc.ABC):
                 f"dataset.preprocess={self.preprocess}: expected no normalize_channels: it has no images; use normalize"
             )
 
-    @abc.abstractmethod
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
+        return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
 
     def preprocessed(self, data: Dataset) -> Dataset:
         """Apply the steps of `preprocess` to the data, or to a fold of them."""
@@ -105,17 +92,17 @@ class DatasetOption(Option, abc.ABC):
 
         return [locate(dataset, file) for dataset, file in self.files()]
 
-    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: Settings) -> Settings:
         """Its part of a config with absolute paths."""
         return node
 
-    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+    def without_places(self, node: Settings) -> Settings:
         """Its part of a config without the paths of files, because only their content counts."""
         return node
 
 
-def _any(least: int, meaning: str, default: int) -> Any:
-    return count(default, least, meaning, most=MOST_POINTS)
+def _any(least: int, meaning: str, default: int) -> int:
+    return number(default, f"whole >= {least} and <= {MOST_POINTS}", meaning)
 
 
 # ---- synthetic
@@ -123,14 +110,11 @@ def _any(least: int, meaning: str, default: int) -> Any:
 
 @option("dataset", "three_bumps", "f(x) = sin 2x + 3 sin 3x + 2 sin 4x on [-pi, pi]; one-dimensional regression")
 class ThreeBumpsOption(DatasetOption):
+    builds = "kfx.data.synthetic:three_bumps"
+
     n_train: int = _any(2, "training points", 100)
     n_test: int = _any(1, "test points", 200)
     points: str = one_of("grid", "grid", "random", meaning="where the training points are")
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import three_bumps
-
-        return three_bumps(self.n_train, self.n_test, self.points, rng)
 
 
 @option("dataset", "swiss_roll", "Two interleaved spirals, labels +1 and -1")
@@ -156,14 +140,15 @@ class SwissRollOption(DatasetOption):
 
 @option("dataset", "gp_sample", "A draw of a Gaussian process with a known kernel: can its parameters be found again?")
 class GPSampleOption(DatasetOption):
-    n_train: int = count(100, 2, "training points", most=20_000)  # the eigenvalues of their Gram matrix are computed
-    n_test: int = count(100, 1, "test points", most=20_000)
-    dimensions: int = count(1, 1, "coordinates of a point", most=10_000)
-    width: float = positive(20.0, "points are uniform in a box of this width about 0")
+    # The eigenvalues of the training points' Gram matrix are computed.
+    n_train: int = number(100, "whole >= 2 and <= 20000", "training points")
+    n_test: int = number(100, "whole >= 1 and <= 20000", "test points")
+    dimensions: int = number(1, "whole >= 1 and <= 10000", "coordinates of a point")
+    width: float = number(20.0, "> 0", "points are uniform in a box of this width about 0")
     function: str = one_of(
         "sample", "sample", "kernel", meaning="sample: a draw; kernel: K(x, 0) in its place, as in Darcy's scripts"
     )
-    noise: float = not_negative(0.0, "standard deviation, on training targets alone")
+    noise: float = number(0.0, ">= 0", "standard deviation, on training targets alone")
     kernel: Any = nested(
         {"name": "rbf"},
         "a kernel: name and parameters",
@@ -182,32 +167,30 @@ class GPSampleOption(DatasetOption):
 class _NoisyCurve(DatasetOption):
     n_train: int = _any(2, "training points", 100)
     n_test: int = _any(1, "test points, without noise", 200)
-    noise: float = not_negative(0.1, "standard deviation, on training targets alone")
+    noise: float = number(0.1, ">= 0", "standard deviation, on training targets alone")
 
 
 @option("dataset", "noisy_sine", "y = sin x + noise on [0, 3 pi] (Darcy 2020, section 2.2.3 and eq. 2.5)")
 class NoisySineOption(_NoisyCurve):
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import noisy_sine
-
-        return noisy_sine(self.n_train, self.n_test, self.noise, rng)
+    builds = "kfx.data.synthetic:noisy_sine"
 
 
 @option("dataset", "line", "y = x + noise on [0, 1]")
 class LineOption(_NoisyCurve):
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import line
-
-        return line(self.n_train, self.n_test, self.noise, rng)
+    builds = "kfx.data.synthetic:line"
 
 
 @option(
     "dataset", "elliptic_1d", "Solution u of -(a u')' = f at nodes of (0, 1), a rough (Owhadi & Yoo 2019, section 5)"
 )
 class Elliptic1DOption(DatasetOption):
-    n_train: int = count(128, 2, "nodes that are training points", most=100_000)
-    n_test: int | None = count_or_null(None, 1, "all nodes", "test points: every node, or the first so many at random")
-    intervals: int = count(256, 3, "elements of (0, 1): one more than there are inner nodes", most=4096)
+    builds = "kfx.data.synthetic:elliptic_1d"
+
+    n_train: int = number(128, "whole >= 2 and <= 100000", "nodes that are training points")
+    n_test: int | None = number(
+        None, "whole >= 1", "test points: every node, or the first so many at random", null="all nodes"
+    )
+    intervals: int = number(256, "whole >= 3 and <= 4096", "elements of (0, 1): one more than there are inner nodes")
     points: str = one_of(
         "random",
         "random",
@@ -226,11 +209,6 @@ class Elliptic1DOption(DatasetOption):
     def available(self) -> int:
         return self.intervals - 1
 
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.synthetic import elliptic_1d
-
-        return elliptic_1d(self.n_train, self.n_test, self.intervals, self.points, self.conductivity, rng)
-
 
 # ---- tables, of which training and test points are taken
 
@@ -241,8 +219,12 @@ class TableOption(DatasetOption):
 
     is_table = True
 
-    n_train: int | None = count_or_null(None, 2, "all that are not test points", "training points, at random by seed")
-    n_test: int = count(100, 0, "test points, at random by seed; 0 with evaluation=k_fold, which makes its own")
+    n_train: int | None = number(
+        None, "whole >= 2", "training points, at random by seed", null="all that are not test points"
+    )
+    n_test: int = number(
+        100, "whole >= 0", "test points, at random by seed; 0 with evaluation=k_fold, which makes its own"
+    )
 
     def available(self) -> int | None:
         return None if self.pool is None else self.pool - self.n_test
@@ -250,22 +232,14 @@ class TableOption(DatasetOption):
 
 @option("dataset", "diabetes", "scikit-learn's diabetes progression, 442 patients, 10 features; embedded, regression")
 class DiabetesOption(TableOption):
+    builds = "kfx.data.embedded:diabetes"
     pool = 442
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.embedded import diabetes
-
-        return diabetes(self.n_train, self.n_test, rng)
 
 
 @option("dataset", "boston", "Boston housing: 506 districts, 13 features, median price")
 class BostonOption(TableOption):
+    builds = "kfx.data.tabular:boston"
     pool = 506
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.tabular import boston
-
-        return boston(self.n_train, self.n_test, rng)
 
 
 @option("dataset", "wine_red", "Red wine: 1599 wines, 11 measurements, a grade from 1 to 10")
@@ -291,7 +265,7 @@ class WineWhiteOption(TableOption):
 # ---- images
 
 
-def _classes(last: int = 9) -> Any:
+def _classes(last: int = 9) -> list[int] | None:
     return ranged(
         None,
         f"two or more different numbers from 0 to {last}, or null for all",
@@ -302,24 +276,22 @@ def _classes(last: int = 9) -> Any:
 
 @option("dataset", "digits", "scikit-learn's 1797 handwritten digits, 8 x 8 pixels; embedded, needs no file")
 class DigitsOption(TableOption):
+    builds = "kfx.data.embedded:digits"
     has_classes = True
     image = (8, 8)
     pool = 1797
 
-    n_test: int = count(500, 0, "test points, at random by seed; 0 with evaluation=k_fold, which makes its own")
+    n_test: int = number(
+        500, "whole >= 0", "test points, at random by seed; 0 with evaluation=k_fold, which makes its own"
+    )
     classes: list[int] | None = _classes()
 
     def available(self) -> int:
         left = self.pool - self.n_test
         return left if self.classes is None else min(left, 183 * len(self.classes))
 
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.embedded import digits
 
-        return digits(self.n_train, self.n_test, self.classes, rng)
-
-
-def _range() -> Any:
+def _range() -> list[int] | None:
     return ranged(
         None,
         "[first, last], whole numbers with 0 <= first < last, or null for all",
@@ -335,8 +307,8 @@ class Images(DatasetOption):
     has_classes = True
     most_of_a_class: ClassVar[int]
 
-    n_train: int | None = count_or_null(None, 2, "all", "training images, a random subset by seed")
-    n_test: int | None = count_or_null(1000, 1, "all", "test images, a random subset by seed")
+    n_train: int | None = number(None, "whole >= 2", "training images, a random subset by seed", null="all")
+    n_test: int | None = number(1000, "whole >= 1", "test images, a random subset by seed", null="all")
     classes: list[int] | None = _classes()
 
     def available(self) -> int | None:
@@ -390,6 +362,7 @@ class FashionMNISTOption(IdxImages):
 
 @option("dataset", "cifar10", "CIFAR-10: colour images of 32 x 32 pixels in [-1, 1], channels first")
 class Cifar10Option(Images):
+    builds = "kfx.data.images:cifar10"
     image = (32, 32, 3)
     most_of_a_class = 5000
 
@@ -407,21 +380,12 @@ class Cifar10Option(Images):
     def files(self) -> list[tuple[str, str]]:
         return [("cifar10", f"data_batch_{i}") for i in self.batches] + [("cifar10", "test_batch")]
 
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.images import cifar10
-
-        return cifar10(self.n_train, self.n_test, self.batches, self.classes, rng)
-
 
 @option("dataset", "cifar100", "CIFAR-100: colour images of 32 x 32 pixels in [-1, 1] in 100 classes, channels first")
 class Cifar100Option(Images):
+    builds = "kfx.data.images:cifar100"
     image = (32, 32, 3)
     pool = 50_000
     most_of_a_class = 500
 
     classes: list[int] | None = _classes(99)
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.images import cifar100
-
-        return cifar100(self.n_train, self.n_test, self.classes, rng)

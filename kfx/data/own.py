@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def looks_like_classes(values: np.ndarray) -> bool:
 
 
 def as_targets(
-    values: np.ndarray, task: str, where: str, levels: Callable[[], tuple[np.ndarray, Sequence[Any]]] | None = None
+    values: np.ndarray, task: str, where: str, levels: Callable[[], tuple[np.ndarray, Sequence[object]]] | None = None
 ) -> Targets:
     """Targets from a column of numbers or words, (n,), or from several columns of numbers, (n, outputs).
 
@@ -66,7 +65,7 @@ def as_targets(
         return _values(column.reshape(len(column), -1), where)
     if wide:
         return _from_one_hot(column, where)
-    names: Sequence[Any]
+    names: Sequence[object]
     if levels is None:
         names, labels = np.unique(column, return_inverse=True)  # type: ignore[assignment]
     else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+import codecs
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import count_or_null, one_of, ranged
-from kfx.config.option import option
+from kfx.config.fields import number, one_of, ranged
+from kfx.config.option import Settings, option
 from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 
     from kfx.data.dataset import Dataset
     from kfx.data.own import Points
+    from kfx.data.table_columns import Layout
 
 
-def _path(suffixes: str) -> Any:
+def _path(suffixes: str) -> str | None:
     takes = f"a path that ends in {suffixes}"
     return ranged(None, takes, lambda v: v is None or bool(v.strip()), "relative to the current folder; must be given")
 
 
-def _is_fraction(value: Any) -> bool:
+def _is_fraction(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
 
 
@@ -38,8 +40,8 @@ class OwnFile(DatasetOption, abc.ABC):
 
     from_path = True
 
-    n_train: int | None = count_or_null(None, 2, "all", "training points, a random subset by seed")
-    n_test: int | None = count_or_null(None, 0, "as test says", "test points; 0 with evaluation=k_fold")
+    n_train: int | None = number(None, "whole >= 2", "training points, a random subset by seed", null="all")
+    n_test: int | None = number(None, "whole >= 0", "test points; 0 with evaluation=k_fold", null="as test says")
     path: str | None = None
     task: str = "auto"
     test: Any = None
@@ -88,10 +90,10 @@ class OwnFile(DatasetOption, abc.ABC):
         fraction = float(self.test) if _is_fraction(self.test) else 0.0
         return as_dataset(self.name, self.read(), fraction, self.n_train, self.n_test, rng)
 
-    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: Settings) -> Settings:
         return {**node, "path": str(self.file().absolute())}
 
-    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+    def without_places(self, node: Settings) -> Settings:
         return {**node, "path": self.file().name}
 
 
@@ -107,29 +109,32 @@ def _changes(path: Path) -> tuple[str, ...]:
 # ---- tables
 
 
-def _names(default: Any, null: str, meaning: str, *, one: bool = False) -> Any:
+Columns = Any
+"""A list of columns, or one: a union that no typed config holds."""
+
+
+def _names(default: Columns, null: str, meaning: str, *, one: bool = False) -> Columns:
     """A field of column names of a table: a list; with `one` also a single name."""
     takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
 
-    def test(value: Any) -> bool:
+    def test(value: object) -> bool:
         if value is None:
             return bool(null) or one
         if one and isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return True
-        known = isinstance(value, list) and all(isinstance(name, (str, int, float)) for name in value)
-        return known and len(set(value)) == len(value) and (value != [] or default == [])
+        if not isinstance(value, list) or not all(isinstance(name, (str, int, float)) for name in value):
+            return False
+        return len(set(value)) == len(value) and (value != [] or default == [])
 
     return ranged(default, takes, test, meaning)
 
 
-def _test_of_table(value: Any) -> bool:
+def _test_of_table(value: object) -> bool:
     is_name = isinstance(value, str) and bool(value.strip())
     return _is_fraction(value) or is_name or (type(value) is int and value > 1)  # a column may have the name 2020
 
 
 def _is_encoding(name: str) -> bool:
-    import codecs
-
     try:
         return codecs.lookup(name)._is_text_encoding
     except LookupError:
@@ -139,10 +144,12 @@ def _is_encoding(name: str) -> bool:
 @option("dataset", "table", "Your own table: CSV, TSV or Parquet, column names in the first line, a row for each point")
 class OwnTableOption(OwnFile):
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
-    target: Any = _names(None, "", "column to predict; must be given", one=True)
-    features: Any = _names(None, "all columns without another use", "columns to predict from")
-    exclude: Any = _names([], "", "columns to leave out, such as row numbers and names of the points")
-    categorical: Any = _names([], "", "features that are words or codes: a column of 0 and 1 for each of their values")
+    target: Columns = _names(None, "", "column to predict; must be given", one=True)
+    features: Columns = _names(None, "all columns without another use", "columns to predict from")
+    exclude: Columns = _names([], "", "columns to leave out, such as row numbers and names of the points")
+    categorical: Columns = _names(
+        [], "", "features that are words or codes: a column of 0 and 1 for each of their values"
+    )
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
         0.2,
@@ -184,10 +191,10 @@ class OwnTableOption(OwnFile):
         second = self.second()
         return [self.file()] if second is None else [self.file(), second]
 
-    def _layout(self) -> Any:
+    def _layout(self) -> Layout:
         from kfx.data.table_columns import Layout
 
-        def listed(value: Any) -> tuple[str, ...]:
+        def listed(value: object) -> tuple[str, ...]:
             return () if value is None else tuple(map(str, value if isinstance(value, list) else [value]))
 
         return Layout(
@@ -204,8 +211,6 @@ class OwnTableOption(OwnFile):
         )
 
     def read(self) -> Points:
-        from dataclasses import replace
-
         layout, second = self._layout(), self.second()
         if second is not None:
             layout = replace(layout, test=None)
@@ -216,24 +221,24 @@ class OwnTableOption(OwnFile):
 
         return super().preprocessed(imputed(data, self.missing))
 
-    def with_absolute_paths(self, node: dict[str, Any]) -> dict[str, Any]:
+    def with_absolute_paths(self, node: Settings) -> Settings:
         second = self.second()
         return _used(
             {**super().with_absolute_paths(node), **({} if second is None else {"test": str(second.absolute())})}
         )
 
-    def without_places(self, node: dict[str, Any]) -> dict[str, Any]:
+    def without_places(self, node: Settings) -> Settings:
         second = self.second()
         return _used({**super().without_places(node), **({} if second is None else {"test": second.name})})
 
 
-def _used(node: dict[str, Any]) -> dict[str, Any]:
+def _used(node: Settings) -> Settings:
     """Leave out unused keys that are newer than the first records, so that their identities stay the same."""
     return {key: value for key, value in node.items() if (key, value) != ("exclude", [])}
 
 
 @lru_cache(maxsize=4)
-def _table(file: tuple[str, ...], layout: Any, second: tuple[str, ...] | None) -> Points:
+def _table(file: tuple[str, ...], layout: Layout, second: tuple[str, ...] | None) -> Points:
     from kfx.data.table_file import read
 
     return read(Path(file[0]), layout, None if second is None else Path(second[0]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -148,7 +148,7 @@ def warn_of_identifiers(found: Sequence[str], path: Path, layout: Layout) -> Non
     warn_once(f"{path}: {what} row numbers or identifiers, which are no features", f"; {layout.left_out(some)}")
 
 
-def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[Any]]:
+def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[object]]:
     """Codes of the values, (n,), -1 for missing ones, and the distinct values in order.
 
     Values are compared as text: `1`, `1.0` and `01` are three. Words are in alphabetical order; with by_size, values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,7 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     return Points(x, targets, is_test)
 
 
-def _classes(frame: pd.DataFrame, layout: Layout, has_types: bool) -> tuple[np.ndarray, list[Any]]:
+def _classes(frame: pd.DataFrame, layout: Layout, has_types: bool) -> tuple[np.ndarray, list[object]]:
     """Codes and names of the classes in a target. has_types: the file stores types, not text."""
     import pandas as pd
 
@@ -197,7 +197,7 @@ def _encoding(layout: Layout) -> str:
     return "utf-8-sig" if layout.encoding.lower() in ("utf-8", "utf8") else layout.encoding
 
 
-def _rows(stream: Any, separator: str) -> Any:
+def _rows(stream: Iterable[str], separator: str) -> Any:
     return csv.reader(stream, delimiter=separator, skipinitialspace=True, strict=True)
 
 

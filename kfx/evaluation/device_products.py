@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
@@ -25,7 +25,7 @@ def compare(
     order: np.ndarray,
     sizes: Sequence[int],
     regularization: Regularization,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Document]:
     """Yield the rows of `kernel_check.csv`: errors of K(x*, X) α in each device and dtype (Khalid 2022, Fig. 3.3).
 
     x_train: (n, …). x_test: (m, …). order: indices of training points; the first N_I of them, for each N_I of `sizes`,

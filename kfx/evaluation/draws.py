@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ import torch
 from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import Scoring, clipped, metrics
 from kfx.evaluation.systems import products
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.outcomes import NumericalError
@@ -28,7 +28,7 @@ def errors_of_draws(
     size: int,
     count: int,
     scoring: Scoring,
-) -> tuple[list[dict[str, Any]], np.ndarray]:
+) -> tuple[list[Document], np.ndarray]:
     """Return the rows of `draws.csv` and the indices of each draw, (count, size).
 
     tensors: x_train (n, …), y_train (n, outputs), x_test (m, …). order: indices of training points, at least size ·
@@ -57,7 +57,7 @@ def errors_of_draws(
     return rows, parts
 
 
-def extremes(rows: Sequence[dict[str, Any]], parts: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
+def extremes(rows: Sequence[Document], parts: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
     """Points, targets and errors of the worst and of the best draw, for `draws.npz`; empty if all draws failed.
 
     parts: (count, size), the indices of each draw's points.

@@ -15,7 +15,7 @@ import torch
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import evaluate, interpolation_order
-from kfx.files import CsvFile, read_rows, whole_file
+from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests
 from kfx.numerics.linear_algebra import Factored
@@ -144,7 +144,7 @@ class Follower:
             x, along = torch.cat([x, along])[first].split([len(x), len(along)])
         kernel = kernel.fixed_on(some_of(x))
         wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[object, ...]] = []
         orders, sizes = self.orders[part], self.sizes or [len(x)]
         if self.node.draw == "anew":
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
@@ -234,7 +234,7 @@ def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
     return float(found.status == 0)
 
 
-def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]]:
+def last_rows(directory: Path, count: int, of_flow: bool) -> list[Document]:
     """Mean, min, max and standard deviation of each error over the last `count` evaluated layers or iterations.
 
     Number 0 is the initial kernel. Over repeats and parts the mean is taken, as in the tables of Owhadi & Yoo 2019.
@@ -244,7 +244,7 @@ def last_rows(directory: Path, count: int, of_flow: bool) -> list[dict[str, Any]
     return _statistics(errors[errors[counted].isin(layers)], counted)
 
 
-def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[dict[str, Any]]:
+def window_rows(directory: Path, windows: Sequence[Sequence[int]], of_flow: bool) -> list[Document]:
     """As `last_rows`, over the evaluated layers or iterations from the first to the last number of each window."""
     errors, counted = _errors(directory, of_flow)
     return [
@@ -261,7 +261,7 @@ def _errors(directory: Path, of_flow: bool) -> tuple[pd.DataFrame, str]:
     return table[table["metric"].isin(ERRORS)], counted
 
 
-def _statistics(chosen: pd.DataFrame, counted: str) -> list[dict[str, Any]]:
+def _statistics(chosen: pd.DataFrame, counted: str) -> list[Document]:
     found = []
     groups: Any = chosen.groupby(["metric", "n_interpolation", "regularization"], dropna=False)
     for (metric, size, regularization), rows in groups:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import FixedSampler
@@ -55,7 +55,7 @@ def mean_objectives(
     ]
 
 
-def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[Document]:
     """Rows of `held_out.csv`; NaN where the objective could not be evaluated."""
     return [
         {
@@ -69,13 +69,13 @@ def rows(name: str, part: int, evaluations: Sequence[Evaluation]) -> list[dict[s
     ]
 
 
-def summary(table: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary(table: Sequence[TableRow]) -> Document:
     """Means and standard deviations of ρ and the objective over the batches of all parts, for `metrics.json`.
 
     They are given for the initial kernel, the trained one and the change between them, over batches where neither
     failed.
     """
-    found: dict[str, Any] = {"batches": sum(row["kernel"] == "initial" for row in table)}
+    found: Document = {"batches": sum(row["kernel"] == "initial" for row in table)}
     for name in ("rho", "objective"):
         initial, trained = (
             np.array([row[name] for row in table if row["kernel"] == kernel], dtype=float)

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
-from kfx.files import whole_file, write_json
+from kfx.files import whole_file, write_arrays, write_json
 from kfx.kernels.base import Kernel
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy
@@ -97,11 +96,11 @@ class DiskStores:
             warnings.warn(
                 f"{self.root}: is the store of something else: {difference}; one more is made in it", stacklevel=1
             )
-        parts: list[Any] = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points)]
+        parts: list[object] = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points)]
         parts.append(None if test_points is None else digest(test_points))
         return self.root / hashed(parts)
 
-    def known(self, key: list[Any], compute: Callable[[], float]) -> float:
+    def known(self, key: list[object], compute: Callable[[], float]) -> float:
         """Return a number that is expensive to compute: read it from the folder under `key`, or compute it and keep it
         there."""
         path = self.root / "known" / f"{hashed(key)}.json"
@@ -133,7 +132,7 @@ def _waited_for(folder: Path) -> Lock:
             time.sleep(0.5)
 
 
-def hashed(parts: list[Any]) -> str:
+def hashed(parts: list[object]) -> str:
     """Sixteen hexadecimal digits of a SHA-256 of plain values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -294,7 +293,7 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]
+        write_arrays(stream, arrays)
 
 
 def factored(disk: DiskStores, store: GramStore, selection: Selection, regularization: float) -> FactorStore:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import EVALUATION_SOLVERS, SCALES
-from kfx.config.fields import MOST_REPEATS, FieldError, between, count, flag, is_window, nested, one_of, ranged, whole
+from kfx.config.fields import MOST_REPEATS, FieldError, flag, is_window, nested, number, one_of, ranged
 from kfx.config.option import ConfigView, Option, option, section
 from kfx.config.registry import OPTIONS
 from kfx.outcomes import ConfigError, DataError
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from kfx.numerics.streams import Streams
 
 
-def _is_not_negative(value: Any) -> bool:
+def _is_not_negative(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
-def _bytes(path: str, value: Any) -> int | None:
+def _bytes(path: str, value: object) -> int | None:
     """A number of bytes from a number or a text such as 8GB."""
     if value is None:
         return None
@@ -75,11 +75,15 @@ class EvaluationOption(Option, abc.ABC):
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
         "N_I: how many training points are interpolated",
     )
-    random_kernels: int = count(0, 0, "further kernels to evaluate, with random parameters", most=MOST_REPEATS)
-    batches: int = count(10, 0, "held-out batches on which rho is measured before and after", most=MOST_REPEATS)
+    random_kernels: int = number(
+        0, f"whole >= 0 and <= {MOST_REPEATS}", "further kernels to evaluate, with random parameters"
+    )
+    batches: int = number(10, f"whole >= 0 and <= {MOST_REPEATS}", "held-out batches on which rho is measured before and after")
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = one_of("cholesky", *EVALUATION_SOLVERS, meaning="the last two only to repeat published runs")
-    tolerance: float = between(1e-6, 0, 1, "conjugate_gradients: norm of the residual over that of the targets")
+    tolerance: float = number(
+        1e-6, "> 0 and < 1", "conjugate_gradients: norm of the residual over that of the targets"
+    )
     memory: Any = nested(
         None,
         "a number of bytes, as 8GB, 500MB or 8GiB, or null for half of the machine's",
@@ -188,8 +192,10 @@ class EvaluationOption(Option, abc.ABC):
 
 @option("evaluation", "default", "Kernel ridge regression with the initial and the trained kernel")
 class TestPointsOption(EvaluationOption):
-    repeats: int = count(1, 1, "different random subsets", most=MOST_REPEATS)
-    draws: int = count(0, 0, "disjoint draws of the smallest N_I, in draws.csv; best and worst as a picture", most=999)
+    repeats: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "different random subsets")
+    draws: int = number(
+        0, "whole >= 0 and <= 999", "disjoint draws of the smallest N_I, in draws.csv; best and worst as a picture"
+    )
     balanced: bool = flag(False, "equal numbers of each class")
     order: str = one_of("random", "random", "file", meaning="file: the first N_I training points, as they come")
 
@@ -228,7 +234,7 @@ class TestPointsOption(EvaluationOption):
     "(dataset.n_test=0: over all points)",
 )
 class KFoldOption(EvaluationOption):
-    folds: int = count(5, 2, "parts, each the test points once")
+    folds: int = number(5, "whole >= 2", "parts, each the test points once")
     shuffle: bool = flag(False, "false: in the order of the file")
     train_error: bool = flag(True, "also train_mse and train_mae: on the training points")
 
@@ -263,10 +269,10 @@ class KFoldOption(EvaluationOption):
 # ---- during a fit
 
 
-def _sizes(null: str, meaning: str) -> Any:
+def _sizes(null: str, meaning: str) -> list[int] | None:
     takes = f"a list of different whole numbers >= 1, or null for {null}"
 
-    def test(sizes: Any) -> bool:
+    def test(sizes: list[int] | None) -> bool:
         return sizes is None or (0 < len(sizes) == len(set(sizes)) and all(n >= 1 for n in sizes))
 
     return ranged(None, takes, test, meaning)
@@ -274,12 +280,12 @@ def _sizes(null: str, meaning: str) -> Any:
 
 @section("follow", "errors during a fit, in flow.csv or follow.csv, of the kernel at that moment")
 class FollowSection(Option):
-    every: int = whole(0, "iterations, or layers, between evaluations; 0: none")
-    last: int = whole(0, "also this many iterations at the end, at most a tenth of all")
+    every: int = number(0, "whole >= 0", "iterations, or layers, between evaluations; 0: none")
+    last: int = number(0, "whole >= 0", "also this many iterations at the end, at most a tenth of all")
     n_interpolation: list[int] | None = _sizes(
         "evaluation.n_interpolation", "N_I of these evaluations, balanced over classes"
     )
-    repeats: int = count(1, 1, "random subsets of each size", most=MOST_REPEATS)
+    repeats: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "random subsets of each size")
     draw: str = one_of("once", "once", "anew", meaning="anew: other subsets at each evaluation")
     windows: Any = ranged(
         None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import torch
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.systems import InMemory, System
+from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
@@ -76,7 +77,7 @@ def evaluate(
     sizes: Sequence[int],
     scoring: Scoring,
     disk: DiskStores | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], list[str]]:
+) -> tuple[list[Document], dict[str, np.ndarray], list[str]]:
     """Evaluate one kernel in one repeat: rows of `evaluation.csv`, arrays of predictions, and messages of failures.
 
     tensors: x_train (n, …), y_train (n, outputs), x_test (m, …).
@@ -89,7 +90,7 @@ def evaluate(
     x_train, y_train, x_test = tensors
     head = torch.as_tensor(order[: max(sizes)], device=x_train.device)
     points, targets = x_train[head], y_train[head]
-    rows: list[dict[str, Any]] = []
+    rows: list[Document] = []
     arrays: dict[str, np.ndarray] = {}
     failures: list[str] = []
     of_head: dict[str, float] = {}
@@ -225,7 +226,7 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]
 
 
-def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+def summary(rows: Sequence[TableRow], whole: int | None = None) -> list[Document]:
     """Mean and standard deviation over repeats, for `metrics.json`.
 
     whole: the number of interpolation points to show when each fold takes all of its points, whose number may differ by
@@ -248,7 +249,7 @@ def summary(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list
     return found
 
 
-def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list[dict[str, Any]]:
+def changes(rows: Sequence[TableRow], whole: int | None = None) -> list[Document]:
     """Mean and standard deviation over repeats of the trained kernel's metric minus the initial kernel's, on the same
     points.
 
@@ -271,14 +272,14 @@ def changes(rows: Sequence[Mapping[str, Any]], whole: int | None = None) -> list
     ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], whole: int | None) -> pd.DataFrame:
+def _table(rows: Sequence[TableRow], whole: int | None) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.DataFrame(list(rows))
     return table if whole is None else table.assign(n_interpolation=whole)
 
 
-def _spread(values: np.ndarray) -> dict[str, Any]:
+def _spread(values: np.ndarray) -> Document:
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return {"mean": float(np.mean(values)), "sd": sd, "repeats": len(values)}
 

@@ -13,7 +13,7 @@ from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
 
 from kfx.config import registry
-from kfx.config.nodes import make, make_option, near
+from kfx.config.nodes import leaves, make, make_option, near
 from kfx.config.option import Option
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
 from kfx.outcomes import ConfigError
@@ -152,7 +152,7 @@ def _resolved(raw: DictConfig) -> dict[str, Any]:
 
 def _refuse_resolvers(raw: DictConfig) -> None:
     """ConfigError if a value of the job would call a resolver, such as the one that reads environment variables."""
-    for path, value in _leaves(OmegaConf.to_container(raw, resolve=False), ""):
+    for path, value in leaves(OmegaConf.to_container(raw, resolve=False)):
         if not path.startswith("hydra.") and isinstance(value, str) and "${" in value and _calls_resolver(value):
             raise ConfigError(f"{path}={value}: an interpolation may name a key, not call a resolver; write the value")
 
@@ -166,14 +166,3 @@ def _calls_resolver(value: str) -> bool:
             return True
         waiting += getattr(node, "children", None) or []
     return False
-
-
-def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(node, list):
-        for i, value in enumerate(node):
-            yield from _leaves(value, f"{path}[{i}]")
-    else:
-        yield path, node

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from kfx.config.nodes import leaves
 from kfx.config.registry import GROUPS
 from kfx.outcomes import ConfigError
 
@@ -47,7 +48,7 @@ def check(node: DictConfig, usual: DictConfig) -> None:
 
     usual: the node without any override.
     """
-    settings, defaults = (_dotted(OmegaConf.to_container(each, resolve=False), "") for each in (node, usual))
+    settings, defaults = (dict(leaves(OmegaConf.to_container(each, resolve=False))) for each in (node, usual))
     for name in ("launcher", "sweeper"):
         _check_starter(name, node.get(name))
     for key in sorted(set(settings) | set(defaults)):
@@ -81,7 +82,7 @@ def _check_starter(name: str, node: Any) -> None:
         shown = f"hydra.{name}.{key}={value}"
         if key not in ("_target_", *allowed) and value is not None:
             raise ConfigError(f"{shown}: is a command or unknown; {name} takes {', '.join(allowed) or 'no settings'}")
-        for path, leaf in _dotted(value, key).items():
+        for path, leaf in leaves(value, key):
             if path.endswith("_target_") and path != "_target_" and not _is_sampler(path, leaf):
                 raise ConfigError(f"hydra.{name}.{path}={leaf}: kfx constructs nothing else here; leave it out")
             if "${" in str(leaf) and leaf != _SLURM_FOLDER:
@@ -112,14 +113,3 @@ def _check_drawn(params: Any, basic: bool) -> None:
                 f"hydra.sweeper.params.{name}: kfx checks the jobs of a sweep before they run; write it as a word of "
                 "the command, key=a,b,c"
             )
-
-
-def _dotted(node: Any, path: str) -> dict[str, Any]:
-    """Every leaf, including empty containers, by its path."""
-    if isinstance(node, dict) and node:
-        found = [_dotted(each, f"{path}.{key}" if path else str(key)) for key, each in node.items()]
-    elif isinstance(node, list) and node:
-        found = [_dotted(each, f"{path}[{i}]") for i, each in enumerate(node)]
-    else:
-        return {path: node}
-    return {key: leaf for part in found for key, leaf in part.items()}

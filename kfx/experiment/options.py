@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import FORMATS
-from kfx.config.fields import count, flag, nested, not_negative, one_of, ranged, whole
+from kfx.config.fields import flag, nested, number, one_of, ranged
 from kfx.config.option import ConfigView, Option, option, section
 from kfx.config.published import published
 from kfx.outcomes import ConfigError
@@ -79,8 +79,8 @@ class AutoOption(DeviceOption):
 
 @section("checkpoint", "when to save the state from which kfx resume continues")
 class CheckpointSection(Option):
-    seconds: float = not_negative(30.0, "between checkpoints: a killed run loses at most this much work")
-    iterations: int = whole(0, "also after this many iterations; 0: by time alone")
+    seconds: float = number(30.0, ">= 0", "between checkpoints: a killed run loses at most this much work")
+    iterations: int = number(0, "whole >= 0", "also after this many iterations; 0: by time alone")
 
 
 _PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -88,8 +88,8 @@ _PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]
 
 @section("cluster", "processes that compute Gram matrices on disk and their factors, by Dask")
 class ClusterSection(Option):
-    workers: int = count(
-        1, 1, "processes of this machine, or with scheduler=slurm jobs; 1: this process, no Dask", 4096
+    workers: int = number(
+        1, "whole >= 1 and <= 4096", "processes of this machine, or with scheduler=slurm jobs; 1: this process, no Dask"
     )
     scheduler: str | None = ranged(
         None,
@@ -137,13 +137,13 @@ def _words(path: str, value: Any) -> list[str]:
 
 @section("", "keys of the run itself")
 class RunSection(Option):
-    seed: int = whole(0, "feeds every random stream of the run")
+    seed: int = number(0, "whole >= 0", "feeds every random stream of the run")
     figures: Any = nested(
         True, "true, false, or a list out of png, pdf, svg", _figures, "pictures; false: none, for large sweeps"
     )
     report: bool = flag(False, "report.html at the end: numbers, pictures and tables in one file")
     resume: bool = flag(False, "skip completed runs, continue unfinished ones")
-    retries: int = whole(0, "further attempts after a run has failed")
+    retries: int = number(0, "whole >= 0", "further attempts after a run has failed")
     kernel_check: bool = flag(False, "also predict in each device and dtype (Khalid 2022, Fig. 3.3)")
     published: Any = nested(
         None, "a list of metric, value, source …, or null", published, "numbers that a paper prints for it"

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
+from kfx.config.nodes import leaves
+from kfx.files import Document
 from kfx.outcomes import ConfigError, Status
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
@@ -39,9 +40,10 @@ class Finished:
     def status(self) -> Status:
         return Status(self.run.metrics["status"])
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Document:
         """The config with dotted keys; lists are texts."""
-        return dict(_dotted(self.run.config, ""))
+        found = leaves(OmegaConf.to_container(self.run.config, resolve=True), into_lists=False)
+        return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in found}
 
     def series(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield (name, steps, seconds since 1970, values) for each column of the trace with finite numbers, (rows,)
@@ -103,14 +105,3 @@ def _started(directory: Path) -> float:
         return datetime.fromisoformat(first.split(",")[0]).timestamp()
     except (OSError, IndexError, ValueError):
         return (directory / "metrics.json").stat().st_mtime
-
-
-def _dotted(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, DictConfig):
-        node = OmegaConf.to_container(node, resolve=True)
-    for key, value in node.items():
-        own = f"{path}.{key}" if path else str(key)
-        if isinstance(value, dict) and value:
-            yield from _dotted(value, own)
-        else:
-            yield own, value if isinstance(value, (int, float, str, bool)) else str(value)

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from kfx.flows.flow import Flow, LayerBatch, Move
-from kfx.flows.layers import EulerLayer, StepRule, at_points, moved_by, norms_of
+from kfx.flows.layers import EulerLayer, Norms, StepRule, at_points, moved_by, norms_of
 from kfx.flows.vector_field import Field
 from kfx.kernels.base import Kernel
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import as_tensor, in_numpy, numpy_if_small
 from kfx.optimizers.gradient import Rule
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event, NumericalError
@@ -56,7 +57,7 @@ class EulerFlow(Flow):
             moved[index], speeds[index] = at.x_f + step * own, as_tensor(own_speeds)
         return Move(self.layer(field, step, number), moved, step * float(speeds.max()), {self.pace: step})
 
-    def _bounded(self, x: torch.Tensor, speeds: Any, number: int) -> float:
+    def _bounded(self, x: torch.Tensor, speeds: Norms, number: int) -> float:
         step = self.rule.step(x, speeds, number)
         if math.isinf(step) and not bool(((speeds > 0) & (norms_of(x) > 0)).any()):
             raise NumericalError(Event.FIELD_VANISHED, "no point that bounds the step would move")
@@ -86,10 +87,10 @@ class HybridFlow(EulerFlow):
         super().start(setup)
         self.parameters.reset()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {**super().state(), "rule": self.parameters.state()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         super().restore(state)
         self.parameters.restore(state["rule"], self.kernel.flat)
 

@@ -7,24 +7,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from kfx.flows.flowed import FlowedKernel
 from kfx.flows.layer_file import HEADER, LayerFile, read_layers
-from kfx.flows.layers import EulerLayer, RungeKuttaLayer, checked, crossings
+from kfx.flows.layers import Layer, checked, crossings
 from kfx.flows.vector_field import Interpolation, Velocity
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests, rows_of
 from kfx.numerics.incidents import collect
+from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
-
-Layer = EulerLayer | RungeKuttaLayer
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Flow(Optimizer):
         self.field_evaluations, self.layer_file_size = 0, 0
         self.layer_file: LayerFile | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         if self.layer_file is not None:
             self.layer_file_size = self.layer_file.size
         return {
@@ -130,7 +129,7 @@ class Flow(Optimizer):
             "layer_bytes": self.layer_file_size,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         x = self.setup.x
         self.x, self.along = (
             torch.as_tensor(state[name], device=x.device).reshape(-1, *x.shape[1:]) for name in ("x", "along")

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from kfx.files import whole_file
+from kfx.files import whole_file, write_arrays
+from kfx.flows.layers import Layer
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import Array, as_tensor, digests, in_kind, in_numpy
@@ -36,7 +37,7 @@ class FlowedKernel(Kernel):
         self,
         kernel: Kernel,
         carried: tuple[np.ndarray, torch.Tensor],
-        layers: Callable[[], Iterable[Any]] | None = None,
+        layers: Callable[[], Iterable[Layer]] | None = None,
         together: bool = False,
     ) -> None:
         self._kernel, self._layers, self._together = kernel, layers, together
@@ -55,7 +56,7 @@ class FlowedKernel(Kernel):
         return self.kernel.own_regularization
 
     @property
-    def layers(self) -> Iterator[Any]:
+    def layers(self) -> Iterator[Layer]:
         """The recorded layers; ValueError if none were recorded."""
         if self._layers is None:
             raise ValueError(
@@ -63,7 +64,7 @@ class FlowedKernel(Kernel):
             )
         return iter(self._layers())
 
-    def with_layers(self, layers: Callable[[], Iterable[Any]]) -> Self:
+    def with_layers(self, layers: Callable[[], Iterable[Layer]]) -> Self:
         """The same kernel with its layers read from elsewhere."""
         other = copy.copy(self)
         other._layers = layers
@@ -133,10 +134,11 @@ class FlowedKernel(Kernel):
         values = {f"parameter.{name}": in_numpy(value) for name, value in self._values.items()}
         positions = self._positions.cpu().numpy()
         with whole_file(path, durable=True) as stream:
-            np.savez(stream, digests=self._digests, positions=positions, together=self._together, **values)  # type: ignore[arg-type]
+            own = {"digests": self._digests, "positions": positions, "together": np.array(self._together)}
+            write_arrays(stream, {**own, **values})
 
     @classmethod
-    def load(cls, path: Path, kernel: Kernel, layers: Callable[[], Iterable[Any]] | None = None) -> Self:
+    def load(cls, path: Path, kernel: Kernel, layers: Callable[[], Iterable[Layer]] | None = None) -> Self:
         """Read a file of `save`, for a kernel of the same kind."""
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             values = {n[len("parameter.") :]: stored[n] for n in stored.files if n.startswith("parameter.")}

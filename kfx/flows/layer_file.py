@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.flows.layers import EulerLayer, RungeKuttaLayer
+from kfx.flows.layers import EulerLayer, Layer, RungeKuttaLayer
 from kfx.flows.vector_field import Field, Velocity
 from kfx.kernels.base import Kernel
 from kfx.outcomes import CheckpointError
@@ -41,7 +41,7 @@ class LayerFile:
         self._stream.flush()
         return self._stream.tell()
 
-    def append(self, layer: EulerLayer | RungeKuttaLayer) -> None:
+    def append(self, layer: Layer) -> None:
         if isinstance(layer, EulerLayer):
             head, kernel = [layer.number, layer.step], layer.field.kernel
             arrays = [layer.field.centres, layer.field.coefficients]
@@ -57,9 +57,7 @@ class LayerFile:
         self._stream.close()
 
 
-def read_layers(
-    source: Path | bytes, kernel: Kernel, velocity: Velocity, flow: Any
-) -> Iterator[EulerLayer | RungeKuttaLayer]:
+def read_layers(source: Path | bytes, kernel: Kernel, velocity: Velocity, flow: Any) -> Iterator[Layer]:
     """Yield the layers of a file, or of its content, in order, one in memory at a time.
 
     kernel: of the kind that made them. velocity, flow: the settings that made them.

@@ -22,6 +22,10 @@ _BLOCK = 4096
 # ---- length of a step
 
 
+Norms = Any
+"""(n,), in NumPy for a few points and in torch for many: what is written once for both."""
+
+
 @dataclass(frozen=True)
 class StepRule:
     """The rule for ε of an Euler step.
@@ -36,7 +40,7 @@ class StepRule:
     size: float = 0.01
     decay_after: int | None = None
 
-    def step(self, x: torch.Tensor, speeds: Any, layer: int) -> float:
+    def step(self, x: torch.Tensor, speeds: Norms, layer: int) -> float:
         """ε for the points x, (n, …), in layer n = `layer` + 1; infinite if no point moves. speeds: norms of their
         velocities, (n,)."""
         size, n = self.size, layer + 1
@@ -107,6 +111,9 @@ class RungeKuttaLayer:
         return state[n:]
 
 
+Layer = EulerLayer | RungeKuttaLayer
+
+
 def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, torch.Tensor]:
     """x + ε v(x), (n, …), and the norms of v, (n,), computed in blocks because x may take most of the memory."""
     result, norms = torch.empty_like(x), []
@@ -117,7 +124,7 @@ def moved_by(field: Field, x: torch.Tensor, step: float) -> tuple[torch.Tensor, 
     return result, torch.cat(norms)
 
 
-def norms_of(vectors: torch.Tensor) -> Any:
+def norms_of(vectors: torch.Tensor) -> Norms:
     """Euclidean norms of vectors, (n, …) → (n,); in NumPy for a few vectors."""
     rows = numpy_if_small(vectors.reshape(len(vectors), -1))
     return np.sqrt(np.einsum("ij,ij->i", rows, rows)) if isinstance(rows, np.ndarray) else rows.norm(dim=1)

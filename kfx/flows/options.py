@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import METHODS, SOLVERS
-from kfx.config.fields import count, count_or_null, flag, nested, not_negative, one_of, positive, ranged
+from kfx.config.fields import flag, nested, number, one_of, ranged
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, option, section
-from kfx.optimizers.options import OptimizerOption, momentum, rate, space
+from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.optimizers.options import (
+    LOG_ALONE,
+    AdamOption,
+    NesterovOption,
+    OptimizerOption,
+    SGDOption,
+    momentum,
+    rate,
+    space,
+)
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -35,18 +43,20 @@ class FlowSection(Option):
         "constant",
         meaning="largest step with |step v| <= size |x|, or with |step v| <= size, or size; not for flow_rk45",
     )
-    step_size: float = positive(0.01, "size of step_rule")
+    step_size: float = number(0.01, "> 0", "size of step_rule")
     step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
-    decay_after: int | None = count_or_null(None, 1, "no decay", "n0: step_size sqrt(n0 / n) from layer n0 on")
+    decay_after: int | None = number(None, "whole >= 1", "n0: step_size sqrt(n0 / n) from layer n0 on", null="no decay")
     test_step: str = one_of(
         "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min of both"
     )
-    remove_merged: float = not_negative(
-        0.0, "distance below which one of two points with the same target leaves the batches"
+    remove_merged: float = number(
+        0.0, ">= 0", "distance below which one of two points with the same target leaves the batches"
     )
     record_layers: bool = flag(False, "keep the layers, so that load_run(…).kernel can move other points")
-    snapshots: int = count(50, 0, "positions kept for pictures and films, evenly over the layers", most=100_000)
-    snapshot_points: int = count(300, 1, "of the training points, and of the test points")
+    snapshots: int = number(
+        50, "whole >= 0 and <= 100000", "positions kept for pictures and films, evenly over the layers"
+    )
+    snapshot_points: int = number(300, "whole >= 1", "of the training points, and of the test points")
 
 
 @section("interpolation", "how a flow's field extends to other points: its kernel and lambda")
@@ -57,12 +67,7 @@ class InterpolationSection(Option):
         lambda path, value: None if value is None else make_option(path, "kernel", value),
         "null: the kernel itself",
     )
-    regularization: float | None = ranged(
-        None,
-        "a number >= 0, or null for regularization.value",
-        lambda v: v is None or 0 <= v < math.inf,
-        "in units of regularization.scale",
-    )
+    regularization: float | None = number(None, ">= 0", "in units of regularization.scale", null="regularization.value")
     solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
     rcond: float | None = ranged(
         None,
@@ -82,13 +87,20 @@ class InterpolationSection(Option):
 
 @dataclass
 class FlowOption(OptimizerOption):
-    """A flow. A subclass has a field for each setting, and `build`."""
+    """A flow. A subclass has a field for each setting, and `builds` or `build`."""
 
-    iterations: int = count(100, 1, "layers")
+    iterations: int = number(100, "whole >= 1", "layers")
 
     moves_points = True
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
+
+    def build(self, config: ConfigView) -> Optimizer:
+        return self.constructor()(*self.arguments(config), self.settings(config), **self.own(config))
+
+    def own(self, config: ConfigView) -> Settings:
+        """What its flow takes beside the settings of all."""
+        return self.beyond(FlowOption)
 
     def settings(self, config: ConfigView) -> FlowSettings:
         from kfx.flows.flow import FlowSettings
@@ -97,8 +109,8 @@ class FlowOption(OptimizerOption):
         own = config.interpolation.build(config)
         return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
 
-    def euler(self, config: ConfigView) -> dict[str, Any]:
-        """Settings of Euler steps."""
+    def euler(self, config: ConfigView) -> Settings:
+        """How Euler steps are chosen."""
         from kfx.flows.layers import StepRule
 
         node = config.flow
@@ -135,10 +147,10 @@ class FlowOption(OptimizerOption):
 
 @option("optimizer", "flow_euler", "The points flow along -d rho/dx, an Euler step a layer; see flow and interpolation")
 class FlowEulerOption(FlowOption):
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.flows.euler import EulerFlow
+    builds = "kfx.flows.euler:EulerFlow"
 
-        return EulerFlow(*self.arguments(config), self.settings(config), **self.euler(config))
+    def own(self, config: ConfigView) -> Settings:
+        return self.euler(config)
 
 
 @option(
@@ -147,22 +159,14 @@ class FlowEulerOption(FlowOption):
     "The points flow along -d rho/dx, each layer from t = 0 to 1 by a Runge-Kutta method; see flow and interpolation",
 )
 class FlowRK45Option(FlowOption):
+    builds = "kfx.flows.runge_kutta:RungeKuttaFlow"
+
     method: str = one_of("RK45", *METHODS, meaning="as SciPy's")
-    rtol: float = positive(1e-3, "relative tolerance, on training points")
-    atol: float = positive(1e-6, "absolute tolerance, on training points")
-    max_evaluations: int = count(20000, 1, "of the field in one layer; a layer that needs more ends the flow")
-
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.flows.runge_kutta import RungeKuttaFlow
-
-        return RungeKuttaFlow(
-            *self.arguments(config),
-            self.settings(config),
-            method=self.method,
-            rtol=self.rtol,
-            atol=self.atol,
-            max_evaluations=self.max_evaluations,
-        )
+    rtol: float = number(1e-3, "> 0", "relative tolerance, on training points")
+    atol: float = number(1e-6, "> 0", "absolute tolerance, on training points")
+    max_evaluations: int = number(
+        20000, "whole >= 1", "of the field in one layer; a layer that needs more ends the flow"
+    )
 
 
 @option(
@@ -171,6 +175,7 @@ class FlowRK45Option(FlowOption):
     "Points by an Euler step and parameters by a gradient step, from one pullback; see flow and interpolation",
 )
 class HybridOption(FlowOption):
+    builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
 
     rule: str = one_of(
@@ -180,24 +185,13 @@ class HybridOption(FlowOption):
     momentum: float = momentum()
     space: str = space("raw")
 
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.flows.euler import HybridFlow
-        from kfx.optimizers import options
-
+    def own(self, config: ConfigView) -> Settings:
         rules = {
-            "sgd": options.SGDOption(learning_rate=self.learning_rate),
-            "nesterov": options.NesterovOption(learning_rate=self.learning_rate, momentum=self.momentum),
-            "adam": options.AdamOption(learning_rate=self.learning_rate),
+            "sgd": SGDOption(learning_rate=self.learning_rate),
+            "nesterov": NesterovOption(learning_rate=self.learning_rate, momentum=self.momentum),
+            "adam": AdamOption(learning_rate=self.learning_rate),
         }
-        return HybridFlow(
-            *self.arguments(config),
-            self.settings(config),
-            parameters=rules[self.rule].rule(),
-            space=self.space,
-            **self.euler(config),
-        )
+        return {"parameters": rules[self.rule].rule(), "space": self.space, **self.euler(config)}
 
     def refuses_trained_regularization(self) -> str | None:
-        from kfx.optimizers.options import GradientOption
-
-        return GradientOption.refuses_trained_regularization(self)  # type: ignore[arg-type]
+        return None if self.space == "log" else LOG_ALONE

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS
-from kfx.config.fields import MOST_REPEATS, count, flag, one_of, ranged, variance
-from kfx.config.option import ConfigView, Option
+from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
+from kfx.config.option import ConfigView, Option, Settings
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ Image = tuple[int, ...] | None
 """Height and width of the data set's images and, where it is not 1, how many channels; None for a table of numbers."""
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_range(pair: Any) -> bool:
+def _is_range(pair: object) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) and pair[0] < pair[1]
 
 
-def _ranges(meaning: str) -> Any:
+def _ranges(meaning: str) -> dict:
     # OmegaConf 2.3 cannot convert numbers inside a typed dict of lists, so the test looks at them itself.
     takes = "parameter: [low, high] with low < high, and 0 <= low unless it is signed"
     return ranged({}, takes, lambda v: all(map(_is_range, v.values())), meaning)
 
 
 @dataclass
-class KernelOption(Option, abc.ABC):
-    """A kernel. A subclass has a field for each parameter and setting, and `make`."""
+class KernelOption(Option):
+    """A kernel. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
     initial: str = one_of(
         "explicit",
@@ -50,7 +50,7 @@ class KernelOption(Option, abc.ABC):
     )
     initial_range: dict = _ranges("where random starts are drawn; bounds where not given")
     initial_distribution: str = one_of("log_uniform", "log_uniform", "uniform", meaning="of random starts")
-    starts: int = count(1, 1, "more: the first is as above, the others random", most=MOST_REPEATS)
+    starts: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "more: the first is as above, the others random")
     start_from: str = one_of(
         "best",
         "best",
@@ -82,12 +82,12 @@ class KernelOption(Option, abc.ABC):
         return {k: item.metadata["bounds"] for k, item in cls.fields().items() if "bounds" in item.metadata}
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
+    def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
-    @abc.abstractmethod
     def make(self, image: Image, **common: Any) -> Kernel:
         """The kernel. common: `trainable` and `bounds`, as every kernel takes them."""
+        return self.constructor()(**self.beyond(KernelOption), **common)
 
     def build(self, image: Image) -> Kernel:
         """The kernel with its configured values, for images of this size; ConfigError for what does not fit."""
@@ -153,7 +153,9 @@ class NetworkOption(KernelOption, abc.ABC):
     initial: str = one_of(
         "random", "random", "explicit", meaning="random: weights drawn by seed; explicit: as the module brings them"
     )
-    gamma: float = variance(0.0, 1e-8, 1e8, "in exp(-gamma |F - F'|^2); 0: 4 over the batch's mean squared distance")
+    gamma: float = parameter(
+        0.0, 1e-8, 1e8, "in exp(-gamma |F - F'|^2); 0: 4 over the batch's mean squared distance", ">= 0"
+    )
     length_gradient: str = one_of(
         "differentiated",
         "differentiated",

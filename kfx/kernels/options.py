@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NETWORKS
-from kfx.config.fields import count, nested, one_of, parameter, positive, ranged, variance
+from kfx.config.fields import nested, number, one_of, parameter, ranged
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, option
 from kfx.config.registry import OPTIONS
@@ -25,45 +25,33 @@ if TYPE_CHECKING:
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
 class RBFOption(KernelOption):
+    builds = "kfx.kernels:RBF"
+
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import RBF
-
-        return RBF(self.sigma, **common)
 
 
 @option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
 class RationalQuadraticOption(KernelOption):
+    builds = "kfx.kernels:RationalQuadratic"
+
     alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
     beta: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
     gamma: float = parameter(1.0, 1e-8, 1e8, "weight of r^2; fixed unless named in trainable")
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import RationalQuadratic
-
-        return RationalQuadratic(self.alpha, self.beta, self.gamma, **common)
-
 
 @option("kernel", "matern", "Matern with smoothness nu, length sigma, as in scikit-learn")
 class MaternOption(KernelOption):
+    builds = "kfx.kernels:Matern"
+
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
     nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Matern
-
-        return Matern(self.sigma, self.nu, **common)
 
 
 @option("kernel", "laplace", "exp(-|x - x'|_1 / sigma), by the sum of absolute differences")
 class LaplaceOption(KernelOption):
+    builds = "kfx.kernels:Laplace"
+
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Laplace
-
-        return Laplace(self.sigma, **common)
 
 
 # ---- of the inner product
@@ -71,24 +59,18 @@ class LaplaceOption(KernelOption):
 
 @option("kernel", "linear", "x.x' + bias_variance")
 class LinearOption(KernelOption):
-    bias_variance: float = variance(1.0, 1e-4, 1e4, "added to x.x'")
+    builds = "kfx.kernels:Linear"
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Linear
-
-        return Linear(self.bias_variance, **common)
+    bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to x.x'", ">= 0")
 
 
 @option("kernel", "polynomial", "(gamma x.x' + bias_variance)^degree")
 class PolynomialOption(KernelOption):
-    degree: int = count(3, 1, "a whole exponent", most=1000)
+    builds = "kfx.kernels:Polynomial"
+
+    degree: int = number(3, "whole >= 1 and <= 1000", "a whole exponent")
     gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
-    bias_variance: float = variance(1.0, 1e-4, 1e4, "added to it")
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Polynomial
-
-        return Polynomial(self.degree, self.gamma, self.bias_variance, **common)
+    bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to it", ">= 0")
 
 
 # ---- of a differential equation
@@ -100,11 +82,14 @@ class PolynomialOption(KernelOption):
     "Green's function of -(b u')' on (0, 1), whose conductivity b is learned (Owhadi & Yoo 2019, section 5)",
 )
 class GreensFunctionOption(KernelOption):
+    builds = "kfx.kernels:GreensFunction"
     input_gradients = False
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
-    modes: int = count(64, 1, "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here", most=10_000)
-    intervals: int = count(256, 2, "elements of (0, 1); points are nodes i / intervals", most=4096)
+    modes: int = number(
+        64, "whole >= 1 and <= 10000", "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here"
+    )
+    intervals: int = number(256, "whole >= 2 and <= 4096", "elements of (0, 1); points are nodes i / intervals")
     conductivity: str = one_of(
         "one", "one", "rough", meaning="what multiplies it at the start: 1, or the conductivity of dataset=elliptic_1d"
     )
@@ -112,11 +97,6 @@ class GreensFunctionOption(KernelOption):
     @classmethod
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
         return {"cosine": (-10.0, 10.0), "sine": (-10.0, 10.0)}
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import GreensFunction
-
-        return GreensFunction(self.modes, self.intervals, self.conductivity, **common)
 
     def check(self, config: ConfigView) -> None:
         intervals = getattr(config.dataset, "intervals", None)
@@ -132,13 +112,13 @@ class GreensFunctionOption(KernelOption):
 # ---- made of others
 
 
-def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Any:
+def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
     """A field of kernels as parts: pairs of a coefficient, or None, and a kernel option.
 
     allowed: by name; None for all. coefficient: of parts that have none.
     """
 
-    def convert(path: str, parts: Any) -> Any:
+    def convert(path: str, parts: object) -> object:
         if not isinstance(parts, list) or not parts:
             raise ConfigError(f"{path}={parts}: expected a list of kernels: name and parameters")
         known = allowed or tuple(OPTIONS["kernel"])
@@ -162,11 +142,12 @@ class CombinationOption(KernelOption):
 
     parts: Any = None
 
-    def _built(self, image: Image) -> list[Kernel]:
+    def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
-        return [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+        parts = [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+        return self.constructor()(parts, **common)
 
     def own_threads(self) -> bool:
         return any(part.own_threads() for _, part in self.parts)
@@ -198,6 +179,8 @@ _NETWORK_PARTS = ("rbf", "rational_quadratic")
 
 @option("kernel", "sum", "The sum of kernels; a part with a coefficient c counts c^2 times")
 class SumOption(CombinationOption):
+    builds = "kfx.kernels:Sum"
+
     parts: Any = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
         _PARTS,
@@ -205,25 +188,17 @@ class SumOption(CombinationOption):
         "what is added",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Sum
-
-        return Sum(self._built(image), **common)
-
 
 @option("kernel", "product", "The product of kernels")
 class ProductOption(CombinationOption):
+    builds = "kfx.kernels:Product"
+
     parts: Any = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
         _PARTS,
         _parts_of(None, None),
         "what is multiplied",
     )
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Product
-
-        return Product(self._built(image), **common)
 
 
 @option(
@@ -247,13 +222,15 @@ class RBFNetworkOption(SumOption):
 
 @dataclass
 class _NetworkOption(KernelOption):
-    weight_variance: float = variance(1.0, 1e-3, 1e3, "sigma_w^2")
-    bias_variance: float = variance(0.1, 1e-3, 1e3, "sigma_b^2")
+    weight_variance: float = parameter(1.0, 1e-3, 1e3, "sigma_w^2", ">= 0")
+    bias_variance: float = parameter(0.1, 1e-3, 1e3, "sigma_b^2", ">= 0")
 
 
 @option("kernel", "nngp", "Dense network of infinite width: depth activations, one weight and one bias variance")
 class NNGPOption(_NetworkOption):
-    depth: int = count(3, 0, "how many activations", most=10_000)
+    builds = "kfx.kernels:NNGP"
+
+    depth: int = number(3, "whole >= 0 and <= 10000", "how many activations")
     activation: str = one_of("relu", *ACTIVATIONS, meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
     backend: str = one_of(
         "auto",
@@ -265,14 +242,6 @@ class NNGPOption(_NetworkOption):
     def uses_jax(self) -> bool:  # type: ignore[override]
         return self.backend in ("native", "neural_tangents")
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx import kernels
-
-        kind = kernels.NTK if isinstance(self, NTKOption) else kernels.NNGP
-        return kind(
-            self.depth, self.activation, self.weight_variance, self.bias_variance, backend=self.backend, **common
-        )
-
     def check_device(self, name: str, device: torch.device) -> None:
         if self.backend == "fused" and device.type != "cpu":
             raise ConfigError(f"kernel.backend=fused: needs a CPU, and device={name}; use auto")
@@ -280,6 +249,8 @@ class NNGPOption(_NetworkOption):
 
 @option("kernel", "ntk", "Tangent kernel of a dense network of infinite width, with the settings of nngp")
 class NTKOption(NNGPOption):
+    builds = "kfx.kernels:NTK"
+
     def check_device(self, name: str, device: torch.device) -> None:
         super().check_device(name, device)
         if self.backend == "auto" and device.type != "cpu":
@@ -318,15 +289,15 @@ class CNNGPOption(_NetworkOption):
         "weight",
         meaning="fan_in: mean over the patch; weight: sum over it (eq. 2.27 of Khalid 2022 as printed)",
     )
-    hidden_weight_multiplier: float = positive(1.0, "factor on weight_variance in all layers but the last")
+    hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = one_of(
         "auto",
         *ENGINES,
         meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; triton: programs "
         "for a CUDA device, float32",
     )
-    tile_megabytes: float = positive(
-        32.0, "memory of one tile's maps in the torch engine, a 32nd of a launch's in triton; more helps a GPU"
+    tile_megabytes: float = number(
+        32.0, "> 0", "memory of one tile's maps in the torch engine, a 32nd of a launch's in triton; more helps a GPU"
     )
 
     def make(self, image: Image, **common: Any) -> Kernel:

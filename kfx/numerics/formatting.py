@@ -15,6 +15,12 @@ def number(value: float | None, beside: float | None = None) -> str:
     return f"{value:.3g}"
 
 
+def spread(mean: float | None, deviation: float | None, beside: float | None = None) -> str:
+    """0.9600 ± 0.0100, with as many digits as a number that it stands beside; without a deviation that is none."""
+    like = mean if beside is None else beside
+    return number(mean, like) + (f" ± {number(deviation, like)}" if deviation and math.isfinite(deviation) else "")
+
+
 def in_bytes(size: float) -> str:
     """3.8 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):

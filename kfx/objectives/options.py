@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import SCALES
-from kfx.config.fields import FieldError, count, count_or_null, not_negative, one_of, ranged
+from kfx.config.fields import FieldError, number, one_of, ranged
 from kfx.config.option import ConfigView, Option, option, section
 from kfx.outcomes import ConfigError
 
@@ -170,7 +170,7 @@ class LOOOption(_Named):
 
 @section("regularization", "lambda, added to the diagonal of Gram matrices")
 class RegularizationSection(Option):
-    value: float = not_negative(1e-4, "lambda, in units of scale")
+    value: float = number(1e-4, ">= 0", "lambda, in units of scale")
     scale: str = one_of(
         "centered",
         *SCALES,
@@ -190,8 +190,8 @@ class RegularizationSection(Option):
         lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
         "what validation chooses from",
     )
-    folds: int = count(5, 2, "of the training points, for validation")
-    points: int | None = count_or_null(1000, 4, "all training points", "at most so many of them, at random")
+    folds: int = number(5, "whole >= 2", "of the training points, for validation")
+    points: int | None = number(1000, "whole >= 4", "at most so many of them, at random", null="all training points")
 
     def __post_init__(self) -> None:
         super().__post_init__()

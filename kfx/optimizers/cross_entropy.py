@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import from_to, not_negative
+from kfx.config.fields import number
 from kfx.config.option import ConfigView, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class CrossEntropyOption(HeadOption):
     quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
 
-    dropout: float = from_to(0.25, 0, 1, "share of the features that are dropped in a step")
-    inner_weight: float = not_negative(
-        0.0, "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
+    dropout: float = number(0.25, ">= 0 and < 1", "share of the features that are dropped in a step")
+    inner_weight: float = number(
+        0.0, ">= 0", "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
     )
 
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import count, one_of
+from kfx.config.fields import number, one_of
 from kfx.config.option import ConfigView, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
@@ -25,7 +25,7 @@ class ElboOption(HeadOption):
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
 
-    samples: int = count(100, 1, "of the outputs, for E log p of the categorical likelihood", most=100_000)
+    samples: int = number(100, "whole >= 1 and <= 100000", "of the outputs, for E log p of the categorical likelihood")
     kl: str = one_of(
         "sum", "sum", "mean", meaning="of the outputs' KL divergences; mean: over classes, as in the public scripts"
     )

@@ -9,19 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import (
-    FieldError,
-    between,
-    count,
-    count_or_null,
-    from_to,
-    one_of,
-    positive,
-    ranged,
-    rising,
-    whole,
-)
-from kfx.config.option import ConfigView, Option, option
+from kfx.config.fields import FieldError, number, one_of, ranged, rising
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -36,10 +25,10 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class OptimizerOption(Option, abc.ABC):
-    """An optimizer. A subclass has a field for each setting, and `build`."""
+class OptimizerOption(Option):
+    """An optimizer. A subclass has a field for each setting, and `builds` or `build`."""
 
-    iterations: int = count(100, 1, "rows of the trace")
+    iterations: int = number(100, "whole >= 1", "rows of the trace")
 
     moves_points: ClassVar[bool] = False
     """Whether it is a flow: it moves points, and parameters perhaps."""
@@ -52,9 +41,14 @@ class OptimizerOption(Option, abc.ABC):
     keeps_within_bounds: ClassVar[bool] = True
     """Whether it starts at the kernel's parameters and moves them within their bounds."""
 
-    @abc.abstractmethod
     def build(self, config: ConfigView) -> Optimizer:
         """The optimizer, bound to its objective, sampler and λ."""
+        loss, sampler, iterations = self.arguments(config)
+        return self.constructor()(loss, sampler, iterations=iterations, **self.own(config))
+
+    def own(self, config: ConfigView) -> Settings:
+        """What its class takes beside these, by name."""
+        return self.beyond(OptimizerOption)
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         """(n, 2): where it looks for each parameter of the kernel."""
@@ -107,11 +101,11 @@ def space(default: str) -> str:
 
 
 def rate(default: float = 0.1) -> float:
-    return positive(default, "length of a step along the gradient")
+    return number(default, "> 0", "length of a step along the gradient")
 
 
 def momentum() -> float:
-    return from_to(0.9, 0, 1, "how much of the step before is kept")
+    return number(0.9, ">= 0 and < 1", "how much of the step before is kept")
 
 
 def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> list[float] | None:
@@ -124,13 +118,9 @@ LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space
 
 @option("optimizer", "none", "Measures rho on the same batches as every other optimizer, and moves nothing")
 class UnmovedOption(OptimizerOption):
+    builds = "kfx.optimizers.unmoved:Unmoved"
     keeps_within_bounds = False
     can_train_heads = True
-
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.unmoved import Unmoved
-
-        return Unmoved(*self.arguments(config))
 
     def refuses_trained_regularization(self) -> str:
         return self.moves_no_regularization()
@@ -143,6 +133,7 @@ class UnmovedOption(OptimizerOption):
 class GradientOption(OptimizerOption):
     """Gradient descent; a subclass says by which rule."""
 
+    builds = "kfx.optimizers.gradient:GradientDescent"
     can_train_heads = True
 
     learning_rate: float = rate()
@@ -156,7 +147,7 @@ class GradientOption(OptimizerOption):
     final: str = one_of(
         "last", "last", "best", meaning="best: the end of the final_window rows with the smallest mean objective"
     )
-    final_window: int = count(10, 1, "rows of the mean of final=best")
+    final_window: int = number(10, "whole >= 1", "rows of the mean of final=best")
     schedule: str = one_of(
         "constant",
         "constant",
@@ -164,16 +155,18 @@ class GradientOption(OptimizerOption):
         "plateau",
         meaning="of the learning rate; plateau: it falls where the mean objective of a period does not",
     )
-    decay: float = between(0.1, 0, 1, "of a schedule: what the rate falls to, as a share of itself")
+    decay: float = number(0.1, "> 0 and < 1", "of a schedule: what the rate falls to, as a share of itself")
     milestones: list[float] = ranged(
         [0.4, 0.8],
         "a list of rising numbers > 0 and < 1",
         lambda v: len(v) > 0 and all(a < b for a, b in itertools.pairwise([0.0, *v, 1.0])),
         "shares of the iterations after which the rate falls",
     )
-    period: int | None = count_or_null(None, 1, "an epoch", "of plateau: iterations of a mean")
-    patience: int = whole(10, "of plateau: periods without improvement that are waited for")
-    max_reinitializations: int = whole(3, "draws of new parameters after a failed factorisation, before the run fails")
+    period: int | None = number(None, "whole >= 1", "of plateau: iterations of a mean", null="an epoch")
+    patience: int = number(10, "whole >= 0", "of plateau: periods without improvement that are waited for")
+    max_reinitializations: int = number(
+        3, "whole >= 0", "draws of new parameters after a failed factorisation, before the run fails"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,24 +177,13 @@ class GradientOption(OptimizerOption):
     def rule(self) -> Rule:
         """How a gradient becomes a step."""
 
-    def build(self, config: ConfigView) -> Optimizer:
+    def own(self, config: ConfigView) -> Settings:
         from kfx.kernels.starts import random_kernel
-        from kfx.optimizers.gradient import GradientDescent
 
-        loss, sampler, iterations = self.arguments(config)
-        return GradientDescent(
-            loss,
-            sampler,
-            self.rule(),
-            iterations=iterations,
-            space=self.space,
-            step_rule=self.step_rule,
-            final=self.final,
-            final_window=self.final_window,
-            max_reinitializations=self.max_reinitializations,
-            redraw=partial(random_kernel, start=config.kernel),
-            schedule=self._schedule(),
-        )
+        names = ("space", "step_rule", "final", "final_window", "max_reinitializations")
+        settings = {name: getattr(self, name) for name in names}
+        redraw = partial(random_kernel, start=config.kernel)
+        return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
     def _schedule(self) -> Constant:
         from kfx.optimizers.schedules import Constant, Milestones, Plateau
@@ -238,9 +220,9 @@ class NesterovOption(GradientOption):
 @option("optimizer", "adam", "Adam, by default on the logarithms of the parameters: the robust choice")
 class AdamOption(GradientOption):
     space: str = space("log")
-    beta1: float = from_to(0.9, 0, 1, "decay of the mean gradient")
-    beta2: float = from_to(0.999, 0, 1, "decay of the mean square")
-    epsilon: float = positive(1e-8, "added to the root of the mean square")
+    beta1: float = number(0.9, ">= 0 and < 1", "decay of the mean gradient")
+    beta2: float = number(0.999, ">= 0 and < 1", "decay of the mean square")
+    epsilon: float = number(1e-8, "> 0", "added to the root of the mean square")
 
     def rule(self) -> Rule:
         from kfx.optimizers.gradient import Adam
@@ -254,7 +236,7 @@ class AdamOption(GradientOption):
 class FiniteDifferenceOption(GradientOption):
     can_train_heads = False
 
-    step: float = positive(1e-4, "h, in the parameters' own units")
+    step: float = number(1e-4, "> 0", "h, in the parameters' own units")
     scheme: str = one_of("forward", "forward", "central", meaning="forward: one evaluation a parameter; central: two")
 
     def rule(self) -> Rule:

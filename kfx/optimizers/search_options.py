@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import FieldError, count, flag, not_negative, one_of, ranged
-from kfx.config.option import ConfigView, option
+from kfx.config.fields import FieldError, flag, number, one_of, ranged
+from kfx.config.option import ConfigView, Settings, option
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.kernels.base import Kernel
-    from kfx.optimizers.loop import Optimizer
 
 _MOST_SEARCHED, _MOST_NAMED = 300, 40
 
@@ -25,11 +24,12 @@ _MOST_SEARCHED, _MOST_NAMED = 300, 40
     "Bayesian optimisation: expected improvement on a Gaussian-process surrogate (scikit-optimize)",
 )
 class BayesianOption(OptimizerOption):
+    builds = "kfx.optimizers.bayesian:BayesianOptimization"
     keeps_within_bounds = False
     quick = ("optimizer.initial_points=3",)
 
-    iterations: int = count(50, 1, "points evaluated in all")
-    initial_points: int = count(15, 1, "the first of them, at random")
+    iterations: int = number(50, "whole >= 1", "points evaluated in all")
+    initial_points: int = number(15, "whole >= 1", "the first of them, at random")
     bounds: list[float] | None = ends([0.25, 200.0], "of every parameter")
     space: str = space("raw")
     noise: Any = ranged(
@@ -44,28 +44,15 @@ class BayesianOption(OptimizerOption):
         "one_sided",
         meaning="two_sided: a new minimum may change by the threshold on another batch; one_sided: may rise by it",
     )
-    recheck_threshold: float = not_negative(0.1, "a minimum that changes by more is told as 1")
+    recheck_threshold: float = number(0.1, ">= 0", "a minimum that changes by more is told as 1")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.bayesian import BayesianOptimization
-
-        loss, sampler, iterations = self.arguments(config)
-        return BayesianOptimization(
-            loss,
-            sampler,
-            iterations=iterations,
-            initial_points=self.initial_points,
-            bounds=_pair(self.bounds),
-            space=self.space,
-            noise=self.noise,
-            recheck_threshold=self.recheck_threshold,
-            recheck=self.recheck,
-        )
+    def own(self, config: ConfigView) -> Settings:
+        return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         from kfx.optimizers.bayesian import search_box
@@ -109,15 +96,16 @@ def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
 
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
 class GridOption(OptimizerOption):
+    builds = "kfx.optimizers.grid:GridSearch"
     keeps_within_bounds = False
     quick = ("optimizer.points=3", "optimizer.space=log")
 
-    iterations: int = count(500, 1, "evaluations: the whole grid on one batch, then on the next")
+    iterations: int = number(500, "whole >= 1", "evaluations: the whole grid on one batch, then on the next")
     parameter: str | None = ranged(
         None, "the name of a trainable parameter, or null for the first", lambda v: v != "", "what the grid is over"
     )
     bounds: list[float] | None = ends(None, "of the grid", -math.inf)
-    points: int = count(100, 2, "of the grid")
+    points: int = number(100, "whole >= 2", "of the grid")
     space: str = one_of("raw", "raw", "log", meaning="raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also the derivative, diagnostic.gradient")
 
@@ -126,20 +114,8 @@ class GridOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.grid import GridSearch
-
-        loss, sampler, iterations = self.arguments(config)
-        return GridSearch(
-            loss,
-            sampler,
-            iterations=iterations,
-            parameter=self.parameter,
-            bounds=_pair(self.bounds),
-            points=self.points,
-            space=self.space,
-            gradient=self.gradient,
-        )
+    def own(self, config: ConfigView) -> Settings:
+        return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         bounds = kernel.bounds.copy()
@@ -170,15 +146,11 @@ class GridOption(OptimizerOption):
     "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
 )
 class SklearnGPROption(OptimizerOption):
+    builds = "kfx.optimizers.sklearn_gpr:SklearnGPR"
     views_batches = False
     minimizes_objective = False
 
-    iterations: int = count(100, 1, "evaluations of the marginal likelihood, at most")
-
-    def build(self, config: ConfigView) -> Optimizer:
-        from kfx.optimizers.sklearn_gpr import SklearnGPR
-
-        return SklearnGPR(*self.arguments(config))
+    iterations: int = number(100, "whole >= 1", "evaluations of the marginal likelihood, at most")
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         from kfx.optimizers.sklearn_gpr import has_counterpart

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from kfx.kernels.greens_function import GreensFunction
 from kfx.numerics import elliptic
 from kfx.plots.style import COLOURS, DATA, INITIAL, figure, legend, set_title
 from kfx.record.fitted import recorded_parameters
@@ -19,10 +20,10 @@ def conductivities(run: Run) -> Figure | None:
     config = run.config
     if config.get("kernel", {}).get("name") != "greens_function" or "final" not in run.metrics.get("parameters", {}):
         return None
-    trained: Any = run.kernel
+    trained = run.kernel
     initial = recorded_parameters(run.directory, {"initial": run.metrics["parameters"]["initial"]})
     start = {name: np.asarray(initial[name]) for name in ("cosine", "sine")}
-    inner = getattr(trained, "kernel", trained)
+    inner = cast(GreensFunction, getattr(trained, "kernel", trained))
     middles, x = elliptic.midpoints(inner.intervals), elliptic.nodes(inner.intervals)
     a = elliptic.CONDUCTIVITIES[config.dataset.conductivity](middles)
     picture, (left, right) = figure(columns=2, width=5.4)

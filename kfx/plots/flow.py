@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
 
+from kfx.config import registry
+from kfx.config.nodes import make_option, plain
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.files import read_rows
 from kfx.outcomes import KfxError
-from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, count_along, figure, headline, set_title, title
+from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, Drawn, count_along, figure, headline, set_title, title
 from kfx.record.reading import Run
 
 _IMAGES, _OF_A_CLASS = 12, 24
@@ -51,12 +53,11 @@ def limits(positions: Sequence[np.ndarray]) -> np.ndarray:
 
 def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None) -> None:
     """A scatter plot of points in the plane, (n, 2), coloured by class or target, (n,); axes from −limit to limit."""
-    colours: Any = DATA if values is None else values
-    flat = values is not None and len(np.unique(values)) <= len(COLOURS)
-    if flat:
-        assert values is not None
+    colours: str | np.ndarray | list[str] = DATA if values is None else values
+    is_flat = values is not None and len(np.unique(values)) <= len(COLOURS)
+    if values is not None and is_flat:
         colours = [COLOURS[int(np.searchsorted(np.unique(values), value))] for value in values]
-    axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if flat else "viridis", linewidths=0)
+    axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if is_flat else "viridis", linewidths=0)
     axes.set_aspect("equal")
     if limit is not None:
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
@@ -85,9 +86,6 @@ def displacement(run: Run) -> Figure | None:
 
 def _image_size(run: Run) -> tuple[int, ...] | None:
     """Height, width and channels of the data set's images; None for other points."""
-    from kfx.config import registry
-    from kfx.config.nodes import make_option, plain
-
     registry.load()
     try:
         return make_option("dataset", "dataset", plain(run.config.dataset)).image
@@ -209,7 +207,7 @@ def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted
     """
     several = rows["regularization"].nunique() > 1
     rows = rows.assign(size=rows.groupby("part")["n_interpolation"].rank("dense"))  # folds may differ by a point or two
-    groups: Any = rows.groupby(["size", "regularization"])
+    groups = rows.groupby(["size", "regularization"])
     for i, ((_, value), own) in enumerate(groups):
         curve, sizes = own.groupby(counted)["value"].mean(), own["n_interpolation"].astype(int)
         of = f"{sizes.min()} to {sizes.max()}" if sizes.nunique() > 1 else f"{sizes.min()}"
@@ -223,12 +221,12 @@ def _draw_errors(panel: Axes, rows: pd.DataFrame, of_head: pd.DataFrame, counted
         panel.set_yscale("log")
 
 
-def _look(i: int, points: int) -> dict[str, Any]:
+def _look(i: int, points: int) -> Drawn:
     marks = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4, "markevery": max(points // 40, 1)}
     return {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.3, **(marks if points <= 120 else {})}
 
 
-def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
+def animate(run: Run, path: Path, seconds: float, advance: Callable[[], object]) -> None:
     """Write a film of the recorded positions: MP4 or GIF, by the name of `path`."""
     from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
 
@@ -240,7 +238,7 @@ def animate(run: Run, path: Path, seconds: float, advance: Any) -> None:
     course = np.stack([train.reshape(len(train), -1) for _, train, _ in found])
     scales = limits(list(course))
 
-    def frame(number: int) -> list[Any]:
+    def frame(number: int) -> list[Artist]:
         points, limit = course[number], scales[number]
         axes.clear()
         axes.grid(color="#e6e8ec", linewidth=0.8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -78,7 +76,7 @@ def _draw_rho(panel: Axes, followed: pd.DataFrame) -> None:
     panel.set(ylabel="ρ of the layer's kernel", ylim=(0, 1))
 
 
-def _by_depth(count: int) -> Any:
+def _by_depth(count: int) -> np.ndarray:
     return colormaps["viridis"](np.linspace(0.0, 0.9, max(count, 1)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kfx.experiment.config import check
+from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
@@ -56,7 +57,7 @@ def _unmoved_kernel(run: Run) -> Kernel | None:
     several = len(run.metrics.get("parameters", {}).get("folds", [0])) > 1
     if not completed or several or run.config.optimizer.name == "hybrid":
         return None
-    flowed: Any = run.kernel
+    flowed = cast(FlowedKernel, run.kernel)
     return flowed.kernel if run.metrics.get("n_train") == len(snapshots(run)[0][1]) else None
 
 
@@ -133,8 +134,7 @@ def _arrows(
     """Displacements by key: (0, n), by layer n; (1, n), ten times the mean over the `span` layers from n on."""
     shown: dict[tuple[int, int], Arrows] = {}
     on_the_way: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    kernel: Any = run.kernel
-    for n, layer in enumerate(kernel.layers):
+    for n, layer in enumerate(cast(FlowedKernel, run.kernel).layers):
         if n in instants:
             mesh = _mesh_around(instants[n])
             shown[0, n] = instants[n], mesh, layer.move(mesh) - mesh

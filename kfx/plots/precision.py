@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from kfx.files import Document
 from kfx.numerics.precision import VERDICTS
-from kfx.plots.style import COLOURS, MARKERS, count_along, end_at_one, figure, headline, legend
+from kfx.plots.style import COLOURS, MARKERS, Drawn, count_along, end_at_one, figure, headline, legend
 
 
-def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
+def error_against_size(contents: Mapping[str, Document]) -> Figure:
     """Error of products against the matrix size on each machine, device and dtype (Khalid 2022, Figs. 3.4 and 3.5).
 
     The error is relative; beside it the norm of the error, if it was recorded.
@@ -22,7 +22,7 @@ def error_against_size(contents: Mapping[str, dict[str, Any]]) -> Figure:
     picture, axes = figure(columns=2 if has_norm else 1, width=5.6, height=4.2)
     for i, (machine, v) in enumerate(rows):
         named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
-        look: dict[str, Any] = {
+        look: Drawn = {
             "marker": MARKERS[i % len(MARKERS)],
             "color": COLOURS[i % len(COLOURS)],
             "markersize": 4,
@@ -62,7 +62,7 @@ def product_check(table: pd.DataFrame) -> Figure:
     has_accuracy = bool(table["accuracy"].notna().any())
     picture, axes = figure(columns=2 if has_accuracy else 1, width=5.2)
     for i, ((device, dtype), rows) in enumerate(table.groupby(["device", "dtype"])):
-        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+        style: Drawn = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         style |= {"alpha": 0.8, "label": f"{device} {dtype}"}
         distance = rows["norm_of_difference"].clip(lower=1e-17)
         axes[0].plot(rows["n_interpolation"], distance, **style)

@@ -42,6 +42,8 @@ _TALLER = 1.25
 """Additional height that a smaller figure needs for its text."""
 _MOST_SHAPES = 1000
 """Largest number of points of a cloud that are drawn as separate shapes."""
+Drawn = dict[str, Any]
+"""Keywords of matplotlib's that say how a thing is drawn."""
 _STYLE: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
 _GRID: dict[Any, Any] = {
     "grid.color": "#e6e8ec",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,6 +12,7 @@ from kfx.plots.style import (
     DATA,
     FAINT,
     MARKERS,
+    Drawn,
     count_along,
     figure,
     legend,
@@ -66,8 +65,7 @@ def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
     """The rows of each fold with its number; all rows with None if there are no folds."""
     if "diagnostic.fold" not in trace:
         return [(None, trace)]
-    groups: Any = trace.groupby("diagnostic.fold")
-    return [(int(fold), rows) for fold, rows in groups]
+    return [(int(str(fold)), rows) for fold, rows in trace.groupby("diagnostic.fold")]
 
 
 def within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
@@ -114,7 +112,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         for j, (fold, rows) in enumerate(parts):
             x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
             k = i if fold is None else j
-            marks: dict[str, Any] = {
+            marks: Drawn = {
                 "marker": MARKERS[k % len(MARKERS)],
                 "markevery": max(len(x) // 8, 1),
                 "markersize": 4,
@@ -191,7 +189,7 @@ def sample_size_over_iterations(run: Run) -> Figure | None:
 def _mark_events(axes: Axes, run: Run, in_folds: bool) -> None:
     events = run.trace.loc[run.trace["event"].astype(str).str.len() > 0]
     for i, (name, rows) in enumerate(events.groupby("event")):
-        first: Any = run.trace.groupby("diagnostic.fold")["iteration"].transform("min") if in_folds else 0
+        first = run.trace.groupby("diagnostic.fold")["iteration"].transform("min") if in_folds else 0
         where = (rows["iteration"] - first).dropna() if in_folds else rows["iteration"]
         for j, iteration in enumerate(where[:50]):
             label = f"{str(name).replace(';', ', ')} ({len(rows)})" if j == 0 else None

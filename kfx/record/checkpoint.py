@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.files import whole_file
+from kfx.files import whole_file, write_arrays
+from kfx.optimizers.journal import State
 from kfx.outcomes import CheckpointError
 
 _FORMAT = b"kfx-checkpoint 1"
 _ARRAY = "__array__"
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
+def write(path: Path, state: State) -> None:
     """Write `state`, nested dicts and lists of numbers, text and arrays, to `path`; keep the file before as
     `path.previous`.
 
@@ -35,7 +36,7 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> State:
     """The state in `path`; CheckpointError, with the reason, if the file is not a whole checkpoint."""
     with path.open("rb") as stream:
         header, content = stream.readline(200), stream.read()
@@ -49,10 +50,10 @@ def read(path: Path) -> dict[str, Any]:
     return _decode(content)
 
 
-def _encode(state: dict[str, Any]) -> bytes:
+def _encode(state: State) -> bytes:
     arrays: dict[str, np.ndarray] = {}
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, torch.Tensor):
             value = value.cpu().numpy()
         if isinstance(value, np.ndarray):
@@ -67,11 +68,11 @@ def _encode(state: dict[str, Any]) -> bytes:
 
     text = json.dumps(plain(state)).encode()
     buffer = io.BytesIO()
-    np.savez(buffer, json=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
+    write_arrays(buffer, {"json": np.frombuffer(text, np.uint8), **arrays})
     return buffer.getvalue()
 
 
-def _decode(content: bytes) -> dict[str, Any]:
+def _decode(content: bytes) -> State:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kfx.files import Document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,7 @@ EVALUATION_COLUMNS = (
 )
 
 
-def rho_of(held_out: Mapping[str, Any]) -> dict[str, Any]:
+def rho_of(held_out: Document) -> Document:
     """`rho` of `metrics.json`: mean ρ of the initial and the final kernel over the same held-out batches.
 
     None if no batch could be evaluated.
@@ -40,7 +41,7 @@ def rho_of(held_out: Mapping[str, Any]) -> dict[str, Any]:
     return {"initial": initial, "final": final, "best": None if final is None else min(initial, final)}
 
 
-def with_rho_of_today(metrics: dict[str, Any]) -> dict[str, Any]:
+def with_rho_of_today(metrics: Document) -> Document:
     """Convert `metrics.json` of an older version: in 0.1 and 0.2 `rho` held values on single batches, now
     `rho_batch`."""
     old = metrics.get("rho")

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kfx.config.nodes import leaves
 from kfx.config.plugins import plugged_in
 from kfx.experiment.config import sources, typed
 from kfx.experiment.identity import content, data_checksums, identity
+from kfx.files import Document
 from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
 from kfx.record.columns import untimed
 from kfx.record.reading import Run, load_run, read_environment
@@ -27,7 +29,7 @@ class Compared:
     """One run in a comparison: its config with dotted keys, its seed, and its measurements."""
 
     directory: Path
-    settings: dict[str, Any]
+    settings: Document
     seed: int
     measured: dict[str, float]
 
@@ -68,7 +70,8 @@ def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None
     if not chosen:
         sizes = sorted({r["n_interpolation"] for r in rows})
         raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
-    settings = _dotted(content(run.config))
+    found = leaves(content(run.config), into_lists=False)
+    settings = {key: _hashable(value) for key, value in found if value != {}}
     if settings.get("dataset.path"):  # a file is identified by its content, not by its path
         told = read_environment(directory).get("data_sha256", {})
         settings["dataset.path"] = Path(str(settings["dataset.path"])).name
@@ -96,14 +99,10 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _hashable(value: Any) -> Any:
-    return str(value) if isinstance(value, (dict, list)) else value
-
-
-def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {prefix.rstrip("."): node if not isinstance(node, list) else tuple(map(_hashable, node))}
-    return {k: v for key, value in node.items() for k, v in _dotted(value, f"{prefix}{key}.").items()}
+def _hashable(value: object) -> Any:
+    if not isinstance(value, list):
+        return value
+    return tuple(str(each) if isinstance(each, (dict, list)) else each for each in value)
 
 
 def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
@@ -182,7 +181,7 @@ def over_sizes(paths: Sequence[Path], by: Sequence[str], metric: str, kernel: st
     return whole
 
 
-def _refuse_mixtures(row: dict[str, Any], keys: Sequence[str], members: Sequence[Compared]) -> None:
+def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compared]) -> None:
     names = {name for run in members for name in run.settings}
     for name in sorted(names - set(keys)):
         found = {str(run.settings.get(name)) for run in members}
@@ -265,7 +264,8 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     if a.metrics["status"] != b.metrics["status"]:
         return False, f"status: {a.metrics['status']} and {b.metrics['status']}"
     for key in ("parameters", "held_out", "flow_stopped"):
-        one, other = (_leaves(run.metrics.get(key), key) for run in (a, b))
+        found = (leaves(run.metrics.get(key), key) for run in (a, b))
+        one, other = ({path: leaf for path, leaf in each if leaf not in ({}, [])} for each in found)
         for path in sorted(one | other):
             if (own := one.get(path)) == (repeated := other.get(path)):
                 continue
@@ -279,14 +279,6 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     if exact:
         return True, "trace, evaluation and parameters agree bit for bit"
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
-
-
-def _leaves(node: Any, path: str) -> dict[str, Any]:
-    if isinstance(node, dict):
-        return {k: v for key, each in node.items() for k, v in _leaves(each, f"{path}.{key}").items()}
-    if isinstance(node, list):
-        return {k: v for i, each in enumerate(node) for k, v in _leaves(each, f"{path}.{i}").items()}
-    return {path: node}
 
 
 def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:

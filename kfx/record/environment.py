@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from kfx.files import Document
 from kfx.version import __version__
 
 _PACKAGES = (
@@ -36,12 +36,12 @@ _THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_NUM_T
 def describe(
     seed: int,
     device: torch.device,
-    switches: dict[str, Any],
+    switches: Document,
     checksums: dict[str, str],
     threads: int,
     threads_of_fit: int,
     threads_of_evaluation: int,
-) -> dict[str, Any]:
+) -> Document:
     """The content of `environment.json`. threads: the number that may be used; small work uses fewer."""
     return {
         "kfx": __version__,
@@ -70,7 +70,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git() -> dict[str, Any]:
+def _git() -> Document:
     """The commit of the checkout that kfx runs from; empty for an installed wheel."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

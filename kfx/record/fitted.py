@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
+from kfx.files import Document
 from kfx.flows.flow import Flow
 from kfx.flows.flowed import FlowedKernel
+from kfx.flows.layers import Layer
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import NORM
 from kfx.outcomes import RecordError
@@ -30,7 +32,7 @@ def parameter_path(directory: Path, name: str) -> Path:
     return directory / f"parameters-{name}.npz"
 
 
-def recorded_parameters(directory: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_parameters(directory: Path, parameters: Document) -> Document:
     """The parameters of a record's kernel, the final ones if there are any. parameters: those in `metrics.json`."""
     name = "final" if "final" in parameters else "initial"
     path = parameter_path(directory, name)
@@ -47,7 +49,9 @@ def layer_path(directory: Path, part: int) -> Path:
     return directory / f"layers-{part}.bin"
 
 
-def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, Kernel], Any] | None = None) -> Kernel:
+def flowed(
+    directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, Kernel], Iterable[Layer]] | None = None
+) -> Kernel:
     """The kernel of a part, composed with its flow if it has one. layers: reads the recorded layers."""
     path = flow_path(directory, part)
     if not path.is_file():
@@ -60,7 +64,7 @@ def flowed(directory: Path, part: int, kernel: Kernel, layers: Callable[[Path, K
         raise RecordError(f"{path}: damaged: {error}") from error
 
 
-def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Any:
+def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Iterator[Layer]:
     """Yield the layers that a run of this config recorded, in a file or its content, one by one."""
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)

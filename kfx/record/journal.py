@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from kfx.files import digest
+from kfx.files import Document, digest
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal
+from kfx.optimizers.journal import Journal, State
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
@@ -33,7 +33,7 @@ class FoldFits:
         self.record, self.count, self.iterations = record, count, iterations
         self.diagnostics = ("fold",) if count > 1 else ()
         restored = record.restored["optimizer"] if record.restored is not None else {}
-        self.fitted: list[dict[str, Any]] = list(restored.get("fitted", []))
+        self.fitted: list[Document] = list(restored.get("fitted", []))
         self.files: dict[str, str] = dict(restored.get("files", {}))
         """Files written by finished fits: name → SHA-256."""
         self.bytes: dict[str, int] = {}
@@ -118,7 +118,7 @@ class FoldJournal(Journal):
             self.first + iteration, evaluation, self.evaluations, told=told, events=events, diagnostics=diagnostics
         )
 
-    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+    def restore(self, streams: Streams) -> tuple[int, State] | None:
         if self.number != self.parts._resumed:
             return None
         restored = self.parts.record.restore(streams)
@@ -127,7 +127,7 @@ class FoldJournal(Journal):
         self.evaluations = restored[1]["so_far"]  # a part that has ended writes no row from which to continue the count
         return restored[0] - self.first, restored[1]["own"]
 
-    def checkpoint(self, iteration: int, streams: Streams, state: dict[str, Any]) -> None:
+    def checkpoint(self, iteration: int, streams: Streams, state: State) -> None:
         whole = {
             "own": state,
             "part": self.number,

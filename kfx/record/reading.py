@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment.config import typed
-from kfx.files import read_rows
+from kfx.files import Document, read_rows
 from kfx.outcomes import RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kfx.kernels import Kernel
 
 
-def read_metrics(directory: Path) -> dict[str, Any]:
+def read_metrics(directory: Path) -> Document:
     """Read `metrics.json`, which has a status at least; RecordError if it is damaged."""
     path = directory / "metrics.json"
     try:
@@ -43,7 +43,7 @@ _MOVED = {
     "flow.repeats": "follow.repeats",
 }
 """Keys of records of version 0.1, and their present names."""
-_NOT_THERE: Any = object()
+_NOT_THERE = object()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Run:
 
     directory: Path
     config: DictConfig
-    metrics: dict[str, Any]
+    metrics: Document
     trace: pd.DataFrame
     evaluation: pd.DataFrame
 
@@ -107,7 +107,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     )
 
 
-def read_environment(directory: Path) -> dict[str, Any]:
+def read_environment(directory: Path) -> Document:
     """Read `environment.json`; empty if the run ended before it was written. RecordError if it is damaged."""
     path = directory / "environment.json"
     if not path.is_file():

@@ -9,19 +9,29 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.evaluation.follower import Follower
-from kfx.files import CsvFile, digest, sync, whole_file, write_json, write_whole
+from kfx.files import (
+    CsvFile,
+    Document,
+    TableRow,
+    digest,
+    sync,
+    whole_file,
+    write_arrays,
+    write_json,
+    write_whole,
+)
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
+from kfx.optimizers.journal import State
 from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
 from kfx.record.checkpoint import previous
@@ -57,7 +67,7 @@ class Record:
         checkpoint_iterations: int = 0,
     ) -> None:
         self.directory = Path(directory)
-        self.watch: Callable[[dict[str, Any]], None] = lambda row: None
+        self.watch: Callable[[Document], None] = lambda row: None
         self.follow: Follower | None = None
         self.stop: BaseException | None = None
         """An exception that ends the run at its next checkpoint; set from outside."""
@@ -66,16 +76,15 @@ class Record:
         try:
             if not resume and (self.directory / "metrics.json").exists():
                 self._make_room(identity, replace_failed)
-            self.metrics: dict[str, Any] = {"status": Status.RUNNING} | ({"identity": identity} if identity else {})
+            self.metrics: Document = {"status": Status.RUNNING} | ({"identity": identity} if identity else {})
             self.metrics |= {"plugins": list(plugins)} if plugins else {}
             self._interval = (checkpoint_seconds, checkpoint_iterations)
             self._checkpoint = self.directory / "checkpoint"
             self._last_checkpoint = time.perf_counter()
-            self._snapshot: dict[str, Any] | None = None
-            self.restored: dict[str, Any] | None = None
+            self._snapshot: State | None = None
+            self.restored: State | None = None
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
-            self._evaluated: list[dict[str, Any]] = []
             self._predictions: dict[str, np.ndarray] = {}
             self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
             if resume:
@@ -112,11 +121,11 @@ class Record:
         write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
         write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
 
-    def json(self, name: str, content: Any) -> None:
+    def json(self, name: str, content: object) -> None:
         """Write a file such as `precision.json`."""
         write_json(self.directory / name, content)
 
-    def environment(self, here: dict[str, Any]) -> str:
+    def environment(self, here: Document) -> str:
         """Write `environment.json`; return in words what has changed since the run was interrupted and may change the
         last bits.
 
@@ -181,7 +190,7 @@ class Record:
 
     # ---- checkpoints
 
-    def restore(self, streams: Streams) -> tuple[int, dict[str, Any]] | None:
+    def restore(self, streams: Streams) -> tuple[int, State] | None:
         """The iteration at which to continue and the optimizer's state there; sets the random streams. None for a new
         run."""
         if self.restored is None:
@@ -190,7 +199,7 @@ class Record:
         return self.restored["iteration"], self.restored["optimizer"]
 
     def checkpoint(
-        self, iteration: int, streams: Streams, state: dict[str, Any], files: Mapping[str, int] | None = None
+        self, iteration: int, streams: Streams, state: State, files: Mapping[str, int] | None = None
     ) -> None:
         """Take the state from which `iteration` can start; called before each iteration, written to disk when it is
         due.
@@ -252,7 +261,7 @@ class Record:
             raise CheckpointError(f"no checkpoint can be read ({'; '.join(complaints)}); start anew with kfx run")
         self.note("resumed", f"at iteration {self.restored['iteration']}" if self.restored else "from the start")
 
-    def _require_whole(self, path: Path, state: Mapping[str, Any], identity: str | None) -> None:
+    def _require_whole(self, path: Path, state: State, identity: str | None) -> None:
         """CheckpointError unless all files that a checkpoint needs are there unchanged."""
         if state["identity"] != identity:
             raise CheckpointError(
@@ -273,11 +282,11 @@ class Record:
 
     # ---- evaluation
 
-    def evaluated(self, rows_each: int) -> list[dict[str, Any]]:
+    def evaluated(self, rows_each: int) -> list[Document]:
         """Read the rows of `evaluation.csv` that an earlier process wrote; only kernels and repeats with all
         `rows_each` rows."""
         path = self.directory / "evaluation.csv"
-        rows: list[dict[str, Any]] = []
+        rows: list[Document] = []
         arrays = self.directory / "predictions.npz"
         try:
             if path.is_file() and self.restored is not None:
@@ -295,12 +304,12 @@ class Record:
         self.evaluation(rows)
         return rows
 
-    def evaluation(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def evaluation(self, rows: Sequence[TableRow]) -> None:
         """Append rows to `evaluation.csv`."""
         assert self._evaluation is not None
         self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
 
-    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         """Write another CSV file as a whole."""
         written = CsvFile(self.directory / name, list(columns))
         for row in rows:
@@ -311,7 +320,7 @@ class Record:
         """Add arrays of any shape to `predictions.npz`."""
         self._predictions |= arrays
         with whole_file(self.directory / "predictions.npz") as stream:
-            np.savez_compressed(stream, **self._predictions)  # type: ignore[arg-type]
+            write_arrays(stream, self._predictions, compressed=True)
 
     # ---- the end of the run
 
@@ -327,20 +336,20 @@ class Record:
             self.metrics["parameters"]["folds"] = [self._shown(kernel) for kernel in kernels]
         self.write_metrics()
 
-    def _kept(self, name: str, kernel: Kernel) -> dict[str, Any]:
+    def _kept(self, name: str, kernel: Kernel) -> Document:
         """Parameters for `metrics.json`; if there are many, their norms, and the parameters themselves in
         `parameters-<name>.npz`."""
         if are_many(kernel.parameters):
             with whole_file(parameter_path(self.directory, name)) as stream:
-                np.savez(stream, **{key: in_numpy(value) for key, value in kernel.parameters.items()})  # type: ignore[arg-type]
+                write_arrays(stream, {key: in_numpy(value) for key, value in kernel.parameters.items()})
         return self._shown(kernel)
 
     @staticmethod
-    def _shown(kernel: Kernel) -> dict[str, Any]:
+    def _shown(kernel: Kernel) -> Document:
         values = kernel.parameters
         return flat_parameters(values) if are_many(values) else {key: plain(value) for key, value in values.items()}
 
-    def finish(self, status: Status, reason: str | None = None, **entries: Any) -> None:
+    def finish(self, status: Status, reason: str | None = None, **entries: object) -> None:
         """Write status, reason and the last entries of `metrics.json`, and release the lock.
 
         A run that can be resumed keeps its checkpoint; a completed one needs none and is not changed any more.

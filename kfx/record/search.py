@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from kfx.files import Document
 from kfx.outcomes import Status
 from kfx.record.columns import with_rho_of_today
 
@@ -18,7 +18,7 @@ class Found:
     """A run on disk. `metrics` is empty if they cannot be read."""
 
     directory: Path
-    metrics: dict[str, Any]
+    metrics: Document
 
     @property
     def identity(self) -> str | None:
@@ -42,7 +42,7 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
     return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].directory))]
 
 
-def metrics_in(directory: Path) -> dict[str, Any]:
+def metrics_in(directory: Path) -> Document:
     try:
         found = json.loads((directory / "metrics.json").read_text())
     except (OSError, ValueError):

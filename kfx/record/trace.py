@@ -6,11 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from kfx.files import CsvFile, read_rows
+from kfx.files import CsvFile, Document, read_rows
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.numerics.arrays import Vector
@@ -77,7 +76,7 @@ class Trace:
         told: float | None,
         events: Iterable[Event],
         diagnostics: Mapping[str, float],
-    ) -> dict[str, Any]:
+    ) -> Document:
         """Write a row and return it as a dict, with the parameters."""
         values = self._shown(evaluation.vector)
         row = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from kfx.config.published import Published
 from kfx.experiment.config import Config
-from kfx.files import read_rows
+from kfx.files import Document, TableRow, read_rows
 
 _PARTS = ("kernel", "pullback", "objective")
 SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
@@ -25,7 +25,7 @@ def typed_in(directory: Path) -> list[str]:
     return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
 
 
-def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path) -> float | None:
+def measured_as(printed: Published, metrics: Document, directory: Path) -> float | None:
     """The value that a run measured for a printed number; None if it does not measure it.
 
     It is that of the number's kernel, at the largest N_I unless one is named; for an error over the last layers or
@@ -33,9 +33,9 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
     """
     metric, size = printed.metric, printed.n_interpolation
 
-    def at(rows: Sequence[Mapping[str, Any]], name: str, pick: Callable[..., Any]) -> Mapping[str, Any]:
+    def at(rows: Sequence[TableRow], name: str, pick: Callable[..., Any]) -> TableRow:
         own = [row for row in rows if row["metric"] == name and size in (None, row["n_interpolation"])]
-        found: Mapping[str, Any] = pick(own, key=lambda row: row["n_interpolation"] or 0, default={})
+        found: TableRow = pick(own, key=lambda row: row["n_interpolation"] or 0, default={})
         return found
 
     if printed.window is not None:
@@ -60,7 +60,7 @@ def measured_as(printed: Published, metrics: Mapping[str, Any], directory: Path)
     return _of_the_fit(metric, metrics, directory)
 
 
-def _of_the_fit(metric: str, metrics: Mapping[str, Any], directory: Path) -> float | None:
+def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None:
     """Times, memory and similar measures of the fit."""
     path = directory / "trace.csv"
     trace = read_rows(path) if path.is_file() else None
@@ -89,7 +89,7 @@ def _of_the_fit(metric: str, metrics: Mapping[str, Any], directory: Path) -> flo
     return None
 
 
-def _parameter(printed: Published, parameters: Mapping[str, Any]) -> float | None:
+def _parameter(printed: Published, parameters: Document) -> float | None:
     alone, folds = ("initial", "initial_folds") if printed.kernel == "initial" else ("final", "folds")
     found = [
         each[printed.metric] for each in parameters.get(folds) or [parameters.get(alone, {})] if printed.metric in each
@@ -97,7 +97,7 @@ def _parameter(printed: Published, parameters: Mapping[str, Any]) -> float | Non
     return float(np.mean(found)) if found and printed.statistic == "mean" else None
 
 
-def _statistic(row: Mapping[str, Any], name: str) -> float | None:
+def _statistic(row: TableRow, name: str) -> float | None:
     """A row's mean, deviation or extreme; None for the standard deviation of one repeat."""
     if name == "sd" and row.get("repeats", 2) < 2:
         return None
@@ -121,7 +121,7 @@ def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
     Their overrides were all typed, or are what the config chose; of those with the same metric, kernel, N_I and
     statistic the one with the most overrides.
     """
-    most: dict[tuple[Any, ...], int] = {}
+    most: dict[tuple[object, ...], int] = {}
     fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
     for each in fitting:
         most[each.place] = max(most.get(each.place, 0), len(each.overrides))

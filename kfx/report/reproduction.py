@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -170,7 +169,7 @@ def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
     """The numbers printed for a command, or for the one of which it is a variant: those with the most matching
     overrides."""
     fitting = [each for each in printed if all(command.holds(word) for word in each.published.overrides)]
-    most: dict[Any, int] = {}
+    most: dict[tuple[object, ...], int] = {}
     for each in fitting:
         most[each.published.place] = max(most.get(each.published.place, 0), len(each.published.overrides))
     return [each for each in fitting if len(each.published.overrides) == most[each.published.place]]

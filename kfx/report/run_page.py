@@ -8,10 +8,9 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -19,13 +18,16 @@ from omegaconf import OmegaConf
 
 from kfx import plots
 from kfx.experiment.config import typed as typed_config
-from kfx.numerics.formatting import in_bytes, number
+from kfx.files import Document, TableRow
+from kfx.numerics.formatting import in_bytes, number, spread
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 from kfx.report.html import render
-from kfx.report.measured import applicable, measured_as, typed_in
+from kfx.report.measured import typed_in
+from kfx.report.results import Results, results
+from kfx.report.words import described
 
 _TABLES = (
     *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),
@@ -103,6 +105,8 @@ def view(directory: Path) -> View:
     run = load_run(directory)
     metrics, typed = run.metrics, typed_in(directory)
     here = _json(directory / "environment.json")
+    is_printed = "published" in run.config and metrics["status"] == Status.COMPLETED
+    found = results(typed_config(run.config) if is_printed else None, metrics, directory)
     return View(
         name=_name(run, typed),
         directory=str(directory),
@@ -111,9 +115,9 @@ def view(directory: Path) -> View:
         summary=_summary(run, here),
         command=as_typed(["kfx", "run", *(word for word in typed if not word.startswith("hydra."))]),
         again=as_typed(["kfx", "rerun", str(directory)]),
-        published=_published(run, typed),
-        parameters=_parameters(metrics.get("parameters", {})),
-        evaluation=_evaluation(metrics),
+        published=_published(found),
+        parameters=_parameters(found),
+        evaluation=_evaluation(found),
         held_out=_held_out(metrics.get("held_out")),
         machine=_machine(here),
         pictures=_pictures(directory),
@@ -134,7 +138,7 @@ def _name(run: Run, typed: Sequence[str]) -> str:
     return experiment or " · ".join(run.config[group].name for group in ("dataset", "kernel", "optimizer"))
 
 
-def _summary(run: Run, here: Mapping[str, Any]) -> str:
+def _summary(run: Run, here: Document) -> str:
     config, timing = run.config, run.metrics.get("timing", {})
     chosen = [f"{group} {config[group].name}" for group in ("dataset", "kernel", "objective", "optimizer")]
     parts = [run.metrics["status"], *chosen, f"seed {config.seed}", f"{len(run.trace)} iterations"]
@@ -145,63 +149,49 @@ def _summary(run: Run, here: Mapping[str, Any]) -> str:
     return " · ".join(map(str, parts))
 
 
-def _published(run: Run, typed: Sequence[str]) -> Table | None:
-    if run.metrics["status"] != Status.COMPLETED or "published" not in run.config:
-        return None
-    rows = []
-    for printed in applicable(typed_config(run.config), typed):
-        measured = measured_as(printed, run.metrics, run.directory)
-        if measured is None and (printed.statistic != "mean" or printed.value is None):
-            continue
-        what = printed.metric + ("" if printed.statistic == "mean" else f", {printed.statistic}")
-        what += " before training" if printed.kernel == "initial" else ""
-        what += "" if printed.window is None else f", {printed.window[0]} to {printed.window[1]}"
-        what += "" if printed.n_interpolation is None else f", N_I {printed.n_interpolation}"
-        shown = "a curve" if printed.value is None else f"{printed.value:g}"
-        rows.append([printed.source, what, shown, "not measured" if measured is None else f"{measured:.4g}"])
+def _published(found: Results) -> Table | None:
+    rows = [
+        [
+            printed.source,
+            described(printed, printed.metric),
+            "a curve" if printed.value is None else f"{printed.value:g}",
+            "not measured" if measured is None else f"{measured:.4g}",
+        ]
+        for printed, measured in found.published
+    ]
     return Table(["source", "what", "published#", "measured#"], rows) if rows else None
 
 
-def _parameters(parameters: Mapping[str, Any]) -> Table | None:
-    if "final" not in parameters:
+def _parameters(found: Results) -> Table | None:
+    if not found.parameters:
         return None
-    finals = parameters.get("folds") or [parameters["final"]]
-    starts = parameters.get("initial_folds") or [parameters["initial"]] * len(finals)
-    rows = []
-    for name in list(finals[0])[:_MOST_PARAMETERS]:
-        before = _mean_of([each[name] for each in starts if name in each])
-        rows.append([name, before, _mean_of([each[name] for each in finals])])
-    more = len(finals[0]) - _MOST_PARAMETERS
+    rows = [
+        [each.name, *("" if mean is None else number(mean) for mean in each.means)]
+        for each in found.parameters[:_MOST_PARAMETERS]
+    ]
+    more = len(found.parameters) - _MOST_PARAMETERS
     if more > 0:
         rows.append([f"and {more} more", "", ""])
     return Table(["parameter", "before#", "after#"], rows)
 
 
-def _mean_of(values: Sequence[Any]) -> str:
-    flat = [float(v) for value in values for v in (value if isinstance(value, list) else [value])]
-    return number(sum(flat) / len(flat)) if flat else ""
-
-
-def _evaluation(metrics: Mapping[str, Any]) -> Table | None:
-    by: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
-    for row in metrics.get("evaluation", []):
-        by.setdefault((row["metric"], row["n_interpolation"]), {})[row["kernel"]] = row
-    kernels = list(dict.fromkeys(row["kernel"] for row in metrics.get("evaluation", [])))
-    rows = [
-        [metric, "" if size is None else str(size), *(_spread(found.get(kernel)) for kernel in kernels)]
-        for (metric, size), found in by.items()
+def _evaluation(found: Results) -> Table | None:
+    by: dict[tuple[str, int], dict[str, TableRow]] = {}
+    for (metric, size, _), rows in found.evaluation.items():
+        by.setdefault((metric, size), {}).update(rows)
+    kernels = list(dict.fromkeys(kernel for rows in found.evaluation.values() for kernel in rows))
+    cells = [
+        [metric, "" if size is None else str(size), *(_spread(rows.get(kernel)) for kernel in kernels)]
+        for (metric, size), rows in by.items()
     ]
-    return Table(["metric", "N_I#", *(f"{kernel}#" for kernel in kernels)], rows) if rows else None
+    return Table(["metric", "N_I#", *(f"{kernel}#" for kernel in kernels)], cells) if cells else None
 
 
-def _spread(row: Mapping[str, Any] | None) -> str:
-    if row is None or row.get("mean") is None:
-        return ""
-    sd = row.get("sd")
-    return number(row["mean"]) + (f" ± {number(sd, row['mean'])}" if sd and math.isfinite(sd) else "")
+def _spread(row: TableRow | None) -> str:
+    return "" if row is None or row.get("mean") is None else spread(row["mean"], row.get("sd"))
 
 
-def _held_out(measured: Mapping[str, Any] | None) -> Table | None:
+def _held_out(measured: Document | None) -> Table | None:
     if measured is None:
         return None
     rows = [
@@ -212,7 +202,7 @@ def _held_out(measured: Mapping[str, Any] | None) -> Table | None:
     return Table([f"on {measured['batches']} held-out batches", "before#", "after#", "change#"], rows)
 
 
-def _machine(here: Mapping[str, Any]) -> Table:
+def _machine(here: Document) -> Table:
     keys = ("host", "platform", "processor", "cores", "device", "threads_of_fit", "python", "git_commit")
     rows = [[key.replace("_", " "), str(here[key])] for key in keys if here.get(key) not in (None, "")]
     rows += [[package, str(version)] for package, version in here.get("packages", {}).items()]
@@ -255,7 +245,7 @@ def _downloads(paths: Sequence[Path]) -> list[Download]:
     return found
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Document:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ from kfx.config.published import Published
 from kfx.config.registry import GROUPS
 from kfx.experiment.compose import composed
 from kfx.experiment.identity import content
-from kfx.files import write_whole
+from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.reading import load_run
 from kfx.report.measured import measured_as, typed_in
@@ -97,7 +97,7 @@ class Table:
     """
 
     command: Command
-    settings: Mapping[str, Any]
+    settings: Document
     rows: tuple[Mapping[str, str], ...]
 
     @property
@@ -123,20 +123,20 @@ class Table:
         return list(_differences(self.settings, settings(raw)))
 
 
-def settings(raw: DictConfig) -> dict[str, Any]:
+def settings(raw: DictConfig) -> Document:
     """The settings of a composed config that a table keeps."""
     kept = json.loads(json.dumps(content(raw)))  # plain numbers, texts and lists, as when read from a file
     return {key: value for key, value in kept.items() if key != "seed"}
 
 
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Sequence[str]:
+def _differences(then: Mapping[str, object], now: Mapping[str, object], path: str = "") -> Sequence[str]:
     found: list[str] = []
     for key, value in then.items():
         where = f"{path}{key}"
         if key not in now:
             found.append(f"{where}: {value}, no longer there")
-        elif isinstance(value, Mapping) and isinstance(now[key], Mapping):
-            found += _differences(value, now[key], f"{where}.")
+        elif isinstance(value, Mapping) and isinstance(also := now[key], Mapping):
+            found += _differences(value, also, f"{where}.")
         elif value != now[key]:
             found.append(f"{where}: {value}, {now[key]}")
     return found
@@ -182,7 +182,7 @@ def merged(old: Table | None, new: Table) -> Table:
 def write(folder: Path, table: Table) -> Path:
     """Write the table as CSV, with its settings in a file beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {"experiment": table.command.experiment, "overrides": list(table.command.overrides)}
+    about: Document = {"experiment": table.command.experiment, "overrides": list(table.command.overrides)}
     text = yaml.safe_dump(
         {**about, "settings": dict(table.settings)}, default_flow_style=None, width=120, sort_keys=True
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kfx.config.published import Published
 from kfx.report.reproduction import CommandNumbers, Entry, Item
 from kfx.report.verdict import Verdict
 
@@ -33,7 +34,11 @@ METRICS = {
 def what(item: Item) -> str:
     """The metric with its statistic and N_I."""
     printed = item.printed.published
-    named = METRICS.get(printed.metric, printed.metric.replace("_", " "))
+    return described(printed, METRICS.get(printed.metric, printed.metric.replace("_", " ")))
+
+
+def described(printed: Published, named: str) -> str:
+    """A metric, by the name that it has there, with its statistic, kernel, window and N_I."""
     named += "" if printed.statistic == "mean" else f", {printed.statistic}"
     named += " before training" if printed.kernel == "initial" else ""
     named += "" if printed.window is None else f", {printed.window[0]} to {printed.window[1]}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.fields import MOST_POINTS, MOST_REPEATS, between, count, count_or_null, one_of, some_of
-from kfx.config.option import ConfigView, Option, option
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, some_of
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -16,30 +15,32 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class SamplerOption(Option, abc.ABC):
-    """A sampler. A subclass has a field for each setting, and `build`."""
+class SamplerOption(Option):
+    """A sampler. A subclass has a field for each setting, and `builds` or `build`."""
 
     follows_rho: ClassVar[bool] = False
     """Whether the sizes of its samples depend on ρ."""
 
-    batch_size: int | None = count_or_null(100, 2, "all training points", "N_f")
+    batch_size: int | None = number(100, "whole >= 2", "N_f", null="all training points")
     choice: str = one_of(
         "uniform", *POINTS, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
     )
     rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
-    samples: int = count(1, 1, "samples of each batch; the objective is the mean over them", most=MOST_REPEATS)
+    samples: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "samples of each batch; the objective is the mean over them")
     augment: list[str] = some_of(
         [], *VIEWS, meaning="random views of a batch's images; crop: moved at random; flip: half of them mirrored"
     )
-    padding: int = count(4, 1, "with crop: largest shift in pixels, filled with zeros")
+    padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
 
-    def _common(self) -> dict[str, Any]:
-        augment = {"augment": self.augment, "padding": self.padding}
-        return {"choice": self.choice, "samples": self.samples, "rounding": self.rounding, **augment}
-
-    @abc.abstractmethod
     def build(self, iterations: int) -> FixedSampler:
-        """The sampler for a fit of `iterations` iterations."""
+        """The sampler for a fit of so many iterations."""
+        names = ("choice", "samples", "rounding", "augment", "padding")
+        common = {name: getattr(self, name) for name in names}
+        return self.constructor()(self.batch_size, **self._own(iterations), **common)
+
+    def _own(self, iterations: int) -> Settings:
+        """What its sampler takes beside that."""
+        return self.beyond(SamplerOption)
 
     def held_out(self) -> FixedSampler:
         """A sampler of held-out batches: drawn as in training, with one sample of a fixed size."""
@@ -73,23 +74,17 @@ class SamplerOption(Option, abc.ABC):
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
 class FixedOption(SamplerOption):
-    sample_proportion: float = between(0.5, 0, 1, "p = N_c / N_f")
+    builds = "kfx.sampling.samplers:FixedSampler"
+
+    sample_proportion: float = number(0.5, "> 0 and < 1", "p = N_c / N_f")
 
     def usual_proportion(self) -> float:
         return self.sample_proportion
 
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import FixedSampler
-
-        return FixedSampler(self.batch_size, self.sample_proportion, **self._common())
-
 
 @option("sampler", "epochs", "Every training point once an epoch, in random order: minibatches")
 class EpochsOption(FixedOption):
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import EpochSampler
-
-        return EpochSampler(self.batch_size, self.sample_proportion, **self._common())
+    builds = "kfx.sampling.samplers:EpochSampler"
 
     def check(self, config: ConfigView) -> None:
         if config.optimizer.moves_points:
@@ -103,13 +98,13 @@ class EpochsOption(FixedOption):
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")
 class LinearOption(SamplerOption):
-    start: float = between(0.1, 0, 1, "p = N_c / N_f at the first iteration")
-    end: float = between(0.5, 0, 1, "and at the last")
+    builds = "kfx.sampling.samplers:LinearSampler"
 
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import LinearSampler
+    start: float = number(0.1, "> 0 and < 1", "p = N_c / N_f at the first iteration")
+    end: float = number(0.5, "> 0 and < 1", "and at the last")
 
-        return LinearSampler(self.batch_size, self.start, self.end, iterations, **self._common())
+    def _own(self, iterations: int) -> Settings:
+        return {"low": self.start, "high": self.end, "iterations": iterations}
 
 
 @option(
@@ -118,12 +113,8 @@ class LinearOption(SamplerOption):
     "The sample grows as the kernel gets better: p = (1 - mean of the last rho of half samples) / 2 (Darcy 2020)",
 )
 class DynamicOption(SamplerOption):
+    builds = "kfx.sampling.samplers:DynamicSampler"
     follows_rho = True
 
-    window: int = count(10, 1, "how many values of rho the mean is over", most=MOST_POINTS)
-    floor: float = between(0.05, 0, 0.5, "the least p")
-
-    def build(self, iterations: int) -> FixedSampler:
-        from kfx.sampling.samplers import DynamicSampler
-
-        return DynamicSampler(self.batch_size, self.window, self.floor, **self._common())
+    window: int = number(10, f"whole >= 1 and <= {MOST_POINTS}", "how many values of rho the mean is over")
+    floor: float = number(0.05, "> 0 and < 0.5", "the least p")

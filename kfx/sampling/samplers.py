@@ -14,6 +14,9 @@ import torch
 from kfx.config.choices import POINTS
 from kfx.numerics.arrays import rows_of
 
+Remembered = list[Any]
+"""What a sampler needs to go on: numbers and arrays."""
+
 
 @dataclass(slots=True)
 class Batch:
@@ -208,11 +211,11 @@ class FixedSampler:
     def observe(self, rho_half: float) -> None:
         """Take ρ of the half sample of an evaluated batch; NaN if there is none."""
 
-    def state(self) -> list[Any]:
+    def state(self) -> Remembered:
         """What `restore` needs to go on."""
         return []
 
-    def restore(self, state: list[Any]) -> None:
+    def restore(self, state: Remembered) -> None:
         """Restore a `state`; an empty list stands for the beginning of a fit."""
 
 
@@ -241,10 +244,10 @@ class EpochSampler(FixedSampler):
     def shown(self, batch: Batch) -> dict[str, float]:
         return {"epoch": self._epoch}
 
-    def state(self) -> list[Any]:
+    def state(self) -> Remembered:
         return [self._epoch, self._left]
 
-    def restore(self, state: list[Any]) -> None:
+    def restore(self, state: Remembered) -> None:
         self._epoch, self._left = (int(state[0]), np.asarray(state[1])) if state else (0, np.zeros(0, dtype=np.int64))
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
 
+from kfx.files import Document
 from kfx.screen import notebook
 
 _LINES = 10  # plain lines for a whole run, and at most one more every few seconds
@@ -44,7 +45,7 @@ class WaitMessage:
         self._started = time.monotonic()
         self._timer.start()
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._timer.cancel()
         seconds = time.monotonic() - self._started
         if error is None and seconds > self._timer.interval:
@@ -167,14 +168,14 @@ class TraceProgress(Steps):
         super().__init__(label, total)
         self.objective, self.readable = objective, readable
 
-    def __call__(self, row: dict[str, Any]) -> None:
+    def __call__(self, row: Document) -> None:
         """Show one trace row."""
         done = row["iteration"] + 1
         if row["event"] or self.is_due(done):  # format only the rows that are shown
             left = row["seconds"] / done * (self.total - done)
             self.reach(done, self._state(row), left, telling=bool(row["event"]))
 
-    def _state(self, row: dict[str, Any]) -> str:
+    def _state(self, row: Document) -> str:
         names = {"rho": "rho"} if self.objective == "rho" else {"objective": self.objective, "rho": "rho"}
         shown = [f"{name} {row[key]:.4g}" if math.isfinite(row[key]) else f"{name} -" for key, name in names.items()]
         if not any(name.endswith(".norm") for name in row["parameters"]):

@@ -4,29 +4,31 @@ are."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kfx.experiment.config import Config
+from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
-from kfx.numerics.formatting import number
-from kfx.report.measured import applicable, measured_as, typed_in
+from kfx.numerics.formatting import number, spread
+from kfx.report.results import ParameterChange, Results, results
 
 _WIDTH = 12
 _MOST = 6  # parameters shown
+_OF_HEAD = ("head_accuracy", "head_log_likelihood")
 
 
-def closing_lines(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
+def closing_lines(config: Config, metrics: Document, directory: Path) -> list[str]:
     """The lines that end a run, the most important results first; the record holds all of them too."""
+    found = results(config, metrics, directory)
     lines = [
-        *_parameters(cfg, metrics),
-        *_held_out(cfg.objective.name, metrics.get("held_out")),
-        *_evaluation(metrics.get("evaluation", []), metrics.get("evaluation_change", [])),
-        *_published(cfg, metrics, directory),
+        *_parameters(config, found.parameters),
+        *_held_out(config.objective.name, metrics.get("held_out")),
+        *_evaluation(found, metrics.get("evaluation_change", [])),
+        *_published(found),
         *_stopped(metrics),
         *(_line("note", text) for text in metrics.get("remarks", [])),
         _line("results", str(relative(directory))),
@@ -48,117 +50,97 @@ def _line(label: str, text: str) -> str:
     return f"{label:<{_WIDTH - 1}} {text}"
 
 
-def change(before: Mapping[str, Any], after: Mapping[str, Any], difference: Mapping[str, Any] | None) -> str:
+def change(before: TableRow, after: TableRow, difference: TableRow | None) -> str:
     """Before, after and the difference, such as 0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
-    shown = f"{_spread(before)} → {_spread(after)}"
-    if difference is None or difference["mean"] is None or math.isnan(difference["mean"]):
+    shown = " → ".join(spread(each["mean"], each.get("sd")) for each in (before, after))
+    mean = math.nan if difference is None or difference["mean"] is None else difference["mean"]
+    if difference is None or math.isnan(mean):
         return shown
-    sign = "+" if difference["mean"] >= 0 else "−"
-    return f"{shown}  ({sign}{_spread({**difference, 'mean': abs(difference['mean'])}, before['mean'])})"
+    return f"{shown}  ({'+' if mean >= 0 else '−'}{spread(abs(mean), difference.get('sd'), before['mean'])})"
 
 
-def _spread(value: Mapping[str, Any], beside: float | None = None) -> str:
-    sd, beside = value.get("sd"), value["mean"] if beside is None else beside
-    return number(value["mean"], beside) + (f" ± {number(sd, beside)}" if sd and math.isfinite(sd) else "")
-
-
-def _parameters(cfg: Config, metrics: Mapping[str, Any]) -> list[str]:
-    parameters = metrics.get("parameters", {})
-    if "final" not in parameters:
+def _parameters(config: Config, parameters: Sequence[ParameterChange]) -> list[str]:
+    if not parameters:
         return []
-    finals: Sequence[Mapping[str, Any]] = parameters.get("folds") or [parameters["final"]]
-    starts: Sequence[Mapping[str, Any]] = parameters.get("initial_folds") or [parameters["initial"]] * len(finals)
-    changed = _blocks(starts, finals)
-    for name in finals[0]:
-        if name.endswith(NORM):
+    changed = _blocks([each for each in parameters if each.name.endswith(NORM)])
+    for each in parameters:
+        if each.name.endswith(NORM) or not each.is_moved:
             continue
-        before = [np.asarray(start[name], dtype=float) for start in starts if name in start]
-        after = [np.asarray(final[name], dtype=float) for final in finals]
-        if before and all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
-            continue
-        means = np.array([a.mean() for a in after])
-        of = f" (mean of {after[0].size})" if after[0].size > 1 else ""
-        over = f" ± {means.std(ddof=1):.2g} ({len(means)} folds)" if len(means) > 1 else ""
-        start = f"{np.mean([b.mean() for b in before]):.4g} → " if before else "→ "
-        changed.append(f"{readable(name, cfg.kernel)} {start}{means.mean():.4g}{over}{of}")
+        before, after = each.means
+        over, folds, size = "", len(each.after), each.after[0].size
+        if folds > 1:
+            over = f" ± {np.std([a.mean() for a in each.after], ddof=1):.2g} ({folds} folds)"
+        start = "→ " if before is None else f"{before:.4g} → "
+        of = f" (mean of {size})" if size > 1 else ""
+        changed.append(f"{readable(each.name, config.kernel)} {start}{after:.4g}{over}{of}")
     if not changed:
-        flows = cfg.optimizer.moves_points
-        return [
-            _line("kernel", f"unchanged; its points flow, {cfg.optimizer.iterations} layers" if flows else "unchanged")
-        ]
+        flows = config.optimizer.moves_points
+        said = f"unchanged; its points flow, {config.optimizer.iterations} layers" if flows else "unchanged"
+        return [_line("kernel", said)]
     more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     return [_line("kernel", ", ".join(changed[:_MOST]) + more)]
 
 
-def _blocks(starts: Sequence[Mapping[str, Any]], finals: Sequence[Mapping[str, Any]]) -> list[str]:
+def _blocks(norms: Sequence[ParameterChange]) -> list[str]:
     """The norm of all parameters together, if they are too many to be shown."""
-    names = [name for name in finals[0] if name.endswith(NORM)]
-    if not names:
+    if not norms:
         return []
-    before, after = (np.mean([math.hypot(*(each[name] for name in names)) for each in of]) for of in (starts, finals))
-    return [f"‖parameters‖ {before:.4g} → {after:.4g} ({len(names)} blocks)"]
+    before, after = (
+        np.mean([math.hypot(*fold) for fold in zip(*arrays, strict=True)])
+        for arrays in ([each.before for each in norms], [each.after for each in norms])
+    )
+    return [f"‖parameters‖ {before:.4g} → {after:.4g} ({len(norms)} blocks)"]
 
 
-def _held_out(objective: str, measured: Mapping[str, Any] | None) -> list[str]:
+def _held_out(objective: str, measured: Document | None) -> list[str]:
     if measured is None:
         return []
+    failed, batches = measured["failed"], measured["batches"]
+    note = f"; {failed} of {batches} failed" if failed else ""
     lines = []
     for name in ("objective", "rho") if objective != "rho" else ("rho",):
-        each = measured[name]
-        failed = measured["failed"]
-        note = f"; {failed} of {measured['batches']} failed" if failed else ""
-        shown = change(each["initial"], each["trained"], each["change"])
-        lines.append(
-            _line(
-                objective if name == "objective" else "rho", f"{shown} on {measured['batches']} held-out batches{note}"
-            )
-        )
+        shown = change(*(measured[name][when] for when in ("initial", "trained", "change")))
+        lines.append(_line(objective if name == "objective" else "rho", f"{shown} on {batches} held-out batches{note}"))
     return lines
 
 
-def _evaluation(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]) -> list[str]:
-    metric = "accuracy" if any(row["metric"] == "accuracy" for row in rows) else "mse"
-
-    def at(row: Mapping[str, Any]) -> tuple[Any, Any]:
-        return row["n_interpolation"], row["configured_regularization"]
-
-    by: dict[tuple[str, str], dict[Any, Mapping[str, Any]]] = {}
-    for row in rows:
-        by.setdefault((row["kernel"], row["metric"]), {})[at(row)] = row
-    differences = {at(row): row for row in changes if row["metric"] == metric}
+def _evaluation(found: Results, changes: Sequence[TableRow]) -> list[str]:
+    metric = "accuracy" if any(place[0] == "accuracy" for place in found.evaluation) else "mse"
+    differences = {
+        (row["n_interpolation"], row["configured_regularization"]): row for row in changes if row["metric"] == metric
+    }
+    own = {place[1:]: kernels for place, kernels in found.evaluation.items() if place[0] == metric}
     lines = []
-    initial, trained = by.get(("initial", metric), {}), by.get(("trained", metric), {})
-    for place, after in trained.items():
-        if place not in initial:
+    for place, kernels in own.items():
+        if not {"initial", "trained"} <= kernels.keys():
             continue
-        size = place[0]
-        shown = change(initial[place], after, differences.get(place))
-        values = [row["regularization"] for row in (initial[place], after)]
+        pair = kernels["initial"], kernels["trained"]
+        values = [row["regularization"] for row in pair]
         named = ["one for each fold" if value is None else f"{value:g}" for value in values]
         of = f"λ {named[0]}" if named[0] == named[1] else f"λ {named[0]} → {named[1]}"
-        lines.append(_line(f"N_I {size}", f"{metric} {shown}; {of}"))
-    if ("trained", "head_accuracy") in by:
-        pair = [next(iter(by[kernel, "head_accuracy"].values())) for kernel in ("initial", "trained")]
-        likely = [by[kernel, "head_log_likelihood"].values() for kernel in ("initial", "trained")]
-        means = [number(next(iter(values))["mean"]) for values in likely]
-        said = f"accuracy {change(pair[0], pair[1], None)}; log-likelihood a point {means[0]} → {means[1]}"
+        lines.append(_line(f"N_I {place[0]}", f"{metric} {change(*pair, differences.get(place))}; {of}"))
+    heads = {metric: kernels for (metric, *_), kernels in reversed(found.evaluation.items())}  # the first of each
+    if "trained" in heads.get("head_accuracy", {}):
+        accuracy, likely = ([heads[name][k] for k in ("initial", "trained")] for name in _OF_HEAD)
+        means = " → ".join(number(row["mean"]) for row in likely)
+        said = f"accuracy {change(accuracy[0], accuracy[1], None)}; log-likelihood a point {means}"
         lines.append(_line("head", said))
-    random = {kernel: found for (kernel, name), found in by.items() if kernel.startswith("random") and name == metric}
-    if random and trained:  # at the trained kernel's largest N_I, with the first λ
-        place = max(trained, key=lambda place: place[0])
-        good = [found[place]["mean"] for found in random.values() if math.isfinite(found[place]["mean"] or math.nan)]
+    of_trained = [place for place, kernels in own.items() if "trained" in kernels]
+    if of_trained:  # at the trained kernel's largest N_I, with the first λ
+        place = max(of_trained, key=lambda place: place[0])
+        random = [row["mean"] for kernel, row in own[place].items() if kernel.startswith("random")]
+        good = [mean for mean in random if mean is not None and math.isfinite(mean)]
         if good:
             shown = f"{metric} {number(min(good))} to {number(max(good))} at N_I {place[0]}"
             lines.append(_line("random", f"{shown} ({len(random)} kernels)"))
     return lines
 
 
-def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list[str]:
+def _published(found: Results) -> list[str]:
     lines = []
-    for printed in applicable(cfg, typed_in(directory)) if metrics.get("status") == "completed" else []:
-        measured = measured_as(printed, metrics, directory)
-        if printed.value is None or (measured is None and printed.statistic != "mean"):
-            continue  # a curve without numbers, or a deviation over several runs
+    for printed, measured in found.published:
+        if printed.value is None:
+            continue  # a curve without numbers
         beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
         of = "" if printed.kernel == "trained" else f" of the {printed.kernel} kernel"
         of += "" if printed.n_interpolation is None else f" at N_I {printed.n_interpolation}"
@@ -168,7 +150,7 @@ def _published(cfg: Config, metrics: Mapping[str, Any], directory: Path) -> list
     return lines
 
 
-def _stopped(metrics: Mapping[str, Any]) -> list[str]:
+def _stopped(metrics: Document) -> list[str]:
     several = len(metrics.get("parameters", {}).get("folds", [0])) > 1
     return [
         _line("flow", f"stopped, {f'part {part}, ' if several else ''}layer {end['layer']}: {end['reason']}")

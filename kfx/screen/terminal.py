@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TextIO
 
 
 def open_missing() -> None:
@@ -29,14 +29,14 @@ class _Unfailing(io.TextIOBase):
     """A stream whose writes cannot fail: after a failure, such as a closed pipe or a full disk, further output is
     dropped."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
     @property
-    def encoding(self) -> Any:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]
         return getattr(self.stream, "encoding", "utf-8")
 
     def isatty(self) -> bool:
@@ -76,7 +76,7 @@ def quiet_interrupts() -> Iterator[None]:
     collector's callback."""
     usual = sys.unraisablehook
 
-    def hook(unraisable: Any) -> None:
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, Exception):
             usual(unraisable)
 

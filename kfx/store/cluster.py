@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfx.config.plugins import load_plugins
 from kfx.lock import Lock, has_note, is_held
+from kfx.numerics import process, threads
 from kfx.outcomes import ConfigError, KfxError
 from kfx.store.work import TileTask, Watch, Work
 
@@ -178,9 +180,6 @@ _taken: dict[str, Work] = {}
 
 def take(name: str, payload: bytes, setting: Setting) -> None:
     """Take a new work, in place of the one before."""
-    from kfx.config.plugins import load_plugins
-    from kfx.numerics import process, threads
-
     load_plugins(setting.plugins)
     process.keep()
     threads.use(setting.threads)

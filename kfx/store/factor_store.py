@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,9 +26,10 @@ from kfx.store.work import TileTask, fields_of
 FACTOR = "factor"
 
 
-def _is_ranges(value: Any) -> bool:
-    pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
-    edges = [edge for pair in value for edge in pair] if pairs else []
+def _is_ranges(value: object) -> bool:
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        return False
+    edges = [edge for pair in value for edge in pair]
     return bool(edges) and all(type(edge) is int and edge >= 0 for edge in edges) and edges == sorted(edges)
 
 
@@ -166,7 +166,7 @@ class FactorWork:
     def of(cls, factor: FactorStore, store: GramStore, memory: int) -> FactorWork:
         return cls(str(factor.folder), str(store.folder), memory, factor.token)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return fields_of(self)
 
     def within(self, processes: int) -> FactorWork:

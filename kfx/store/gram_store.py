@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -26,9 +26,10 @@ _OF_LOCK = (".lock", ".writer.json")
 _LEAST_TILE, _MOST_TILE = 64, 2048
 
 
-def _is_rising(value: Any) -> bool:
-    whole_numbers = isinstance(value, list) and all(type(each) is int and each >= 1 for each in value)
-    return whole_numbers and value == sorted(set(value))
+def _is_rising(value: object) -> bool:
+    if not isinstance(value, list) or not all(type(each) is int and each >= 1 for each in value):
+        return False
+    return value == sorted(set(value))
 
 
 _ENTRIES = {
@@ -211,7 +212,7 @@ class GramStore:
         except ZARR_ERRORS as error:
             raise StoreError(f"{self.folder / name}: is damaged ({line_of(error)}); {REMEDY}") from error
 
-    def _open(self, name: str) -> Any:
+    def _open(self, name: str) -> zarr.Array:
         return open_array(self.folder / name, "r")
 
     def damaged_probe(self) -> Iterator[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +37,7 @@ class GramWork:
     def store(self) -> str:
         return self.folder
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return fields_of(self)
 
     def within(self, processes: int) -> GramWork:

@@ -6,11 +6,12 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 
+from kfx.files import Document
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Array, in_numpy
 from kfx.outcomes import Event, NumericalError
@@ -29,7 +30,7 @@ class Identity:
     """
 
     kernel: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     settings: str
     probe: np.ndarray
     dtype: str
@@ -44,12 +45,12 @@ class Identity:
         return cls(type(kernel).__name__, values, settings, probe, str(points.dtype).removeprefix("torch."))
 
     @classmethod
-    def from_manifest(cls, content: Mapping[str, Any]) -> Self:
+    def from_manifest(cls, content: Document) -> Self:
         """Read the identity from the manifest of a store; its entries are `ENTRIES`."""
         probe = np.array(content["probe"], dtype=float)
         return cls(content["kernel"], content["parameters"], content["settings"], probe, content["dtype"])
 
-    def to_manifest(self) -> dict[str, Any]:
+    def to_manifest(self) -> Document:
         """The entries of a manifest."""
         return {**dataclasses.asdict(self), "probe": self.probe.tolist()}
 
@@ -78,13 +79,13 @@ class Identity:
         return None if error < 100 * np.finfo(self.dtype).eps else error
 
 
-def _is_probe(value: Any) -> bool:
+def _is_probe(value: object) -> bool:
     rows = value if isinstance(value, list) else []
     square = all(isinstance(row, list) and len(row) == len(rows) for row in rows)
     return 1 <= len(rows) <= _PROBES and square and all(is_number(each) for row in rows for each in row)
 
 
-def _is_shown(value: Any) -> bool:
+def _is_shown(value: object) -> bool:
     """Whether a value can be one that `_shown` returns."""
     return all(map(_is_shown, value)) if isinstance(value, list) else isinstance(value, str) or is_number(value)
 
@@ -111,7 +112,7 @@ def digest(points: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(in_numpy(points)).tobytes()).hexdigest()
 
 
-def _described(value: Any, within: tuple[int, ...]) -> Any:
+def _described(value: object, within: tuple[int, ...]) -> object:
     """A value in plain types, equal for equal values in any process; a function by its name."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
@@ -132,7 +133,7 @@ def _described(value: Any, within: tuple[int, ...]) -> Any:
     return type(value).__qualname__, _described(getattr(value, "__dict__", repr(type(value))), within)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """A number, a short list, or the checksum of a block."""
     array = np.asarray(in_numpy(value))
     return f"sha256:{digest(array)}" if array.size > 1000 else array.tolist()

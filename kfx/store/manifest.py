@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kfx.files import Document
 from kfx.outcomes import StoreError
 
 MANIFEST = "manifest.json"
@@ -23,7 +24,7 @@ class Entry(NamedTuple):
     optional: bool = False
 
 
-def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> dict[str, Any]:
+def read(folder: Path, what: str, entries: Mapping[str, Entry]) -> Document:
     """The manifest of the store in a folder; entries that are not listed are ignored.
 
     StoreError, which says that the folder holds no `what`, if a listed entry is missing or has a wrong value.
@@ -61,9 +62,9 @@ def hexadecimal(digits: int) -> Entry:
     return Entry(f"{digits} hexadecimal digits", lambda v: isinstance(v, str) and pattern.fullmatch(v) is not None)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether it is a finite number that a float can hold."""
-    return type(value) in (int, float) and abs(value) < 1e308
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308
 
 
 def line_of(error: BaseException) -> str:

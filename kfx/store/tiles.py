@@ -23,12 +23,12 @@ MOST_ROWS = 16384
 """Of a tile."""
 
 
-def create_array(folder: Path, **settings: Any) -> Any:
+def create_array(folder: Path, **settings: Any) -> zarr.Array:
     """A new zarr array (format 3), replacing any before: little-endian, with a CRC-32C at the end of each file."""
     return zarr.create_array(folder, serializer=_CODECS[0], compressors=[_CODECS[1]], overwrite=True, **settings)
 
 
-def open_array(folder: Path, mode: str) -> Any:
+def open_array(folder: Path, mode: str) -> zarr.Array:
     """Open an array made by `create_array`; StoreError if its `zarr.json` is damaged or describes another kind of
     array."""
     path = folder / "zarr.json"
@@ -44,7 +44,7 @@ def open_array(folder: Path, mode: str) -> Any:
     return array
 
 
-def chunk_bytes(array: Any) -> int:
+def chunk_bytes(array: zarr.Array) -> int:
     """Bytes of each file of an array; files at the edges have the same size."""
     return array.dtype.itemsize * math.prod(array.chunks) + _OF_CHECKSUM
 

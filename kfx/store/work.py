@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class TileTask(NamedTuple):
@@ -48,7 +51,7 @@ class Work(Protocol):
         """Compute the tile, unless it is there. Any process may call it, but only one at a time for a task."""
 
 
-def fields_of(work: Any) -> dict[str, Any]:
+def fields_of(work: DataclassInstance) -> dict[str, object]:
     """The fields of a work without its open files, as other processes get it."""
     return {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
-from kfx.config.fields import FieldError, one_of, positive, ranged
+from kfx.config.fields import FieldError, number, one_of, ranged
 from kfx.config.option import ConfigView, option
 from kfx.kernels.kernel_option import Image, KernelOption
 from kfx.outcomes import ConfigError, DataError
@@ -58,13 +57,8 @@ class ConvDKMOption(KernelOption):
     point_scale: str = one_of("batch", "none", "batch", "location", meaning="learned: one, or one for each position")
     top: str = one_of("average", "average", "linear", meaning="average: pooling over positions; linear: over the map")
     likelihood: str = one_of("categorical", *LIKELIHOODS, meaning="of the outputs; gaussian: of one-hot targets")
-    noise_variance: float = positive(1.0, "of likelihood=gaussian")
-    jitter: float = ranged(
-        1e-4,
-        "a number >= 0",
-        lambda v: math.isfinite(v) and v >= 0,
-        "added to the diagonal before each nonlinearity, relative and absolute",
-    )
+    noise_variance: float = number(1.0, "> 0", "of likelihood=gaussian")
+    jitter: float = number(1e-4, ">= 0", "added to the diagonal before each nonlinearity, relative and absolute")
     recompute: bool | None = ranged(
         None,
         "true, false or null",
