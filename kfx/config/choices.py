@@ -21,7 +21,7 @@ DEEP_KERNELS = ("resnet20", "small")
 LIKELIHOODS = ("categorical", "gaussian")
 """Of their outputs: `kfx.kernels.conv_dkm.likelihoods`."""
 ENGINES = ("auto", "fused", "torch", "triton")
-"""Of a CNNGP: `kfx.kernels.cnngp.choice`."""
+"""Of a CNNGP: `kfx.kernels.engine`."""
 ACTIVATIONS = ("relu", "erf")
 """Of a dense network of infinite width."""
 BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")
