@@ -78,12 +78,12 @@ class EvaluationOption(Option, abc.ABC):
     random_kernels: int = number(
         0, f"whole >= 0 and <= {MOST_REPEATS}", "further kernels to evaluate, with random parameters"
     )
-    batches: int = number(10, f"whole >= 0 and <= {MOST_REPEATS}", "held-out batches on which rho is measured before and after")
+    batches: int = number(
+        10, f"whole >= 0 and <= {MOST_REPEATS}", "held-out batches on which rho is measured before and after"
+    )
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = one_of("cholesky", *EVALUATION_SOLVERS, meaning="the last two only to repeat published runs")
-    tolerance: float = number(
-        1e-6, "> 0 and < 1", "conjugate_gradients: norm of the residual over that of the targets"
-    )
+    tolerance: float = number(1e-6, "> 0 and < 1", "conjugate_gradients: norm of the residual over that of the targets")
     memory: Any = nested(
         None,
         "a number of bytes, as 8GB, 500MB or 8GiB, or null for half of the machine's",

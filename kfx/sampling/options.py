@@ -26,7 +26,9 @@ class SamplerOption(Option):
         "uniform", *POINTS, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
     )
     rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
-    samples: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "samples of each batch; the objective is the mean over them")
+    samples: int = number(
+        1, f"whole >= 1 and <= {MOST_REPEATS}", "samples of each batch; the objective is the mean over them"
+    )
     augment: list[str] = some_of(
         [], *VIEWS, meaning="random views of a batch's images; crop: moved at random; flip: half of them mirrored"
     )

@@ -8,8 +8,8 @@ pass through them is in `torch_engine`, `maps` and `triton_kernels`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Conv2d:
         kernel, stride, dilation = self.along(axis)
         if self.padding == "same":
             return -(-length // stride), stride, -dilation * ((kernel - 1) // 2)
-        padding = 0 if self.padding == "valid" else _pair(self.padding)[axis]
+        padding = 0 if isinstance(self.padding, str) else _pair(self.padding)[axis]
         return (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1, stride, -padding
 
     def output_size(self, size: Size) -> Size:
@@ -70,7 +70,7 @@ class Conv2d:
         return self._geometry(axis, length)[2]
 
     def band(self, axis: int, length: int) -> np.ndarray:
-        """The 0/1 matrix (outputs, length) that sums the taps of each output along one axis."""
+        """Return the 0/1 matrix (outputs, length) that sums the taps of each output along one axis."""
         outputs, stride, first = self._geometry(axis, length)
         kernel, _, dilation = self.along(axis)
         matrix = np.zeros((outputs, length))
@@ -128,7 +128,7 @@ class Sequential:
             raise ValueError("an architecture starts with a Conv2d or a Residual, which turns images into covariances")
 
     @staticmethod
-    def _flattened(given: tuple[Any, ...], where: str) -> tuple[Layer, ...]:
+    def _flattened(given: tuple[Layer | Sequential, ...], where: str) -> tuple[Layer, ...]:
         flat: list[Layer] = []
         for layer in given:
             if not isinstance(layer, (Conv2d, Activation, Residual, Sequential)):
@@ -142,7 +142,7 @@ class Sequential:
         return sum(map(_convolutions, self.layers))
 
     def program(self, size: Size) -> tuple[Instruction, ...]:
-        """The steps that maps of images of this size take. ValueError unless each fits and the last leaves 1 × 1."""
+        """Return the steps of maps of images of this size. ValueError unless each fits and the last leaves 1 × 1."""
         program: list[Instruction] = []
         size, _ = _lower(self.layers, size, 0, program)
         if size != (1, 1):
@@ -221,5 +221,6 @@ def _times(size: Size) -> str:
     return f"{size[0]} × {size[1]}"
 
 
-def _pair(value: Any) -> Size:
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _pair(value: int | Sequence[int]) -> Size:
+    height, width = (value, value) if isinstance(value, int) else value
+    return height, width
