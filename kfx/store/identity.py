@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from kfx.files import Document
 from kfx.kernels.base import Kernel
@@ -133,7 +134,7 @@ def _described(value: object, within: tuple[int, ...]) -> object:
     return type(value).__qualname__, _described(getattr(value, "__dict__", repr(type(value))), within)
 
 
-def _shown(value: object) -> object:
+def _shown(value: ArrayLike | torch.Tensor) -> object:
     """A number, a short list, or the checksum of a block."""
     array = np.asarray(in_numpy(value))
     return f"sha256:{digest(array)}" if array.size > 1000 else array.tolist()
