@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kfx.kernels import RBF, Linear, Matern, RationalQuadratic
-from kfx.kernels.stationary import squared_distances
+from kfx.kernels.stationary_arrays import squared_distances
 from kfx.numerics import small_loops
 from kfx.numerics.arrays import extent
 from kfx.numerics.linear_algebra import cholesky

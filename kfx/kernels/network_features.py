@@ -16,7 +16,8 @@ from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, NORM, Bounds
-from kfx.kernels.stationary import RBF, squared_distances
+from kfx.kernels.stationary import RBF
+from kfx.kernels.stationary_tensors import squared_distances
 from kfx.numerics.arrays import as_kind
 from kfx.numerics.streams import seeded
 

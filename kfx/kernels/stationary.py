@@ -1,4 +1,9 @@
-"""Kernels of the distance r = ‖x − x'‖ alone. Images count as vectors of their pixels."""
+"""Kernels of the distance r = ‖x − x'‖ alone. Images count as vectors of their pixels.
+
+The formulas are written once, for NumPy arrays and torch tensors alike. Distances, exponentials and gradients to the
+points are computed by `stationary_arrays` for small matrices and by `stationary_tensors` for all others; `_gram` and
+`_pullback` of `Stationary` choose.
+"""
 
 from __future__ import annotations
 
@@ -6,174 +11,157 @@ import abc
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol, overload
 
 import numpy as np
 import torch
 
-from kfx.kernels import options
+from kfx.kernels import options, stationary_arrays, stationary_tensors
 from kfx.kernels.base import Kernel, Pull, SmallPullback
 from kfx.kernels.parameters import Bounds
-from kfx.numerics.arrays import Array, as_kind, as_tensor, by_one_thread, diagonal, in_kind, is_small, numpy_if_small
-from kfx.numerics.outer_products import OuterProducts, with_ones
+from kfx.numerics.arrays import A, Array, is_small
+from kfx.numerics.outer_products import OuterProducts
 
-_FEW = 64  # coordinates of a point up to which sums of differences are faster than a matrix product
+Inner = Callable[[A], float]
+"""Σ_ij G_ij M_ij of a matrix M, (n, n), with a cotangent G."""
+PullRows = Callable[[A | OuterProducts, bool], tuple[dict[str, float], A | None]]
+"""From a cotangent G, (n, n), to the gradients of Σ_ij G_ij K_ij by parameter, and to the points, (n, features), where
+asked for."""
+
+
+class Arithmetic(Protocol[A]):
+    """What the formulas need beyond operators, on one kind of array: `stationary_arrays` or `stationary_tensors`."""
+
+    def squared_distances(self, x: A, y: A | None) -> A:
+        """‖x_i − y_j‖², (n, m), of points (n, features) and (m, features), or of x with itself, by a matrix product."""
+
+    def squared_distances_by_differences(self, x: A, y: A | None) -> A:
+        """The same with the digits of the differences: r itself has as many."""
+
+    def exp(self, x: A) -> A:
+        """exp(x), in place."""
+
+    def log(self, x: A) -> A:
+        """log x."""
+
+    def in_float64(self, x: A) -> A:
+        """x in float64; itself where it is."""
+
+    def fill_diagonal(self, matrix: A, value: float) -> None:
+        """Write the value on the diagonal of (n, n)."""
+
+    def inner(self, a: A, b: A) -> float:
+        """Σ_ij a_ij b_ij."""
+
+    def to_points(self, cotangent: A | OuterProducts, slope: A, points: A) -> A:
+        """Σ_j 4 G_ij S_ij (x_i − x_j), (n, features): the gradient to points (n, features) from a cotangent G of K.
+
+        S, (n, n), are the slopes ∂K/∂(r²), which may be overwritten. ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and a pair stands
+        in both triangles.
+        """
+
+
+@overload
+def _arithmetic(of: np.ndarray) -> Arithmetic[np.ndarray]: ...
+@overload
+def _arithmetic(of: torch.Tensor) -> Arithmetic[torch.Tensor]: ...
+def _arithmetic(of: Array) -> Arithmetic[np.ndarray] | Arithmetic[torch.Tensor]:
+    return stationary_arrays if isinstance(of, np.ndarray) else stationary_tensors
 
 
 class Stationary(Kernel):
-    """K(x, x') = κ(r²). A subclass gives κ and its derivatives, for matrices in torch and small ones in NumPy alike;
-    distances are computed once a call."""
+    """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once a call."""
 
     takes_outer_products = True
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if device.type == "cpu" and dtype in (torch.float32, torch.float64):
-            from kfx.numerics import small_loops
-
-            small_loops.compile_for(np.float32 if dtype == torch.float32 else np.float64)
+            stationary_arrays.compile_for(dtype)
 
     @abc.abstractmethod
-    def _profile(self, r2: Any) -> Any:
-        """κ(r²)."""
+    def _profile(self, on: Arithmetic[A], r2: A) -> A:
+        """κ(r²), entry by entry of (n, m)."""
 
     @abc.abstractmethod
-    def _slope(self, r2: Any, gram: Any) -> Any:
+    def _slope(self, on: Arithmetic[A], r2: A, gram: A) -> A:
         """∂κ/∂(r²), with κ(r²) = gram known."""
 
     @abc.abstractmethod
-    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+    def _gradients(self, on: Arithmetic[A], inner: Inner[A], r2: A, gram: A) -> dict[str, float]:
         """`inner` of ∂κ/∂(parameter) for each of them: the sum of its entries, weighted by a cotangent."""
 
-    @staticmethod
-    def _squared_distances(x: Array, y: Array | None) -> Any:
-        return squared_distances(x, y)
-
-    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        if is_small(x) and (y is None or is_small(y)):
-            return as_tensor(self._profile(self._squared_distances(x.numpy(), None if y is None else y.numpy())))
-        gram: torch.Tensor = self._profile(self._squared_distances(x, y))
-        return gram
-
-    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return x.new_full((1,), self._variance()).expand(len(x))
-
-    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
-        diagonal(numpy_if_small(gram))[:] = self._variance()
-
-    def is_finite_at(self, x: torch.Tensor) -> bool:
-        return self._variance() <= torch.finfo(x.dtype).max
+    def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
+        return on.squared_distances(x, y)
 
     def _variance(self) -> float:
         """κ(0)."""
         return 1.0
 
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        a, b = x.reshape(len(x), -1), None if y is None else y.reshape(len(y), -1)
+        if is_small(a) and (b is None or is_small(b)):
+            return torch.from_numpy(self._of_rows(a.numpy(), None if b is None else b.numpy())[1])
+        return self._of_rows(a, b)[1]
+
+    def _of_rows(self, x: A, y: A | None) -> tuple[A, A]:
+        """r² and K of points (n, features) and (m, features)."""
+        on = _arithmetic(x)
+        r2 = self._squared_distances(on, x, y)
+        gram = self._profile(on, r2)
+        if y is None:
+            on.fill_diagonal(gram, self._variance())
+        return r2, gram
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_full((1,), self._variance()).expand(len(x))
+
+    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
+        """Nothing: `_of_rows` has filled it."""
+
+    def is_finite_at(self, x: torch.Tensor) -> bool:
+        return self._variance() <= torch.finfo(x.dtype).max
+
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        rows = numpy_if_small(x.reshape(len(x), -1))
-        gram, pull_rows = self.pullback_of_rows(rows)
+        rows = x.reshape(len(x), -1)
+        gram, pull_rows = self._pullback_by_arrays(rows) if is_small(rows) else self.pullback_of_rows(rows)
 
-        def pull(cotangent: Any, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
-            given = cotangent.of_kind(rows) if isinstance(cotangent, OuterProducts) else cotangent
-            if isinstance(rows, np.ndarray) and isinstance(given, torch.Tensor):
-                given = given.numpy()
-            by_name, moved = pull_rows(given, inputs)
-            return by_name, None if moved is None else as_tensor(moved).reshape(x.shape)
+        def pull(cotangent: torch.Tensor | OuterProducts, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+            by_name, moved = pull_rows(cotangent, inputs)
+            return by_name, None if moved is None else moved.reshape(x.shape)
 
-        return as_tensor(gram), pull
+        return gram, pull
 
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
         if type(self)._pullback is not Stationary._pullback or not is_small(x) or x.ndim < 2:
             return None
         return self.pullback_of_rows(x.numpy().reshape(len(x), -1))
 
-    def pullback_of_rows(self, rows: Any) -> tuple[Any, Callable[[Any, bool], tuple[dict[str, float], Any]]]:
-        """K of points (n, features), and the pullback, as `_pullback`: arrays in NumPy where the points are, else in
-        torch; a cotangent of their kind or `OuterProducts`."""
-        r2 = self._squared_distances(rows, None)
-        gram = self._profile(r2)
-        diagonal(gram)[:] = self._variance()
+    def _pullback_by_arrays(self, x: torch.Tensor) -> tuple[torch.Tensor, PullRows[torch.Tensor]]:
+        """`pullback_of_rows` of a tensor, computed by NumPy in the same memory."""
+        gram, pull_rows = self.pullback_of_rows(x.numpy())
 
-        def pull(given: Any, inputs: bool) -> tuple[dict[str, float], Any]:
-            inner = given.inner if isinstance(given, OuterProducts) else partial(_inner, given)
-            wide = _double(gram)  # a slope may leave float32 where the value does not
-            by_name = self._gradients(inner, r2, wide)
-            return by_name, self._to_points(given, self._slope(r2, wide), rows) if inputs else None
+        def pull(cotangent: torch.Tensor | OuterProducts, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
+            by_name, moved = pull_rows(cotangent.numpy() if isinstance(cotangent, torch.Tensor) else cotangent, inputs)
+            return by_name, None if moved is None else torch.from_numpy(moved)
+
+        return torch.from_numpy(gram), pull
+
+    def pullback_of_rows(self, rows: A) -> tuple[A, PullRows[A]]:
+        """Return K of points (n, features), and its pullback, in NumPy where the points are, else in torch.
+
+        The pullback takes a cotangent of the points' kind, (n, n), or `OuterProducts`; it may be called several times.
+        """
+        on = _arithmetic(rows)
+        r2, gram = self._of_rows(rows, None)
+
+        def pull(cotangent: A | OuterProducts, inputs: bool) -> tuple[dict[str, float], A | None]:
+            given = cotangent.of_kind(rows) if isinstance(cotangent, OuterProducts) else cotangent
+            inner: Inner[A] = given.inner if isinstance(given, OuterProducts) else partial(on.inner, given)
+            wide = on.in_float64(gram)  # a slope may leave float32 where the value does not
+            by_name = self._gradients(on, inner, r2, wide)
+            return by_name, on.to_points(given, self._slope(on, r2, wide), rows) if inputs else None
 
         return gram, pull
-
-    @staticmethod
-    def _to_points(given: Any, slope: Any, rows: Any) -> Any:
-        """Σ_j 4 G_ij S_ij (x_i − x_j): ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and the pair stands in both triangles."""
-        if isinstance(given, OuterProducts) and isinstance(rows, np.ndarray) and rows.shape[1] <= _FEW:
-            from kfx.numerics import small_loops
-
-            moved = np.empty(rows.shape)
-            small_loops.moved_points(slope, given.vectors, given.weights, rows, moved)
-            return moved
-        diagonal(slope)[:] = 0.0  # so that a point alone is not moved by round-off
-        if isinstance(given, OuterProducts):
-            flat = as_kind(rows, given.vectors)
-            both = given.product(slope, with_ones(flat))
-            return 4 * (both[:, :1] * flat - both[:, 1:])
-        weights = given * slope
-        flat = as_kind(rows, weights)
-        return 4 * (weights.sum(axis=1, keepdims=True) * flat - weights @ flat)
-
-
-def _double(x: Any) -> Any:
-    return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x.to(torch.float64)
-
-
-def _inner(a: Any, b: Any) -> float:
-    """Σ_ij a_ij b_ij."""
-    if isinstance(a, np.ndarray):
-        return float(np.vdot(a, b))
-    common = torch.promote_types(a.dtype, b.dtype)
-    return float(torch.dot(a.reshape(-1).to(common), b.reshape(-1).to(common)))
-
-
-def _exp_(x: Any) -> Any:
-    """exp(x), in place."""
-    if isinstance(x, torch.Tensor) and not (by_one_thread(x) and x.dtype in (torch.float32, torch.float64)):
-        return x.exp_()
-    array = x.numpy() if isinstance(x, torch.Tensor) else x
-    np.exp(array, out=array)
-    return x
-
-
-def _log(x: Any) -> Any:
-    return np.log(x) if isinstance(x, np.ndarray) else x.log()
-
-
-def _by_differences(rows: np.ndarray) -> np.ndarray:
-    from kfx.numerics import small_loops
-
-    r2 = np.empty((len(rows), len(rows)), rows.dtype)
-    small_loops.squared_distances(rows, r2)
-    return r2
-
-
-def squared_distances(x: Array, y: Array | None) -> Any:
-    """‖x_i − y_j‖², (len(x), len(y)), by one matrix product; exactly 0 on the diagonal of x against itself. Of few
-    points with few coordinates against themselves by differences."""
-    a: Any = x.reshape(len(x), -1)
-    if y is None and isinstance(a, np.ndarray) and a.shape[1] <= _FEW:
-        return _by_differences(a)
-    centre = a[:1]  # distances do not change, cancellation shrinks; a mean would cost more
-    a = a - centre
-    b = a if y is None else y.reshape(len(y), -1) - centre
-    if isinstance(a, np.ndarray):
-        products = a @ b.T
-        norms = products.diagonal() if y is None else np.einsum("ij,ij->i", a, a)
-        r2 = norms[:, None] + (norms if y is None else np.einsum("ij,ij->i", b, b))
-        products *= 2
-        r2 -= products
-        return np.maximum(r2, 0.0, out=r2)
-    norms = a.square().sum(dim=1)
-    others = norms if y is None else b.square().sum(dim=1)
-    r2 = (norms[:, None] + others).addmm_(a, b.mT, alpha=-2.0).clamp_(min=0.0)
-    if y is None:
-        r2.fill_diagonal_(0.0)
-    return r2
 
 
 class RBF(Stationary):
@@ -190,14 +178,14 @@ class RBF(Stationary):
     ) -> None:
         super().__init__({"sigma": sigma}, trainable, bounds)
 
-    def _profile(self, r2: Any) -> Any:
+    def _profile(self, on: Arithmetic[A], r2: A) -> A:
         sigma = self._scalar("sigma")
-        return _exp_(r2 * (-0.5 / sigma**2))
+        return on.exp(r2 * (-0.5 / sigma**2))
 
-    def _slope(self, r2: Any, gram: Any) -> Any:
+    def _slope(self, on: Arithmetic[A], r2: A, gram: A) -> A:
         return gram * (-0.5 / self._scalar("sigma") ** 2)
 
-    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+    def _gradients(self, on: Arithmetic[A], inner: Inner[A], r2: A, gram: A) -> dict[str, float]:
         return {"sigma": inner(gram * r2) / self._scalar("sigma") ** 3}
 
 
@@ -221,23 +209,23 @@ class RationalQuadratic(Stationary):
     ) -> None:
         super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
 
-    def _base(self, r2: Any) -> Any:
+    def _base(self, r2: A) -> A:
         return r2 * self._scalar("gamma") + self._scalar("beta") * self._scalar("beta")
 
-    def _profile(self, r2: Any) -> Any:
+    def _profile(self, on: Arithmetic[A], r2: A) -> A:
         return self._base(r2) ** -self._scalar("alpha")
 
     def _variance(self) -> float:
         return float(self._scalar("beta") ** (-2 * self._scalar("alpha")))
 
-    def _slope(self, r2: Any, gram: Any) -> Any:
+    def _slope(self, on: Arithmetic[A], r2: A, gram: A) -> A:
         return gram / self._base(r2) * (-self._scalar("alpha") * self._scalar("gamma"))
 
-    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
+    def _gradients(self, on: Arithmetic[A], inner: Inner[A], r2: A, gram: A) -> dict[str, float]:
         alpha, beta, base = self._scalar("alpha"), self._scalar("beta"), self._base(r2)
         to_base = gram / base
         return {
-            "alpha": -inner(gram * _log(base)),
+            "alpha": -inner(gram * on.log(base)),
             "beta": -2 * alpha * beta * inner(to_base),
             "gamma": -alpha * inner(to_base * r2),
         }
@@ -264,36 +252,31 @@ class Matern(Stationary):
         super().__init__({"sigma": sigma}, trainable, bounds)
         self.nu = nu
 
-    @staticmethod
-    def _squared_distances(x: Array, y: Array | None) -> Any:
-        # By differences: r itself matters here, and the square root would halve the digits of a matrix product's r².
-        if y is None and isinstance(x, np.ndarray) and x[0].size <= _FEW:
-            return _by_differences(x.reshape(len(x), -1))
-        a = as_tensor(x).reshape(len(x), -1)
-        b = a if y is None else as_tensor(y).reshape(len(y), -1)
-        return in_kind(torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").square_(), x)
+    def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
+        # r itself matters here, and the square root would halve the digits of a matrix product's r².
+        return on.squared_distances_by_differences(x, y)
 
-    def _scaled(self, r2: Any) -> Any:
+    def _scaled(self, r2: A) -> A:
         return r2**0.5 * (math.sqrt(2 * self.nu) / self._scalar("sigma"))
 
-    def _profile(self, r2: Any) -> Any:
+    def _profile(self, on: Arithmetic[A], r2: A) -> A:
         a = self._scaled(r2)
-        value = _exp_(-a)
+        value = on.exp(-a)
         if self.nu > 0.5:
             value *= 1 + a if self.nu == 1.5 else 1 + a + a * a / 3
         return value
 
-    def _slope(self, r2: Any, gram: Any) -> Any:
+    def _slope(self, on: Arithmetic[A], r2: A, gram: A) -> A:
         a = self._scaled(r2)
-        factor = {
-            0.5: lambda: (a > 0) / (a + (a == 0)),  # 1/a, but 0 at the cusp at r = 0, where nothing is to be moved
-            1.5: lambda: 1.0,
-            2.5: lambda: (1 + a) / 3,
-        }[self.nu]()
-        return _exp_(-a) * factor * (-self.nu / self._scalar("sigma") ** 2)
+        slope = on.exp(-a)
+        if self.nu == 0.5:
+            slope *= (a > 0) / (a + (a == 0))  # 1/a, but 0 at the cusp at r = 0, where nothing is to be moved
+        elif self.nu == 2.5:
+            slope *= (1 + a) / 3
+        return slope * (-self.nu / self._scalar("sigma") ** 2)
 
-    def _gradients(self, inner: Callable[[Any], float], r2: Any, gram: Any) -> dict[str, float]:
-        return {"sigma": inner(self._slope(r2, gram) * r2) * (-2 / self._scalar("sigma"))}
+    def _gradients(self, on: Arithmetic[A], inner: Inner[A], r2: A, gram: A) -> dict[str, float]:
+        return {"sigma": inner(self._slope(on, r2, gram) * r2) * (-2 / self._scalar("sigma"))}
 
 
 class Laplace(Kernel):
@@ -316,14 +299,14 @@ class Laplace(Kernel):
         return torch.cdist(a, a if y is None else y.reshape(len(y), -1), p=1.0)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return _exp_(self._distances(x, y) / -self._scalar("sigma"))
+        return stationary_tensors.exp(self._distances(x, y) / -self._scalar("sigma"))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_ones(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         distances, sigma = self._distances(x, None), self._scalar("sigma")
-        gram = _exp_(distances / -sigma)
+        gram = stationary_tensors.exp(distances / -sigma)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
             weights = cotangent * gram / -sigma

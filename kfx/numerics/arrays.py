@@ -1,26 +1,32 @@
-"""Convert arrays at the public boundary: NumPy or torch in, the same kind out."""
+"""Conversions between NumPy and torch where callers bring either, and which of the two small arrays go by."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from kfx.numerics import threads
 
 Array = np.ndarray | torch.Tensor
+A = TypeVar("A", np.ndarray, torch.Tensor)
+"""One of the two kinds, the same wherever it stands in a signature."""
 Vector = np.ndarray | torch.Tensor
 """Parameters of a kernel: float64 in NumPy, or in torch where a network has them."""
 
 
-def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """`x` as a floating-point tensor; integers become float64, arrays share their memory."""
+def as_tensor(x: ArrayLike | torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return `x`, of any shape, as a floating-point tensor; integers become float64, arrays share their memory.
+
+    ValueError for complex numbers, and for a tensor that requires gradients while they are recorded.
+    """
     if not isinstance(x, torch.Tensor):
-        x = np.asarray(x)
-        x = torch.from_numpy(np.ascontiguousarray(x) if x.flags.writeable else x.copy())
+        array = np.asarray(x)
+        x = torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else array.copy())
     if x.dtype.is_complex:
         raise ValueError(f"got complex numbers ({x.dtype}); expected real ones: pass the real part")
     if dtype is None and not x.dtype.is_floating_point:
@@ -34,8 +40,11 @@ def as_tensor(x: Any, *, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def by_one_thread(x: torch.Tensor) -> bool:
-    """Whether one CPU thread works on it: NumPy and SciPy then compute in its place some things in half of torch's
-    time. On several threads their pool and torch's would hold each other up."""
+    """Return whether torch computes on `x` with one CPU thread.
+
+    NumPy and SciPy then take half of torch's time for some functions. On several threads their pool and torch's would
+    hold each other up.
+    """
     return x.is_cpu and threads.of_torch() == 1
 
 
@@ -44,26 +53,28 @@ _SMALL = 256
 
 
 def is_small(x: torch.Tensor) -> bool:
-    """Whether it has at most 256 rows, on the CPU: a call of torch's then takes longer than its arithmetic, and
-    several times as long as NumPy's."""
+    """Return whether `x` has at most 256 rows, on the CPU, in float32 or float64, without gradients.
+
+    A call of torch then takes longer than its arithmetic, and several times as long as a call of NumPy.
+    """
     real = x.dtype in (torch.float64, torch.float32) and not x.requires_grad
     return real and x.is_cpu and len(x) <= _SMALL
 
 
 def numpy_if_small(x: torch.Tensor) -> Any:
-    """The same memory as a NumPy array where that is faster to work on, see `is_small`; else `x`."""
+    """Return `x` as a NumPy array that shares its memory where `is_small(x)`; else `x` itself."""
     return x.numpy() if is_small(x) else x
 
 
 def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
-    """x[indices], a copy."""
+    """Return x[indices], a copy, on x's device. x: (n, …). indices: (m,), whole numbers."""
     if x.is_cpu and len(indices) <= _SMALL and x.dtype in _TAKEN and not x.requires_grad:
         return torch.from_numpy(x.numpy().take(in_numpy(indices), axis=0))
     return x.index_select(0, torch.as_tensor(indices, device=x.device))
 
 
 def extent(points: torch.Tensor) -> tuple[float, float]:
-    """The largest size of a coordinate, and of the difference of one to the first point's; NaN where there is one."""
+    """Return max |x_ik| and max |x_ik − x_0k| over points (n, …), in their units; NaN where a coordinate is NaN."""
     if is_small(points):
         from kfx.numerics import small_loops
 
@@ -73,53 +84,65 @@ def extent(points: torch.Tensor) -> tuple[float, float]:
     return max(abs(low), abs(high)), max(float((each - points[0]).abs().max()) for each in points.split(_BLOCK))
 
 
-def diagonal(matrix: Array) -> Any:
-    """A view of the diagonal, to be read and written."""
+@overload
+def diagonal(matrix: np.ndarray) -> np.ndarray: ...
+@overload
+def diagonal(matrix: torch.Tensor) -> torch.Tensor: ...
+def diagonal(matrix: Array) -> Array:
+    """Return the diagonal of an (n, n) matrix, (n,): a view, to be read and written."""
     return np.einsum("ii->i", matrix) if isinstance(matrix, np.ndarray) else matrix.diagonal()
 
 
 def total(x: Array) -> float:
-    """The sum of all entries, in float64."""
+    """Return the sum of all entries, in float64."""
     return float(x.sum(dtype=np.float64) if isinstance(x, np.ndarray) else x.sum(dtype=torch.float64))
 
 
-def in_kind(result: torch.Tensor, asked_with: Any) -> Any:
-    """`result` as a tensor if the caller brought one, else as a NumPy array."""
+@overload
+def in_kind(result: torch.Tensor, asked_with: torch.Tensor) -> torch.Tensor: ...
+@overload
+def in_kind(result: torch.Tensor, asked_with: ArrayLike) -> np.ndarray: ...
+def in_kind(result: torch.Tensor, asked_with: ArrayLike | torch.Tensor) -> Array:
+    """Return `result` as it is where `asked_with` is a tensor, else as a NumPy array."""
     return result if isinstance(asked_with, torch.Tensor) else result.cpu().numpy()
 
 
-def in_numpy(value: Any) -> np.ndarray:
-    """A number, an array or a tensor, wherever it is, as a NumPy array."""
+def in_numpy(value: ArrayLike | torch.Tensor) -> np.ndarray:
+    """Return a number, an array or a tensor on any device as a NumPy array of the same dtype."""
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
-def as_kind(value: Any, like: Array) -> Any:
-    """`value` as an array of the kind, dtype and device of `like`."""
+@overload
+def as_kind(value: ArrayLike | torch.Tensor, like: np.ndarray) -> np.ndarray: ...
+@overload
+def as_kind(value: ArrayLike | torch.Tensor, like: torch.Tensor) -> torch.Tensor: ...
+def as_kind(value: ArrayLike | torch.Tensor, like: Array) -> Array:
+    """Return `value` as an array of the kind, dtype and device of `like`."""
     if isinstance(like, torch.Tensor):
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
     return np.asarray(in_numpy(value), dtype=like.dtype)
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether every entry is a finite number."""
+    """Return whether every entry of a vector (n,) is a finite number."""
     if isinstance(vector, torch.Tensor):
         return bool(torch.isfinite(vector).all())
     return all(map(math.isfinite, vector.tolist()))  # of a short one faster than NumPy
 
 
 def are_finite(x: torch.Tensor) -> bool:
-    """Whether every entry is a finite number."""
+    """Return whether every entry of a tensor of any shape is a finite number."""
     few = numpy_if_small(x)
     return bool((np.isfinite(few) if isinstance(few, np.ndarray) else torch.isfinite(few)).all())
 
 
 def digests(x: torch.Tensor) -> np.ndarray:
-    """(n, 16) bytes that name each point by its coordinates; −0 is 0."""
+    """Return (n, 16) bytes that name each of n points by its coordinates; −0 counts as 0."""
     rows = np.ascontiguousarray(x.flatten(1).cpu().numpy() + 0.0)
     found = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     return np.frombuffer(found, np.uint8).reshape(len(x), 16)
 
 
-def plain(value: Any) -> Any:
-    """A number as it is, an array or a tensor as a NumPy array."""
+def plain(value: float | Array) -> float | np.ndarray:
+    """Return a float as it is, an array or a tensor as a NumPy array."""
     return value if isinstance(value, float) else in_numpy(value)

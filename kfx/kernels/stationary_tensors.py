@@ -1,0 +1,73 @@
+"""What kernels of the distance compute with on torch tensors, on any device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kfx.numerics.arrays import by_one_thread
+from kfx.numerics.outer_products import OuterProducts, with_ones
+
+
+def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+    """Return ‖x_i − y_j‖², (n, m), of points (n, features) and (m, features), or of x with itself.
+
+    By one matrix product; exactly 0 on the diagonal of x with itself.
+    """
+    centre = x[:1]  # distances do not change, cancellation shrinks; a mean would cost more
+    a = x - centre
+    b = a if y is None else y - centre
+    norms = a.square().sum(dim=1)
+    others = norms if y is None else b.square().sum(dim=1)
+    r2 = (norms[:, None] + others).addmm_(a, b.mT, alpha=-2.0).clamp_(min=0.0)
+    if y is None:
+        r2.fill_diagonal_(0.0)
+    return r2
+
+
+def squared_distances_by_differences(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+    """Return ‖x_i − y_j‖² as `squared_distances`, from the differences of the coordinates."""
+    return torch.cdist(x, x if y is None else y, compute_mode="donot_use_mm_for_euclid_dist").square_()
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """Return exp(x), in x's memory."""
+    if by_one_thread(x) and x.dtype in (torch.float32, torch.float64):
+        array = x.numpy()
+        np.exp(array, out=array)
+        return x
+    return x.exp_()
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    """Return log x, entry by entry."""
+    return x.log()
+
+
+def in_float64(x: torch.Tensor) -> torch.Tensor:
+    """Return x in float64; x itself where it is."""
+    return x.to(torch.float64)
+
+
+def fill_diagonal(matrix: torch.Tensor, value: float) -> None:
+    """Write the value on the diagonal of (n, n)."""
+    matrix.diagonal()[:] = value
+
+
+def inner(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return Σ_ij a_ij b_ij of two matrices (n, n), in the wider of their dtypes."""
+    common = torch.promote_types(a.dtype, b.dtype)
+    return float(torch.dot(a.reshape(-1).to(common), b.reshape(-1).to(common)))
+
+
+def to_points(cotangent: torch.Tensor | OuterProducts, slope: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Return Σ_j 4 G_ij S_ij (x_i − x_j), (n, features), float64, of a cotangent G and slopes S, (n, n), which may be
+    overwritten."""
+    slope.fill_diagonal_(0.0)  # so that a point alone is not moved by round-off
+    if isinstance(cotangent, OuterProducts):
+        flat = points.to(cotangent.vectors)
+        both = cotangent.product(slope, with_ones(flat))
+        return 4 * (both[:, :1] * flat - both[:, 1:])
+    weights = cotangent * slope
+    flat = points.to(weights)
+    return 4 * (weights.sum(dim=1, keepdim=True) * flat - weights @ flat)
