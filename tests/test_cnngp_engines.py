@@ -88,7 +88,7 @@ def test_the_engine_follows_the_device(monkeypatch):
     assert kernel.gram(half).dtype == torch.float16
     with pytest.raises(ValueError, match=r"the points are torch\.float16"):
         fused.gram(half)
-    monkeypatch.setattr("kfx.kernels.cnngp.choice.find_spec", lambda name: None)
+    monkeypatch.setattr("kfx.kernels.engine.find_spec", lambda name: None)
     assert kernel.backend_on(torch.device("cpu")) == "torch"
 
 

@@ -131,7 +131,7 @@ def test_what_it_does_not_take(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(ConfigError, match=r"kernel\.engine=triton: needs a CUDA device, and device=cpu; use auto"):
         options.CNNGP(engine="triton").check_device("cpu", torch.device("cpu"))
-    monkeypatch.setattr("kfx.kernels.cnngp.choice.find_spec", lambda name: None)
+    monkeypatch.setattr("kfx.kernels.engine.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="engine=triton needs Triton"):
         kernel.gram(torch.ones(2, 1, 4, 4))
 

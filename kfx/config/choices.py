@@ -21,7 +21,7 @@ DEEP_KERNELS = ("resnet20", "small")
 LIKELIHOODS = ("categorical", "gaussian")
 """Likelihoods of deep kernel machines: `kfx.kernels.conv_dkm.likelihoods`."""
 ENGINES = ("auto", "fused", "torch", "triton")
-"""Engines of a CNNGP: `kfx.kernels.cnngp.choice`."""
+"""Engines of a CNNGP: `kfx.kernels.engine`."""
 ACTIVATIONS = ("relu", "erf")
 """Activations of a dense network of infinite width."""
 BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 
 from kfx.kernels.cnngp import maps as maps
-from kfx.kernels.cnngp.engine import Gradient
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU
 from kfx.kernels.cnngp.torch_engine import tiles
+from kfx.kernels.engine import Gradient
 from kfx.numerics.threads import in_order
 
 _KINDS = {Conv2d: maps.CONV, ReLU: maps.RELU, Erf: maps.ERF, Add: maps.ADD}
@@ -32,7 +31,7 @@ class FusedEngine:
         self.weights, self.biases = (np.asarray(values)[self.convolutions] for values in (weights, biases))
         self.tables = _tables(program)
 
-    def _arguments(self, x: np.ndarray) -> tuple[Any, ...]:
+    def _arguments(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
         tables = self.tables
         return tables.steps, tables.table, self.weights.astype(x.dtype), self.biases.astype(x.dtype), tables.activations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,10 +12,9 @@ import torch
 from kfx.config.choices import ENGINES
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.cnngp.choice import engine_for, engine_on, prepare
-from kfx.kernels.cnngp.engine import Engine, ForwardEngine, Gradient
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.engine import Engine, ForwardEngine, Gradient, engine_for, engine_on, is_compiled
+from kfx.kernels.parameters import Bounds, Value
 
 
 class CNNGP(Kernel):
@@ -68,7 +67,10 @@ class CNNGP(Kernel):
         return engine_on(self.engine, device)
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        prepare(self.engine, dtype, device)
+        if is_compiled(self.engine, dtype, device):
+            from kfx.kernels.cnngp.fused_engine import compile_for
+
+            compile_for(dtype)
 
     # ---- between parameters and what an engine takes: the factor and the shift of each instruction
 
@@ -78,17 +80,33 @@ class CNNGP(Kernel):
         mean = self.variance_scaling == "fan_in"
         return [0.0 if c is None else c.weight_multiplier / (c.area if mean else 1) for c in convolutions]
 
-    def _engine(self, x: torch.Tensor) -> Engine:
+    def _program(self, x: torch.Tensor) -> tuple[Instruction, ...]:
         if x.ndim != 4:
             raise ValueError(f"CNNGP takes images (n, channels, height, width), got points of {tuple(x.shape)}")
-        program = self.architecture.program((x.shape[2], x.shape[3]))
+        return self.architecture.program((x.shape[2], x.shape[3]))
+
+    def _engine(self, x: torch.Tensor) -> Engine:
+        """What computes it for images like x; ValueError where the chosen engine does not take them."""
+        program = self._program(x)
         factors = self._factors(program)
         each = [iter(np.broadcast_to(v, self.architecture.convolutions)) for v in self._values.values()]
         weights, biases = ([float(next(own)) if factor else 0.0 for factor in factors] for own in each)
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-        return engine_for(self.engine, x, program, weights, biases, self.tile_megabytes)
+        match engine_for(self.engine, x, "engine", "torch or auto"):
+            case "fused":
+                from kfx.kernels.cnngp.fused_engine import FusedEngine
 
-    def _gradient(self, program: tuple[Instruction, ...], gradient: Gradient) -> dict[str, Any]:
+                return FusedEngine(program, weights, biases)
+            case "triton":
+                from kfx.kernels.cnngp.triton_engine import TritonEngine, require
+
+                require(x, program)
+                return TritonEngine(program, weights, biases, self.tile_megabytes)
+        from kfx.kernels.cnngp.torch_engine import TorchEngine
+
+        return TorchEngine(program, weights, biases, self.tile_megabytes)
+
+    def _gradient(self, program: tuple[Instruction, ...], gradient: Gradient) -> dict[str, Value]:
         """From an engine's gradient, one entry an instruction, to the parameters': shared ones get the sum."""
         factors = np.array(self._factors(program))
         to_weights, to_biases = (np.array([float(g) for g in each]) for each in gradient)
@@ -112,21 +130,21 @@ class CNNGP(Kernel):
         """Keeps the points, and each tile is computed again, pulled back and dropped. Where the network shares its two
         parameters, an engine with forward mode carries their tangents along with the value instead, two more matrices:
         2.0 to 2.8 times the value's time for both, against 3.0 to 3.9 in reverse; `scripts/bench_cnngp.py` compares."""
-        engine = self._engine(x)
+        engine, program = self._engine(x), self._program(x)
         along: torch.Tensor | None = None
         if isinstance(engine, ForwardEngine) and all(np.size(value) == 1 for value in self._values.values()):
-            factors = np.array(self._factors(engine.program))
+            factors = np.array(self._factors(program))
             zeros = np.zeros_like(factors)
             gram, along = engine.gram_along(x, np.stack([factors, zeros]), np.stack([zeros, factors > 0]))
         else:
             gram = engine.gram(x, None)
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             if along is not None and not inputs:
                 sums = [float((matrix * cotangent).sum(dtype=torch.float64)) for matrix in along]
                 return dict(zip(self._values, sums, strict=True)), None
             gradient, to_x = engine.pull(x, cotangent.to(x.dtype), inputs)
-            return self._gradient(engine.program, gradient), to_x
+            return self._gradient(program, gradient), to_x
 
         return gram, pull
 

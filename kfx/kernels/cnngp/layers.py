@@ -8,8 +8,8 @@ pass through them is in `torch_engine`, `maps` and `triton_kernels`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Conv2d:
         kernel, stride, dilation = self.along(axis)
         if self.padding == "same":
             return -(-length // stride), stride, -dilation * ((kernel - 1) // 2)
-        padding = 0 if self.padding == "valid" else _pair(self.padding)[axis]
+        padding = 0 if isinstance(self.padding, str) else _pair(self.padding)[axis]
         return (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1, stride, -padding
 
     def output_size(self, size: Size) -> Size:
@@ -128,7 +128,7 @@ class Sequential:
             raise ValueError("an architecture starts with a Conv2d or a Residual, which turns images into covariances")
 
     @staticmethod
-    def _flattened(given: tuple[Any, ...], where: str) -> tuple[Layer, ...]:
+    def _flattened(given: tuple[Layer | Sequential, ...], where: str) -> tuple[Layer, ...]:
         flat: list[Layer] = []
         for layer in given:
             if not isinstance(layer, (Conv2d, Activation, Residual, Sequential)):
@@ -221,5 +221,6 @@ def _times(size: Size) -> str:
     return f"{size[0]} × {size[1]}"
 
 
-def _pair(value: Any) -> Size:
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _pair(value: int | Sequence[int]) -> Size:
+    height, width = (value, value) if isinstance(value, int) else value
+    return height, width

@@ -6,16 +6,20 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from kfx.kernels.cnngp.engine import Gradient, Scalar
-from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU, Size
+from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, Layer, ReLU, Size
+from kfx.kernels.engine import Gradient, Scalar
 from kfx.numerics.incidents import report
 from kfx.outcomes import Event
 
 T = TypeVar("T")
+Kept = tuple[torch.Tensor, ...]
+"""What a step's adjoint needs of its forward pass."""
+Sums = tuple[list[Scalar], list[Scalar]]
+"""A gradient that tiles add to."""
 
 _MAPS_OF_A_VALUE = 6  # alive at once for each pair, while a Gram tile is computed
 _MAPS_OF_A_STEP = 3  # kept for each pair and step, while a tile is pulled back
@@ -38,13 +42,13 @@ class Step(abc.ABC):
     @abc.abstractmethod
     def forward(
         self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> tuple[torch.Tensor, Kept]:
         """Covariance maps (n, m, height, width) of images with variances v, (n, …), and w, (m, …); and what the
         adjoint needs of this."""
 
     @abc.abstractmethod
     def adjoint(
-        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+        self, g: torch.Tensor, kept: Kept, v: torch.Tensor, w: torch.Tensor, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         """From the cotangent of `forward` to those of c, v, w, weight and bias."""
 
@@ -65,13 +69,13 @@ class ConvStep(Step):
 
     def forward(
         self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
-    ) -> tuple[torch.Tensor, Any]:
-        return self.variance(c, weight, bias), c
+    ) -> tuple[torch.Tensor, Kept]:
+        return self.variance(c, weight, bias), (c,)
 
     def adjoint(
-        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+        self, g: torch.Tensor, kept: Kept, v: torch.Tensor, w: torch.Tensor, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
-        to_c, to_weight, to_bias = self.variance_adjoint(g, kept, weight)
+        to_c, to_weight, to_bias = self.variance_adjoint(g, kept[0], weight)
         return to_c, None, None, to_weight, to_bias
 
 
@@ -86,7 +90,7 @@ class ReLUStep(Step):
 
     def forward(
         self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> tuple[torch.Tensor, Kept]:
         # √v √v' rather than √(v v'): the product of two tiny variances would underflow.
         r = v.sqrt()[:, None] * w.sqrt()[None, :]
         s = ((r - c) * r.add_(c)).clamp_(min=0.0).sqrt_()
@@ -94,7 +98,7 @@ class ReLUStep(Step):
         return torch.addcmul(s, angle, c).mul_(1 / (2 * math.pi)), (s, angle)
 
     def adjoint(
-        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+        self, g: torch.Tensor, kept: Kept, v: torch.Tensor, w: torch.Tensor, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         s, angle = kept
         to_s = (s * g).mul_(1 / (4 * math.pi))
@@ -116,14 +120,14 @@ class ErfStep(Step):
 
     def forward(
         self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> tuple[torch.Tensor, Kept]:
         scale = 2 * (1 + 2 * v).rsqrt()[:, None] * (1 + 2 * w).rsqrt()[None, :]
         sine = (c * scale).clamp_(-1.0, 1.0)
         slope = scale.mul_(2 / math.pi).div_(((1 - sine) * (1 + sine)).sqrt_())
         return sine.arcsin_().mul_(2 / math.pi), (slope, c)
 
     def adjoint(
-        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+        self, g: torch.Tensor, kept: Kept, v: torch.Tensor, w: torch.Tensor, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         slope, c = kept
         to_c = slope * g
@@ -142,18 +146,18 @@ class AddStep(Step):
 
     def forward(
         self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
-    ) -> tuple[torch.Tensor, Any]:
-        return c, None
+    ) -> tuple[torch.Tensor, Kept]:
+        return c, ()
 
     def adjoint(
-        self, g: torch.Tensor, kept: Any, v: torch.Tensor, w: torch.Tensor, weight: float
+        self, g: torch.Tensor, kept: Kept, v: torch.Tensor, w: torch.Tensor, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
         return g, None, None, 0.0, 0.0
 
 
 @lru_cache(maxsize=32)
 def _bound(program: tuple[Instruction, ...], dtype: torch.dtype, device: torch.device) -> tuple[Step, ...]:
-    def bind(layer: Any, size: Size) -> Step:
+    def bind(layer: Layer | Add, size: Size) -> Step:
         match layer:
             case Conv2d():
                 return ConvStep(layer, size, dtype, device)
@@ -213,7 +217,7 @@ class TorchEngine:
         Each tile is computed again, pulled back and dropped: an exact gradient needs the memory of one tile."""
 
         def compute(side: int) -> tuple[Gradient, torch.Tensor | None]:
-            gradient: Gradient = ([0.0] * len(self.program), [0.0] * len(self.program))
+            gradient: Sums = ([0.0] * len(self.program), [0.0] * len(self.program))
             to_x = torch.zeros_like(x) if inputs else None
             for rows, columns in tiles(len(x), None, side):
                 self._pull_tile(x, cotangent, rows, columns, gradient, to_x)
@@ -242,17 +246,17 @@ class TorchEngine:
 
     def _tile(
         self, x: torch.Tensor, y: torch.Tensor, v: list[torch.Tensor], w: list[torch.Tensor], keep: bool
-    ) -> tuple[torch.Tensor, list[Any]]:
+    ) -> tuple[torch.Tensor, list[Kept]]:
         """K(x, y), (n, m), of a tile with the variance maps v of x and w of y; and what the adjoint needs."""
         c = torch.einsum("ichw,jchw->ijhw", x, y) if x.shape[1] > 1 else x[:, None, 0] * y[None, :, 0]
         maps: dict[int, torch.Tensor] = {0: c / x.shape[1]}
         last_read = {source: k for k, instruction in enumerate(self.program) for source in instruction.sources}
-        kept = []
+        kept: list[Kept] = []
         for k, instruction, step, weight, bias in self._steps(x):
             first, *second = instruction.sources
             out, needed = step.forward(maps[first], v[first], w[first], weight, bias)
             maps[k + 1] = out + maps[second[0]] if second else out
-            kept.append(needed if keep else None)
+            kept.append(needed if keep else ())
             for source in instruction.sources:
                 if last_read[source] == k:
                     del maps[source]
@@ -264,7 +268,7 @@ class TorchEngine:
         cotangent: torch.Tensor,
         rows: slice,
         columns: slice,
-        gradient: Gradient,
+        gradient: Sums,
         to_x: torch.Tensor | None,
     ) -> None:
         here, there = x[rows], x[columns]
@@ -292,11 +296,11 @@ class TorchEngine:
     def _tile_adjoint(
         self,
         g: torch.Tensor,
-        kept: list[Any],
+        kept: list[Kept],
         v: list[torch.Tensor],
         w: list[torch.Tensor],
         x: torch.Tensor,
-        gradient: Gradient,
+        gradient: Sums,
     ) -> tuple[torch.Tensor, list[torch.Tensor | None], list[torch.Tensor | None]]:
         """From a tile's cotangent g to that of the product maps, and to the variance maps that each step reads."""
         to_v: list[torch.Tensor | None] = [None] * len(self.program)
@@ -306,7 +310,7 @@ class TorchEngine:
             first, *second = instruction.sources
             g = cotangents.pop(k + 1)
             to_c, to_v[k], to_w[k], to_weight, to_bias = step.adjoint(g, kept[k], v[first], w[first], weight)
-            kept[k] = None
+            kept[k] = ()
             _accumulate(gradient, k, to_weight, to_bias)
             for source, part in ((first, to_c), *((other, g) for other in second)):
                 cotangents[source] = cotangents[source] + part if source in cotangents else part
@@ -318,7 +322,7 @@ class TorchEngine:
         at_steps: list[torch.Tensor | None],
         maps: list[torch.Tensor],
         x: torch.Tensor,
-        gradient: Gradient,
+        gradient: Sums,
     ) -> torch.Tensor:
         """From cotangents of the variance maps, those that steps read and the last, to that of the mean square."""
         cotangents = [torch.zeros_like(each) for each in maps]
@@ -337,7 +341,7 @@ class TorchEngine:
         return cotangents[0]
 
 
-def _accumulate(gradient: Gradient, k: int, to_weight: Scalar, to_bias: Scalar) -> None:
+def _accumulate(gradient: Sums, k: int, to_weight: Scalar, to_bias: Scalar) -> None:
     gradient[0][k] += to_weight
     gradient[1][k] += to_bias
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 
 from kfx.kernels.cnngp import triton_kernels as kernels
-from kfx.kernels.cnngp.engine import Gradient
-from kfx.kernels.cnngp.layers import Activation, Add, Conv2d, Erf, Instruction, ReLU
-from kfx.kernels.cnngp.torch_engine import TorchEngine, halving, tiles
+from kfx.kernels.cnngp.layers import Activation, Add, Conv2d, Erf, Instruction, Layer, ReLU
+from kfx.kernels.cnngp.torch_engine import Sums, TorchEngine, halving, tiles
 from kfx.kernels.cnngp.triton_kernels import Kind
+from kfx.kernels.engine import Gradient
 
 LARGEST = 64
 """The largest height and width of a map: a pair's stays in registers."""
@@ -55,7 +54,7 @@ class TritonEngine(TorchEngine):
         is computed again."""
 
         def compute(most: int) -> tuple[Gradient, torch.Tensor | None]:
-            gradient: Gradient = ([0.0] * len(self.program), [0.0] * len(self.program))
+            gradient: Sums = ([0.0] * len(self.program), [0.0] * len(self.program))
             to_x = torch.zeros_like(x) if inputs else None
             for rows, columns in tiles(len(x), None, most):
                 both = cotangent[rows, columns] + cotangent[columns, rows].mT
@@ -90,7 +89,7 @@ class TritonEngine(TorchEngine):
         own: torch.Tensor,
         rows: slice,
         columns: slice,
-        gradient: Gradient,
+        gradient: Sums,
         to_x: torch.Tensor | None,
     ) -> None:
         is_same = rows == columns
@@ -133,7 +132,7 @@ class TritonEngine(TorchEngine):
         tables: _Tables,
         own: torch.Tensor | None,
         to_images: torch.Tensor,
-        gradient: Gradient,
+        gradient: Sums,
         to_x: torch.Tensor | None,
     ) -> None:
         """Add what passes by the images' own variances, `own` of it from the diagonal, and what goes to pixels."""
@@ -194,7 +193,7 @@ class _Images:
         self.scales = torch.stack(squares, dim=1)
 
 
-def _scales(layer: Any, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _scales(layer: Layer | Add, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """r and q of a variance: √v and its inverse for a ReLU, 1 and 1/√(1 + 2v) for Erf."""
     if isinstance(layer, Erf):
         return torch.ones_like(v), (1 + 2 * v).rsqrt()
@@ -290,7 +289,7 @@ def _square(program: tuple[Instruction, ...]) -> int:
     return max(1 << (largest - 1).bit_length(), 16)  # 16: the least that a product takes
 
 
-def _on(device: torch.device) -> Any:
+def _on(device: torch.device) -> AbstractContextManager[object]:
     """Where programs are launched: Triton takes the current device."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
@@ -303,6 +302,20 @@ def _warps(side: int) -> int:
     return max(side**2 // 512, 1)  # so that a map, and what is made of it, stay in registers
 
 
+def require(x: torch.Tensor, program: tuple[Instruction, ...]) -> None:
+    """ValueError for images (n, channels, height, width), or maps of theirs, that these programs do not take."""
+    if x.dtype != torch.float32 or not runs_on(x.device):
+        raise ValueError(
+            f"engine=triton takes float32 on a CUDA device, and the points are {x.dtype} on {x.device}; use torch or "
+            "auto"
+        )
+    if max(max(*step.size, *step.output_size) for step in program) > LARGEST:
+        raise ValueError(
+            f"engine=triton takes images and maps of at most {LARGEST} × {LARGEST}, got {x.shape[2]} × {x.shape[3]}; "
+            "use torch"
+        )
+
+
 def runs_on(device: torch.device) -> bool:
-    """Whether programs of Triton run there: on a GPU, or anywhere under its interpreter."""
+    """Return whether programs of Triton run there: on a GPU, or anywhere under its interpreter."""
     return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"

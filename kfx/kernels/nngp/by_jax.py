@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-from kfx.kernels.nngp.backend import Gradient
+from kfx.kernels.engine import Gradient
 
 jax.config.update("jax_enable_x64", True)  # the Gram follows the dtype of x; JAX alone would cut it to float32
 
@@ -39,21 +38,26 @@ class JaxNetwork:
         pulled = self.module.pull(*self._arguments(x, cotangent.to(x.dtype)), **self.static, inputs=inputs)
         to_parameters, to_x = pulled if inputs else (pulled[0], None)
         gradient = np.asarray(to_parameters, np.float64)
-        return (gradient[0], gradient[1]), None if to_x is None else _to_torch(to_x, x).reshape(x.shape)
+        to_variances = gradient[0].tolist(), gradient[1].tolist()
+        return to_variances, None if to_x is None else _to_torch(to_x, x).reshape(x.shape)
 
-    def _arguments(self, x: torch.Tensor, *others: torch.Tensor | None) -> list[Any]:
-        """Variances and arrays as the compiled call takes them: a CPU's are NumPy's, which it copies at most once."""
+    def _arguments(self, x: torch.Tensor, *others: torch.Tensor | None) -> list[np.ndarray | jax.Array | None]:
+        """The variances and rows of points as the compiled call takes them: NumPy on a CPU, which copies them at most
+        once."""
         rows = [None if a is None else a.detach().flatten(1).cpu().numpy() for a in (x, *others)]
-        arguments = [self.parameters.astype(str(x.dtype).removeprefix("torch.")), *rows]
-        return arguments if x.device.type == "cpu" else jax.device_put(arguments, _jax_device(x.device))
+        arguments: list[np.ndarray | jax.Array | None] = [
+            self.parameters.astype(str(x.dtype).removeprefix("torch.")),
+            *rows,
+        ]
+        return arguments if x.device.type == "cpu" else list(jax.device_put(arguments, _jax_device(x.device)))
 
 
 @cache
-def _jax_device(device: torch.device) -> Any:
-    """JAX's name for a torch device; RuntimeError where JAX does not see it."""
+def _jax_device(device: torch.device) -> jax.Device:
+    """Return JAX's name for a torch device; RuntimeError where JAX does not see it."""
     return jax.devices("gpu")[device.index or 0]
 
 
 def _to_torch(array: jax.Array, like: torch.Tensor) -> torch.Tensor:
-    """The array itself, which nothing else holds, once it is computed."""
+    """The array once it is computed, in the memory that nothing else holds."""
     return torch.from_dlpack(array.block_until_ready()).to(like)

@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +64,7 @@ def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool
 @partial(jax.jit, static_argnames=("activation", "tangent", "inputs"))
 def pull(
     parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
-) -> Any:
+) -> tuple[jax.Array, ...]:
     """Gradients of Σ G_ij K(x, x)_ij: to the parameters, through W_std and b_std, and with `inputs` to x."""
     if inputs:
         _, vjp = jax.vjp(lambda p, x: _kernel(p, x, None, activation, tangent), parameters, x)

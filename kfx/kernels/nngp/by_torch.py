@@ -8,7 +8,7 @@ import torch
 
 from kfx.kernels.cnngp.layers import Conv2d, Erf, Layer, ReLU, Sequential
 from kfx.kernels.cnngp.torch_engine import TorchEngine
-from kfx.kernels.nngp.backend import Gradient
+from kfx.kernels.engine import Gradient
 
 _TILE_MEGABYTES = 256.0
 

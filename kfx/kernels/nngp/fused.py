@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from kfx.kernels.engine import Gradient
 from kfx.kernels.nngp import loops
-from kfx.kernels.nngp.backend import Gradient
 from kfx.numerics.threads import in_order
 
-DTYPES = (torch.float32, torch.float64)
 _KINDS = {"relu": loops.RELU, "erf": loops.ERF}
 _ALONE = 2e7  # multiplications, for less than which a second thread is not worth waiting for
 _LEAST, _ENTRIES = 48, 1 << 22  # rows of a task, for whose product fewer are slow; and entries

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,11 +13,10 @@ import torch
 from kfx.config.choices import ACTIVATIONS, BACKENDS
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.nngp.backend import Backend
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.engine import Engine, engine_for, engine_on, is_compiled
+from kfx.kernels.parameters import Bounds, Value
 
 _OF_JAX = {"neural_tangents": "kfx.kernels.nngp.by_neural_tangents", "native": "kfx.kernels.nngp.native"}
-_COMPILED = (torch.float32, torch.float64)
 
 
 class NNGP(Kernel):
@@ -61,30 +60,23 @@ class NNGP(Kernel):
             functions(backend)  # fails here where it does not import
 
     def backend_on(self, device: torch.device) -> str:
-        if self.backend != "auto":
-            return self.backend
-        return "fused" if device.type == "cpu" and find_spec("numba") else "torch"
+        return engine_on(self.backend, device)
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        if self.backend_on(device) == "fused" and dtype in _COMPILED:
+        if is_compiled(self.backend, dtype, device):
             from kfx.kernels.nngp.fused import compile_for
 
             compile_for(dtype)
 
-    def _network(self, x: torch.Tensor, to_pull: bool = False) -> Backend:
+    def _engine(self, x: torch.Tensor, to_pull: bool = False) -> Engine:
         """What computes it for points like x; ValueError where the chosen one does not take them."""
         weights, biases = (np.broadcast_to(v, self.depth + 1).tolist() for v in self._values.values())
-        chosen = self.backend_on(x.device)
-        if chosen in _OF_JAX:
+        name = engine_for(self.backend, x, "backend", "native" if self._tangent else "torch or auto")
+        if name in _OF_JAX:
             from kfx.kernels.nngp.by_jax import JaxNetwork
 
-            return JaxNetwork(functions(chosen), self.activation, self._tangent, weights, biases)
-        if chosen == "fused" and (x.dtype in _COMPILED or self.backend == "fused"):
-            if x.device.type != "cpu" or x.dtype not in _COMPILED:
-                raise ValueError(
-                    f"backend=fused takes float32 or float64 on a CPU, and the points are {x.dtype} on {x.device}; "
-                    f"use {'native' if self._tangent else 'torch or auto'}"
-                )
+            return JaxNetwork(functions(name), self.activation, self._tangent, weights, biases)
+        if name == "fused":
             from kfx.kernels.nngp.fused import FusedNetwork
 
             return FusedNetwork(self.activation, self._tangent, weights, biases, to_pull)
@@ -95,17 +87,17 @@ class NNGP(Kernel):
         return TorchNetwork(self.activation, weights, biases)
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return self._network(x).gram(x, y)
+        return self._engine(x).gram(x, y)
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return self._network(x).diagonal(x)
+        return self._engine(x).diagonal(x)
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        network = self._network(x, to_pull=True)
+        network = self._engine(x, to_pull=True)
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             gradient, to_x = network.pull(x, cotangent.to(x.dtype), inputs)
-            by_name: dict[str, Any] = {}
+            by_name: dict[str, Value] = {}
             for (name, value), slopes in zip(self._values.items(), gradient, strict=True):
                 each = np.array([float(slope) for slope in slopes])
                 by_name[name] = each if np.size(value) > 1 else float(each.sum())
@@ -125,11 +117,24 @@ class NTK(NNGP):
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()
     _tangent: ClassVar[bool] = True
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        depth: int = options.NTKOption.depth,
+        activation: str = options.NTKOption.activation,
+        weight_variance: float | Iterable[float] = options.NTKOption.weight_variance,
+        bias_variance: float | Iterable[float] = options.NTKOption.bias_variance,
+        *,
+        backend: str = options.NTKOption.backend,
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        super().__init__(
+            depth, activation, weight_variance, bias_variance, backend=backend, trainable=trainable, bounds=bounds
+        )
         if self.backend == "torch":
             raise ValueError("NTK: backend must be one of auto, fused, native, neural_tangents, got 'torch'")
 
 
-def functions(name: str) -> Any:
+def functions(name: str) -> ModuleType:
+    """Return the module of JAX functions that a backend's name stands for; ImportError where it does not import."""
     return importlib.import_module(_OF_JAX[name])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+Kept = tuple[jax.Array, ...]
+"""What a function's derivative needs of its value."""
 
 traces: Counter[str] = Counter()
 """How often JAX has traced each function of this module: once a shape, however many iterations."""
@@ -23,7 +25,7 @@ def relu(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
     return _relu_forward(c, v, w)[0]
 
 
-def _relu_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+def _relu_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, Kept]:
     # √v √v' rather than √(v v'): the product of two tiny variances would underflow.
     r = jnp.sqrt(v) * jnp.sqrt(w)
     s = jnp.sqrt(jnp.maximum((r - c) * (r + c), 0.0))
@@ -31,7 +33,7 @@ def _relu_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, 
     return (s + angle * c) / (2 * jnp.pi), (s, angle, v, w)
 
 
-def _relu_backward(kept: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _relu_backward(kept: Kept, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     s, angle, v, w = kept
     both = (v > 0) & (w > 0)  # at a vanishing variance the value and its derivatives are 0
     to_v = jnp.where(both, s / jnp.where(both, v, 1.0), 0.0) / (4 * jnp.pi)
@@ -59,14 +61,14 @@ def relu_slope(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
     return _relu_slope_forward(c, v, w)[0]
 
 
-def _relu_slope_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+def _relu_slope_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, Kept]:
     _, (s, angle, v, w) = _relu_forward(c, v, w)
     apart = s > jnp.sqrt(32 * jnp.finfo(s.dtype).eps) * jnp.sqrt(v) * jnp.sqrt(w)
     angle = jnp.where(apart, angle, jnp.where(c > 0, jnp.pi, 0.0))  # of equal points, exactly
     return jnp.where((v > 0) & (w > 0), angle, 0.0) / (2 * jnp.pi), (c, s, apart, v, w)
 
 
-def _relu_slope_backward(kept: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _relu_slope_backward(kept: Kept, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     c, s, apart, v, w = kept  # equal points have no derivative; as long as they stay so, nothing changes
     to_c = jnp.where(apart, g / jnp.where(apart, s, 1.0), 0.0) / (2 * jnp.pi)
     to_v, to_w = (jnp.where(apart, -to_c * c / jnp.where(apart, 2 * each, 1.0), 0.0) for each in (v, w))
@@ -151,7 +153,7 @@ def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool
 @partial(jax.jit, static_argnames=("activation", "tangent", "inputs"))
 def pull(
     parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
-) -> Any:
+) -> tuple[jax.Array, ...]:
     """Gradients of Σ G_ij K(x, x)_ij: to the parameters and, with `inputs`, to x.
 
     Runs the recursion again inside one compiled vjp, rather than keep every layer's matrix alive between calls.
