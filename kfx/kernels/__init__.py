@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel, Product, Scaled, Sum
@@ -60,7 +60,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(f"kfx.kernels.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'kfx.kernels' has no attribute {name!r}")

@@ -8,13 +8,13 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, overload
 
 import numpy as np
 import torch
 
 from kfx.config.plugins import Portable
-from kfx.kernels.parameters import Bounds, Parameters
+from kfx.kernels.parameters import Bounds, Parameters, Value
 from kfx.kernels.prediction import Prediction
 from kfx.numerics.arrays import Array, Vector, are_finite, as_kind, as_tensor, in_kind
 from kfx.numerics.outer_products import OuterProducts
@@ -22,10 +22,22 @@ from kfx.numerics.process import computing
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
-Pull = Callable[[Any, bool], tuple[Mapping[str, Any], torch.Tensor | None]]
+Pull = Callable[[Any, bool], tuple[Mapping[str, Value], torch.Tensor | None]]
 """`pull(G, inputs)`: the gradients of Σ_ij G_ij Θ_ij by parameter name, floats or arrays, and to the points, in x's
 shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device; it
 is a tensor, or `OuterProducts` where the kernel `takes_outer_products`."""
+Cotangent = Array | OuterProducts
+"""G, (n, n), symmetric, with the derivative Σ_ij G_ij dK_ij over both triangles."""
+A_co = TypeVar("A_co", np.ndarray, torch.Tensor, covariant=True)
+
+
+class PullBack(Protocol[A_co]):
+    """What `Kernel.pullback` returns beside the Gram matrix: from a cotangent to gradients."""
+
+    @overload
+    def __call__(self, cotangent: Cotangent, inputs: Literal[False] = False) -> Vector: ...
+    @overload
+    def __call__(self, cotangent: Cotangent, inputs: Literal[True]) -> tuple[Vector, A_co]: ...
 
 SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[str, float], np.ndarray | None]]]
 """K(x, x) and its pull, both on arrays; see `Kernel.small_pullback`."""
@@ -114,10 +126,16 @@ class Kernel(Portable, Parameters, abc.ABC):
 
     # ---- Gram matrices
 
-    def gram(self, x: Array, y: Array | None = None) -> Any:
-        """K(x, y), (len(x), len(y)), or K(x, x), in x's dtype, on x's device; NumPy or torch as x is.
+    @overload
+    def gram(self, x: np.ndarray, y: Array | None = None) -> np.ndarray: ...
+    @overload
+    def gram(self, x: torch.Tensor, y: Array | None = None) -> torch.Tensor: ...
+    def gram(self, x: Array, y: Array | None = None) -> Array:
+        """Return K(x, y), (len(x), len(y)), or K(x, x), in x's dtype, on x's device; NumPy or torch as x is.
 
-        The diagonal of K(x, x) equals `diagonal(x)` exactly.
+        x, y: points, (n, features) or (n, channels, height, width). The diagonal of K(x, x) equals `diagonal(x)`
+        exactly. ValueError for points of shapes that do not match or that the kernel does not take; NumericalError
+        (diverged) where a parameter is too large or too small to compute with.
         """
         points = _points(x)
         others = None if y is None else _points(y).to(points)
@@ -129,35 +147,47 @@ class Kernel(Portable, Parameters, abc.ABC):
                 self._fill_diagonal(gram, points)
         return in_kind(gram, x)
 
-    def diagonal(self, x: Array) -> Any:
-        """K(x_i, x_i) for each point, (len(x),)."""
+    @overload
+    def diagonal(self, x: np.ndarray) -> np.ndarray: ...
+    @overload
+    def diagonal(self, x: torch.Tensor) -> torch.Tensor: ...
+    def diagonal(self, x: Array) -> Array:
+        """Return K(x_i, x_i) for each point, (len(x),), in x's dtype. Points and errors as for `gram`."""
         points = _points(x)
         with self._computing(points[:1], points):
             return in_kind(self._diagonal(points), x)
 
     def is_finite_at(self, x: torch.Tensor) -> bool:
-        """Whether K(x_i, x_i) is a number for each point."""
+        """Return whether K(x_i, x_i) is a finite number for each point of x, (n, …)."""
         return are_finite(self._diagonal(x))
 
-    def pullback(self, x: Array) -> tuple[Any, Any]:
-        """K(x, x) and the function that pulls a cotangent of it back.
+    @overload
+    def pullback(self, x: np.ndarray) -> tuple[np.ndarray, PullBack[np.ndarray]]: ...
+    @overload
+    def pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, PullBack[torch.Tensor]]: ...
+    def pullback(self, x: Array) -> tuple[Array, PullBack[Any]]:
+        """Return K(x, x), (n, n), and the function that pulls a cotangent of it back. Points and errors as for `gram`.
 
         `pull(G)` gives the gradient of Σ_ij G_ij K_ij to `flat`, a vector of its kind; `pull(G, inputs=True)` gives
-        the pair of that and the gradient to x, in x's shape. G counts both triangles and must be symmetric.
+        the pair of that and the gradient to x, in x's shape, dtype and kind. G, (n, n), counts both triangles and must
+        be symmetric; ValueError for one of another shape.
         """
         points = _points(x)
         with self._computing(points):
             gram, pull = self._pullback(points)
             self._fill_diagonal(gram, points)
 
-        def pull_back(cotangent: Array | OuterProducts, inputs: bool = False) -> Any:
-            given: Any = cotangent
-            if isinstance(given, OuterProducts) and not self.takes_outer_products:
-                given = given.dense()
-            given = given if isinstance(given, OuterProducts) else as_tensor(given)
+        @overload
+        def pull_back(cotangent: Cotangent, inputs: Literal[False] = False) -> Vector: ...
+        @overload
+        def pull_back(cotangent: Cotangent, inputs: Literal[True]) -> tuple[Vector, Array]: ...
+        def pull_back(cotangent: Cotangent, inputs: bool = False) -> Vector | tuple[Vector, Array]:
+            if isinstance(cotangent, OuterProducts) and not self.takes_outer_products:
+                cotangent = cotangent.dense()
+            given = cotangent if isinstance(cotangent, OuterProducts) else as_tensor(cotangent)
             if given.shape != gram.shape:
                 raise ValueError(f"the cotangent must be {tuple(gram.shape)}, as K(x, x), got {tuple(given.shape)}")
-            if not isinstance(given, OuterProducts):
+            if isinstance(given, torch.Tensor):
                 given = given.to(points.device, torch.promote_types(points.dtype, given.dtype))
             with self._computing(points):
                 by_name, to_inputs = pull(given, inputs)
@@ -245,7 +275,7 @@ class Combination(Kernel):
         self._made_of = tuple(parts)
         self.may_be_zero = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.may_be_zero)
         self.signed = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.signed)
-        values: dict[str, Any] = dict(own or {})
+        values: dict[str, Value] = dict(own or {})
         inherited: dict[str, Bounds] = {}
         usual = list(values)
         for i, part in enumerate(parts):
@@ -262,7 +292,7 @@ class Combination(Kernel):
             for i, part in enumerate(self._made_of)
         ]
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         return {f"{i}.{name}": value for i, part in enumerate(self.parts) for name, value in part.fresh(rng).items()}
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
@@ -318,9 +348,9 @@ class Combination(Kernel):
         for gram, part in zip(grams, self.parts, strict=True):
             gram.diagonal().copy_(part._diagonal(x))
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             cotangents, own = self._cotangents(cotangent, grams)
-            by_name: dict[str, Any] = dict(own)
+            by_name: dict[str, Value] = dict(own)
             to_inputs: torch.Tensor | None = None
             for i, (pull_part, part) in enumerate(zip(pulls, cotangents, strict=True)):
                 named, moved = pull_part(part, inputs)

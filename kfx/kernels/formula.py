@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.parameters import Bounds, Value
 
 _ROWS = 256  # of a tile: its graph is what has to be in memory
 
@@ -68,7 +68,7 @@ class Formula(Kernel):
         return torch.cat(blocks) if blocks else x.new_zeros(0)
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             with torch.enable_grad():
                 parameters = self._tensors(x, gradient=True)
                 points = x.detach().clone().requires_grad_(inputs)

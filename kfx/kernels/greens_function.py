@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.parameters import Bounds, Value
 from kfx.numerics import elliptic
 from kfx.numerics.arrays import in_numpy
 from kfx.outcomes import Event, NumericalError
@@ -57,7 +57,7 @@ class GreensFunction(Kernel):
         with np.errstate(over="ignore"):
             return self._start * np.exp(sum(waves @ self._values[name] for name, waves in self._waves.items()))
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         """Coefficients that give log b variance 1 everywhere."""
         return {name: rng.normal(0.0, self.modes**-0.5, self.modes) for name in self._waves}
 
@@ -100,7 +100,7 @@ class GreensFunction(Kernel):
         ends = np.zeros((1, len(rows)))
         slopes = np.diff(np.concatenate([ends, columns, ends]), axis=0) * self.intervals  # of each column, on elements
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             if inputs:
                 raise ValueError("a Green's function has no gradient to its inputs: they are nodes")
             # Σ G ∘ ∂Θ = −tr(∂A₀ S G Sᵀ), S = A₀⁻¹π₀ᵀ, and ∂A₀/∂b of an element takes the slopes of S there.

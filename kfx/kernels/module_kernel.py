@@ -6,12 +6,13 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import nn
 
 from kfx.kernels.base import Kernel
+from kfx.kernels.parameters import Value
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class Tape(Generic[T]):
 
     def pull(
         self, outputs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], inputs: bool = False
-    ) -> tuple[dict[str, Any], torch.Tensor | None]:
+    ) -> tuple[Mapping[str, Value], torch.Tensor | None]:
         """From the cotangents of outputs, None for a single number's 1, to the weights by name and to the points."""
         made, cotangents = zip(*outputs, strict=True)
         wanted = [*self.leaves.values(), *([self.points] if inputs else [])]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def readable(name: str, node: Any) -> str:
+def readable(name: str, node: object) -> str:
     """`0.sigma` of a sum as `rbf sigma`, or `rbf 2 sigma` where it has several of them; other names as they are.
 
     node: the kernel's part of a config, checked or as recorded.
@@ -25,5 +25,5 @@ def readable(name: str, node: Any) -> str:
     return f"{kind}{number} {readable(rest, own)}"
 
 
-def _get(node: Any, key: str) -> Any:
+def _get(node: object, key: str) -> Any:
     return node.get(key) if isinstance(node, Mapping) else getattr(node, key, None)

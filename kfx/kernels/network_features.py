@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
-from kfx.kernels.parameters import ANYWHERE, NORM, Bounds
+from kfx.kernels.parameters import ANYWHERE, NORM, Bounds, Value
 from kfx.kernels.stationary import RBF
 from kfx.kernels.stationary_tensors import squared_distances
 from kfx.numerics.arrays import as_kind
@@ -109,7 +109,7 @@ class NetworkFeatures(ModuleKernel):
 
     # ---- γ
 
-    def _gamma(self, mean: torch.Tensor) -> Any:
+    def _gamma(self, mean: torch.Tensor) -> float | torch.Tensor:
         """γ, for this mean squared distance; a tensor where it is of the points, so that no GPU waits for it."""
         return self._scalar("gamma") or 4 / mean
 
@@ -139,7 +139,7 @@ class NetworkFeatures(ModuleKernel):
         differentiated = of_batch and self.length_gradient == "differentiated"
         gram, pull_features = gaussian(tape.made.detach(), self._scalar("gamma") or None, differentiated)
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             to_features, to_gamma = pull_features(cotangent)
             by_name, to_points = tape.pull([(tape.made, to_features)], inputs)
             return {**by_name, "gamma": 0.0 if of_batch else float(to_gamma)}, to_points
@@ -172,7 +172,7 @@ class NetworkFeatures(ModuleKernel):
 
     # ---- other weights, another place
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         """Weights as the network's layers draw them; γ as it is."""
         with seeded(int(rng.integers(2**63))):
             if self._remake is not None:
@@ -196,7 +196,7 @@ def gaussian(
     gamma: None for 4 over the mean squared distance m of all pairs, whose dependence on f is `differentiated` or not.
     """
     r2 = squared_distances(f, None)
-    used: Any = 4 / r2.mean(dtype=torch.float64) if gamma is None else gamma  # a tensor: no GPU waits for it
+    used = 4 / r2.mean(dtype=torch.float64) if gamma is None else gamma  # a tensor: no GPU waits for it
     gram = (r2 * -used).exp_()
 
     def pull(cotangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from kfx.kernels.space import random_within
 from kfx.numerics.arrays import Vector, as_kind, in_numpy
 
 Value = float | Vector
+Given = ArrayLike | torch.Tensor
+"""A parameter as a person gives it: a number, an array or a sequence of numbers, or a block."""
 Bounds = tuple[float, float]
 ANYWHERE: Bounds = (-math.inf, math.inf)
 
@@ -41,7 +44,7 @@ class Parameters:
 
     def __init__(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, Given],
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
@@ -105,14 +108,14 @@ class Parameters:
                 values[key] = float(entry[0])
         return values
 
-    def with_flat(self, vector: Any) -> Self:
-        """The same kernel with `flat` replaced."""
-        vector = vector.clone() if isinstance(vector, torch.Tensor) else np.asarray(vector, dtype=np.float64)
-        if vector.ndim != 1:
-            raise ValueError(f"expected a vector of parameters, got {tuple(vector.shape)}")
-        return self._replaced(self.split(vector))
+    def with_flat(self, vector: Given) -> Self:
+        """Return the same kernel with `flat` replaced by a vector (len(flat),); ValueError for another shape."""
+        flat: Vector = vector.clone() if isinstance(vector, torch.Tensor) else np.asarray(vector, dtype=np.float64)
+        if flat.ndim != 1:
+            raise ValueError(f"expected a vector of parameters, got {tuple(flat.shape)}")
+        return self._replaced(self.split(flat))
 
-    def with_parameters(self, **values: Any) -> Self:
+    def with_parameters(self, **values: Given) -> Self:
         """The same kernel with the named parameters replaced, trainable or not."""
         return self._replaced({self._require(name): self._checked(name, value) for name, value in values.items()})
 
@@ -165,11 +168,11 @@ class Parameters:
             raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(self._values)}")
         return name
 
-    def _checked(self, name: str, value: Any) -> Value:
+    def _checked(self, name: str, value: Given) -> Value:
         held = self.__dict__.get("_values", {}).get(name)
-        if isinstance(held, torch.Tensor) or isinstance(value, torch.Tensor):
+        if isinstance(held, torch.Tensor) or (held is None and isinstance(value, torch.Tensor)):
             return self._block(name, value, held)
-        array = np.asarray(value, dtype=np.float64)
+        array = np.asarray(in_numpy(value), dtype=np.float64)
         # A variance may be 0 (its bounds then start at 0); a length or an exponent may not.
         lowest_is_zero, signed = self._takes_zero(name), name in self.signed
         if not np.all(np.isfinite(array)) or not (signed or np.all(array >= 0 if lowest_is_zero else array > 0)):
@@ -177,9 +180,9 @@ class Parameters:
             raise ValueError(f"{type(self).__name__}: {name} takes {accepted}, got {array.tolist()!r}")
         return array.copy() if array.ndim else float(array)
 
-    def _block(self, name: str, value: Any, held: Any) -> torch.Tensor:
+    def _block(self, name: str, value: Given, held: torch.Tensor | None) -> torch.Tensor:
         """A copy of a block; one that takes another's place is like it."""
-        block = (value if held is None else as_kind(value, held)).detach().clone()
+        block = (torch.as_tensor(value) if held is None else as_kind(value, held)).detach().clone()
         if held is not None and block.shape != held.shape:
             shapes = f"{tuple(held.shape)}, got {tuple(block.shape)}"
             raise ValueError(f"{type(self).__name__}: {name} takes an array of shape {shapes}")
@@ -193,7 +196,7 @@ class Parameters:
     def _scalar(self, name: str) -> float:
         return float(self._values[name])
 
-    def flatten(self, by_name: Mapping[str, Any]) -> Vector:
+    def flatten(self, by_name: Mapping[str, Value]) -> Vector:
         """The trainable ones of values by name, as one vector like `flat`."""
         chosen = [by_name[key] for key in self.trainable]
         if all(isinstance(value, float) for value in chosen):  # the usual case, in a tenth of the time

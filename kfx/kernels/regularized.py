@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.parameters import Bounds, Value
 from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.regularization import Regularization
 
@@ -33,13 +33,13 @@ class Regularized(Wrapped[Kernel]):
         """λ and its scale."""
         return Regularization(self._scalar("regularization"), self._scale)
 
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
+    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
         return {"regularization": self.own_regularization.slope(cotangent, gram)}
 
 
-def as_recorded(start: Kernel, values: Mapping[str, Any]) -> Kernel:
+def as_recorded(start: Kernel, values: Mapping[str, Value]) -> Kernel:
     """The kernel of a record: `start` with these parameters. A λ among them that `start` does not bring is absolute."""
     if "regularization" in values and not isinstance(start, Regularized):
         own = {name: value for name, value in values.items() if name != "regularization"}
-        return Regularized(start.with_parameters(**own), Regularization(values["regularization"], "absolute"))
+        return Regularized(start.with_parameters(**own), Regularization(float(values["regularization"]), "absolute"))
     return start.with_parameters(**values)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.numerics.arrays import Vector, as_kind
+from kfx.numerics.arrays import Array, Vector, as_kind, in_numpy
 
 _LOWEST = 1e-12  # stands for a lower bound of 0 where a logarithm is taken
 
@@ -23,7 +23,7 @@ class Space:
         self.logged = logged if logged.any() else None
         self.is_log = bool(logged.all()) and len(logged) > 0
         self.bounds = np.where(logged[:, None], np.maximum(bounds, _LOWEST), bounds)
-        self.low, self.high = self._of_logged(np.log, self.bounds.T, 1.0)
+        self.low, self.high = in_numpy(self._of_logged(np.log, self.bounds.T, 1.0))
         self.is_free = not np.isfinite(self.bounds).any()
 
     def to_coordinates(self, vector: Vector) -> Vector:
@@ -48,7 +48,7 @@ class Space:
             return coordinates
         return _within(coordinates, as_kind(self.low, coordinates), as_kind(self.high, coordinates))
 
-    def _of_logged(self, function: Callable[[Any], Any], vector: Any, harmless: Any) -> Any:
+    def _of_logged(self, function: Callable[[Vector], Vector], vector: Vector, harmless: float) -> Vector:
         """The function of the entries whose logarithms are moved; the others as they are."""
         if self.logged is None:
             return vector
@@ -57,7 +57,7 @@ class Space:
         module, mask = _module(vector), self._mask(vector)
         return module.where(mask, function(module.where(mask, vector, harmless)), vector)
 
-    def _mask(self, vector: Vector) -> Any:
+    def _mask(self, vector: Vector) -> Array | None:
         return torch.as_tensor(self.logged, device=vector.device) if isinstance(vector, torch.Tensor) else self.logged
 
 
@@ -65,7 +65,7 @@ def _module(vector: Vector) -> Any:
     return torch if isinstance(vector, torch.Tensor) else np
 
 
-def _within(x: Any, low: Any, high: Any) -> Any:
+def _within(x: Vector, low: Vector, high: Vector) -> Vector:
     module = _module(x)
     return module.minimum(module.maximum(x, low), high)  # what clip does at a tenth of its price for a short vector
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 
+from kfx.kernels.base import Kernel
 from kfx.kernels.network_features import NetworkFeatures
-from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.kernels.prediction import Prediction
 from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.arrays import as_kind
@@ -29,7 +30,7 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
         super().__init__(kernel, {WEIGHT: weight, BIAS: bias}, (WEIGHT, BIAS), signed=(WEIGHT, BIAS))
 
     @classmethod
-    def over(cls, kernel: Any, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
+    def over(cls, kernel: Kernel, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
         """With a head drawn at random, uniform in ±1/√features. x: a point. ValueError for a kernel without a
         network."""
         if not isinstance(kernel, NetworkFeatures):
@@ -47,12 +48,12 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
         blocks = [torch.nn.functional.linear(self.features(b), head[WEIGHT], head[BIAS]) for b in x.split(_BLOCK)]
         return Prediction.of_logits(torch.cat(blocks))
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         weight = self.head[WEIGHT]
         head = _drawn(weight.shape[0], weight.shape[1], weight, rng)
         return {**self._kernel.fresh(rng), **dict(zip((WEIGHT, BIAS), head, strict=True))}
 
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
+    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
         return {name: torch.zeros_like(value) for name, value in self.head.items()}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.parameters import Bounds, Value
 from kfx.kernels.prediction import Prediction
 
 K = TypeVar("K", bound=Kernel)
@@ -21,7 +21,9 @@ class Wrapped(Kernel, Generic[K]):
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
 
-    def __init__(self, kernel: K, own: Mapping[str, Any], trainable: Iterable[str], signed: Iterable[str] = ()) -> None:
+    def __init__(
+        self, kernel: K, own: Mapping[str, Value], trainable: Iterable[str], signed: Iterable[str] = ()
+    ) -> None:
         self._kernel, self.may_be_zero = kernel, kernel.may_be_zero
         self.signed = kernel.signed | frozenset(signed)
         limits = {**kernel.limits, **self.default_bounds}
@@ -33,10 +35,10 @@ class Wrapped(Kernel, Generic[K]):
         return self._kernel._replaced({name: self._values[name] for name in self._kernel.parameters})
 
     @abc.abstractmethod
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
+    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
         """The gradients to the further parameters, from the cotangent of the Gram matrix."""
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         return self._kernel.fresh(rng)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
@@ -74,7 +76,7 @@ class Wrapped(Kernel, Generic[K]):
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         gram, pull = self.kernel._pullback(x)
 
-        def pull_all(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull_all(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             by_name, to_inputs = pull(cotangent, inputs)
             return {**by_name, **self._pull_own(cotangent, gram)}, to_inputs
 

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from numba import njit
 
 # Contraction to fused multiply-adds alone: sums keep their order, and what is not a number stays so.
-_OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
-_SUMMING: dict[str, Any] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
+R = TypeVar("R")
+
+_OPTIONS: dict[str, object] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
+_SUMMING: dict[str, object] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
 
 inner = njit(**_OPTIONS)
 """A loop inside others."""
@@ -20,17 +22,17 @@ summing = njit(**_SUMMING)
 """One whose sums may change their order, so that they take whole registers."""
 
 
-def entry(function: Callable[..., Any]) -> Any:
-    """A function that Python calls: let go of the interpreter, kept compiled on disk."""
+def entry(function: Callable[..., R]) -> Callable[..., R]:
+    """Compile a function that Python calls: it lets go of the interpreter, and its code is kept on disk."""
     return _kept(function, _OPTIONS)
 
 
-def summing_entry(function: Callable[..., Any]) -> Any:
-    """`entry`, whose own sums may change their order."""
+def summing_entry(function: Callable[..., R]) -> Callable[..., R]:
+    """Compile as `entry` does, and let the function's own sums change their order."""
     return _kept(function, _SUMMING)
 
 
-def _kept(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _kept(function: Callable[..., R], options: dict[str, object]) -> Callable[..., R]:
     compiled = njit(**options, cache=True)(function)
     # A compilation that is kept is dated by the function's own file; what it calls from others may be newer.
     changed = max(Path(str(sys.modules[name].__file__)).stat().st_mtime for name in _sources(function.__module__))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kfx.numerics.arrays import Array, as_kind, diagonal, in_numpy, total
+from kfx.numerics.arrays import A, Array, as_kind, diagonal, in_numpy, total
 
 _FEW = 16  # columns up to which a product goes through the vectors
 
@@ -21,7 +21,7 @@ class OuterProducts:
     vectors: (n, rank), float64, NumPy or torch. weights: s, (rank,), of the same kind. on_diagonal: d.
     """
 
-    vectors: Any
+    vectors: Any  # an array or a tensor, and `weights` the same
     weights: Any
     on_diagonal: float = 0.0
 
@@ -52,8 +52,8 @@ class OuterProducts:
             found = total(self.vectors * self.weights * (matrix.to(self.vectors) @ self.vectors))
         return found + self.on_diagonal * total(diagonal(matrix)) if self.on_diagonal else found
 
-    def product(self, matrix: Any, right: Any) -> Any:
-        """(G ∘ M) R, G ∘ M entry by entry. right: (n, columns)."""
+    def product(self, matrix: A, right: A) -> A:
+        """Return (G ∘ M) R, (n, columns), G ∘ M entry by entry. matrix: M, (n, n). right: R, (n, columns)."""
         rank, other = self.vectors.shape[1], as_kind(matrix, right)
         if rank * right.shape[1] > _FEW:
             return (self.dense() * other) @ right
@@ -78,13 +78,13 @@ class OuterProducts:
         return matrix
 
 
-def with_ones(rows: Array) -> Any:
-    """A column of ones, and the rows."""
+def with_ones(rows: A) -> A:
+    """Return (n, 1 + columns): a column of ones before the rows, (n, columns)."""
     first = rows[:, :1]
     return _beside(torch.ones_like(first) if isinstance(first, torch.Tensor) else np.ones_like(first), rows)
 
 
-def _beside(left: Array, right: Array) -> Any:
+def _beside(left: A, right: A) -> A:
     if isinstance(left, torch.Tensor):
-        return torch.cat([left, right], dim=1)  # type: ignore[list-item]
+        return torch.cat([left, right], dim=1)
     return np.concatenate([left, right], axis=1)

@@ -7,12 +7,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from kfx.outcomes import ConfigError, KfxError, RecordError
+
+if TYPE_CHECKING:
+    import jax
+    from rich.table import Table
 
 SIZES = tuple(range(100, 1001, 100))
 VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
@@ -66,11 +70,11 @@ class JaxArithmetic:
 
     framework = "jax"
 
-    def __init__(self, device: Any, dtype: str) -> None:
+    def __init__(self, device: jax.Device, dtype: str) -> None:
         self._device, self.dtype = device, dtype
         self.device = "cpu" if device.platform == "cpu" else f"cuda:{device.id}"
 
-    def _put(self, array: np.ndarray) -> Any:
+    def _put(self, array: np.ndarray) -> jax.Array:
         import jax
 
         return jax.device_put(array.astype(self.dtype), self._device)
@@ -102,7 +106,7 @@ def arithmetics(frameworks: Sequence[str]) -> list[Arithmetic]:
     return sorted(found, key=lambda a: (a.framework != "torch", a.device, a.dtype))
 
 
-def jax_devices() -> list[Any]:
+def jax_devices() -> list[jax.Device]:
     """JAX's devices; ConfigError where JAX finds none, as for a platform that does not exist."""
     import jax
 
@@ -204,7 +208,7 @@ def complaint(verdicts: Sequence[Verdict], device: torch.device, dtype: str, all
     return None
 
 
-def report(verdicts: Sequence[Verdict], switches: dict[str, Any]) -> dict[str, Any]:
+def report(verdicts: Sequence[Verdict], switches: Mapping[str, bool | str | None]) -> dict[str, Any]:
     """The content of `precision.json`."""
     return {
         "switches": switches,
@@ -225,7 +229,7 @@ def report(verdicts: Sequence[Verdict], switches: dict[str, Any]) -> dict[str, A
     }
 
 
-def table(contents: Mapping[str, dict[str, Any]]) -> Any:
+def table(contents: Mapping[str, dict[str, Any]]) -> Table:
     """A table of the `precision.json` of each machine, by its name, for the screen."""
     from rich.table import Table
 

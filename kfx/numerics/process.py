@@ -22,21 +22,22 @@ from kfx.numerics import threads
 
 
 _MIXED = "mixed"
+Value = bool | str | None
 
 
 class _Setting(NamedTuple):
     """A setting of torch or JAX: how it is read and written, and its values for full precision and for TF32."""
 
-    read: Callable[[], Any]
+    read: Callable[[], Value]
     write: Callable[[Any], None]
-    full: Any
-    tf32: Any
+    full: Value
+    tf32: Value
 
 
-def _unless_mixed(read: Callable[[], Any]) -> Callable[[], Any]:
+def _unless_mixed(read: Callable[[], Value]) -> Callable[[], Value]:
     """`read`, or `_MIXED` where torch refuses to name one value for operations that were set one by one."""
 
-    def read_if_possible() -> Any:
+    def read_if_possible() -> Value:
         try:
             return read()
         except RuntimeError:
@@ -91,7 +92,7 @@ if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9; those that others 
         _SETTINGS[".".join(filter(None, ("torch.backends", _place, "fp32_precision")))] = _switch(_place)
 
 
-def set_switches(allow_tf32: bool) -> dict[str, Any]:
+def set_switches(allow_tf32: bool) -> dict[str, Value]:
     """Set torch and JAX to full precision, or let products and convolutions on a GPU use TF32; return what was set.
 
     torch allows TF32 in cuDNN convolutions by default, and JAX in products on recent cards. On a CPU float32 is never
@@ -105,17 +106,17 @@ def set_switches(allow_tf32: bool) -> dict[str, Any]:
     }
 
 
-def found() -> dict[str, Any]:
+def found() -> dict[str, Value]:
     """The caller's settings that differ from kfx's, by name: those that kfx puts back. Empty outside of `computing`."""
     return {name: value for name, value in _before.items() if value is not None}
 
 
-def _differs(value: Any, other: Any) -> bool:
+def _differs(value: Value, other: Value) -> bool:
     """Whether the one is to be replaced by the other: "none" is full precision too, and what is mixed has no value."""
     return value != other and (value, other) != ("none", "ieee") and _MIXED not in (value, other)
 
 
-def _write(values: Mapping[str, Any]) -> None:
+def _write(values: Mapping[str, Value]) -> None:
     for name, value in values.items():
         if _differs(_SETTINGS[name].read(), value):
             _SETTINGS[name].write(value)
@@ -207,7 +208,7 @@ _turn = threading.RLock()
 _lock = threading.Lock()
 _here = threading.local()
 _users, _generation = 0, 0
-_before: dict[str, Any] = {}
+_before: dict[str, Value] = {}
 _blas_before: list[int] = []
 _threads_before = 1
 

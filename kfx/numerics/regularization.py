@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import overload
 
+import numpy as np
 import torch
 
 from kfx.config.choices import SCALES
@@ -52,8 +53,12 @@ class Regularization:
     def _unit(self, n: int, trace: float, every: float) -> float:
         return trace / n if self.scale == "mean_diagonal" else max(trace / n - every / n**2, 0.0)
 
-    def pull(self, cotangent: Array) -> Any:
-        """From the cotangent of A = Θ + λ(Θ)I to that of Θ, in place: G + tr G · ∂λ/∂Θ."""
+    @overload
+    def pull(self, cotangent: np.ndarray) -> np.ndarray: ...
+    @overload
+    def pull(self, cotangent: torch.Tensor) -> torch.Tensor: ...
+    def pull(self, cotangent: Array) -> Array:
+        """Return the cotangent of Θ from that of A = Θ + λ(Θ)I, (n, n), in its memory: G + tr G · ∂λ/∂Θ."""
         if self.scale == "absolute":
             return cotangent
         n, own = len(cotangent), diagonal(cotangent)

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -145,8 +145,16 @@ def _let_any_thread_set() -> None:
         clear(force=True)
 
 
+class _Library(Protocol):
+    """A BLAS as threadpoolctl shows it."""
+
+    def get_num_threads(self) -> int: ...
+
+    def set_num_threads(self, num_threads: int) -> None: ...
+
+
 @lru_cache(maxsize=1)
-def _blas() -> list[Any]:
+def _blas() -> list[_Library]:
     """The libraries that NumPy and SciPy compute with; to look for them takes milliseconds."""
     import scipy.linalg  # noqa: F401  # compiled loops call its BLAS, whose pool can be limited once it is there
     from threadpoolctl import ThreadpoolController

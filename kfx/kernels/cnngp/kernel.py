@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -41,8 +41,8 @@ class CNNGP(Kernel):
     def __init__(
         self,
         architecture: Sequential,
-        weight_variance: float | Iterable[float] = options.CNNGPOption.weight_variance,
-        bias_variance: float | Iterable[float] = options.CNNGPOption.bias_variance,
+        weight_variance: float | Sequence[float] | np.ndarray = options.CNNGPOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = options.CNNGPOption.bias_variance,
         *,
         variance_scaling: str = options.CNNGPOption.variance_scaling,
         engine: str = options.CNNGPOption.engine,

@@ -18,7 +18,7 @@ from kfx.kernels.conv_dkm.gram_layer import GramLayer
 from kfx.kernels.conv_dkm.skip import Skip
 from kfx.kernels.conv_dkm.top import AveragePooling
 from kfx.kernels.module_kernel import ModuleKernel, Tape
-from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.numerics.arrays import as_kind
 from kfx.numerics.streams import seeded
 from kfx.outcomes import NumericalError
@@ -66,7 +66,7 @@ class ConvDKM(ModuleKernel):
 
     # ---- where it starts
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         """Other weights C, every G_ii at its K_ii, scales and variances as at first; the same patches."""
         with seeded(int(rng.integers(2**63))):
             module = self.architecture.build()
@@ -87,7 +87,7 @@ class ConvDKM(ModuleKernel):
         patches = windows[image, :, place // columns, place % columns].reshape(wanted, channels, size, size)
         return self._replaced(self._started(self.module, patches))
 
-    def _started(self, module: nn.Module, patches: torch.Tensor) -> dict[str, Any]:
+    def _started(self, module: nn.Module, patches: torch.Tensor) -> dict[str, Value]:
         weights = dict(module.named_parameters())
         weights[PATCHES].data = patches.detach().cpu().double()
         _put_at_kernels(module.double().cpu(), self.architecture.image)
@@ -135,7 +135,7 @@ class ConvDKM(ModuleKernel):
         with torch.enable_grad():
             gram = nystrom(tape.made)
 
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             return tape.pull([(gram, cotangent.to(gram))], inputs)
 
         return gram.detach().clone(), pull
@@ -201,7 +201,7 @@ class _Nystrom(Kernel):
         return x[:, -1]
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[dict[str, Any], torch.Tensor | None]:
+        def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             diagonal = cotangent.diagonal()
             to_features = 2 * (cotangent - torch.diag(diagonal)) @ x[:, :-1].to(cotangent)
             return {}, torch.cat([to_features, diagonal[:, None]], dim=1) if inputs else None

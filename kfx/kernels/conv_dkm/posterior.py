@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
 from kfx.kernels.conv_dkm.kernel import ConvDKM
 from kfx.kernels.conv_dkm.likelihoods import Likelihood, likelihood
-from kfx.kernels.parameters import ANYWHERE, Bounds
+from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.kernels.prediction import Prediction
 from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.arrays import as_kind
@@ -61,12 +61,12 @@ class WithPosterior(Wrapped[ConvDKM]):
         mean, variance = torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts])
         return self.likelihood.predicted(mean, variance)
 
-    def fresh(self, rng: np.random.Generator) -> dict[str, Any]:
+    def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         mean = self.posterior[MEAN]
         drawn = zip((MEAN, ROOT), _drawn(mean.shape[0], mean.shape[1], rng), strict=True)
         return {**self._kernel.fresh(rng), **{name: as_kind(value, mean) for name, value in drawn}}
 
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Any]:
+    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
         return {name: torch.zeros_like(value) for name, value in self.posterior.items()}
 
 

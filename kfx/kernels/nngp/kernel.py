@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import ClassVar
 
@@ -38,8 +38,8 @@ class NNGP(Kernel):
         self,
         depth: int = options.NNGPOption.depth,
         activation: str = options.NNGPOption.activation,
-        weight_variance: float | Iterable[float] = options.NNGPOption.weight_variance,
-        bias_variance: float | Iterable[float] = options.NNGPOption.bias_variance,
+        weight_variance: float | Sequence[float] | np.ndarray = options.NNGPOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = options.NNGPOption.bias_variance,
         *,
         backend: str = options.NNGPOption.backend,
         trainable: Iterable[str] | None = None,
@@ -121,8 +121,8 @@ class NTK(NNGP):
         self,
         depth: int = options.NTKOption.depth,
         activation: str = options.NTKOption.activation,
-        weight_variance: float | Iterable[float] = options.NTKOption.weight_variance,
-        bias_variance: float | Iterable[float] = options.NTKOption.bias_variance,
+        weight_variance: float | Sequence[float] | np.ndarray = options.NTKOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = options.NTKOption.bias_variance,
         *,
         backend: str = options.NTKOption.backend,
         trainable: Iterable[str] | None = None,
