@@ -58,23 +58,25 @@ class Kernel(Portable, Parameters, abc.ABC):
     """Whether its pullback takes a cotangent as the vectors that it is made of."""
 
     def backend_on(self, device: torch.device) -> str:
-        """What computes it there; recorded with each run."""
+        """Return the name of what computes the kernel on a device; recorded with each run."""
         return "torch"
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Do beforehand what the first Gram matrix would otherwise do once, as compiling. Most have nothing to do."""
+        """Compile, or whatever else the first Gram matrix would otherwise do once. Most kernels have nothing to do."""
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
-        """The same kernel, its blocks where it will compute. Most have none."""
+        """Return the same kernel with its blocks in a dtype and on a device. Most kernels have no blocks."""
         return self
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """What the kernel compares in place of the points, (n, …): those of a network. For most the points."""
+        """Return the features of points x, (n, …), that the kernel compares: a network's, or else the points."""
         return x
 
     def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
-        """A map f and a kernel k with K(x, x') = k(f(x), f(x')), so that who needs many Gram matrices of the same
-        points maps them once. For most the points as they are, and the kernel itself."""
+        """Return a map f, from points (n, …) to (n, …), and a kernel k with K(x, x') = k(f(x), f(x')).
+
+        Many Gram matrices of the same points then take one map. For most kernels f is the identity and k the kernel.
+        """
         return _as_they_are, self
 
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
@@ -85,23 +87,26 @@ class Kernel(Portable, Parameters, abc.ABC):
         return None
 
     def require_good_on(self, x: torch.Tensor) -> None:
-        """ValueError for what is no kernel on points like these few, as far as it shows. For most nothing does."""
+        """Raise ValueError where this is no kernel on points like these, x (n, …), few of them. Most never do."""
 
     def inner_grams(self, x: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
-        """Names and Gram matrices K(x, x) of the layers that it is made of. Most have none."""
+        """Yield names and Gram matrices, (n, n), of the kernel's layers at points x, (n, …). Most kernels have none."""
         return ()
 
     def predict(self, x: torch.Tensor) -> Prediction | None:
-        """What a head of the kernel's own predicts; None where it has none, as most."""
+        """Return the predictions of the kernel's own head at points x, (n, …); None for a kernel without a head."""
         return None
 
     def fixed_on(self, x: torch.Tensor) -> Self:
-        """Fix data-dependent settings, such as a length, from these points. Most kernels have none."""
+        """Return the kernel with data-dependent settings, such as a length, fixed from points x, (n, …).
+
+        Most kernels have none, and return themselves.
+        """
         return self
 
     @property
     def own_regularization(self) -> Regularization | None:
-        """The λ that the kernel brings along, where it brings one: objectives and evaluation then take that."""
+        """The kernel's own λ, which objectives and evaluation use in place of theirs; None for most."""
         return None
 
     # ---- algebra: what is trainable in the parts is trainable in the whole
@@ -200,8 +205,10 @@ class Kernel(Portable, Parameters, abc.ABC):
         gram.diagonal().copy_(self._diagonal(x))
 
     def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
-        """About how many multiplications K(x, y) takes, by which its threads are chosen; infinite where all are to
-        compute, however few the points."""
+        """Return about how many multiplications K(x, y) takes, by which the number of threads is chosen.
+
+        x, y: (n, …), (m, …). Infinite for a kernel that takes all threads, however few the points.
+        """
         return float(len(x) * len(y) * (math.prod(x.shape[1:]) + _ENTRY))
 
     @contextmanager
@@ -286,7 +293,7 @@ class Combination(Kernel):
 
     @property
     def parts(self) -> list[Kernel]:
-        """The kernels that it is made of, with its present parameters."""
+        """The kernels that this one combines, with its present parameters."""
         return [
             part._replaced({name: self._values[f"{i}.{name}"] for name in part.parameters})
             for i, part in enumerate(self._made_of)
@@ -388,7 +395,7 @@ class Product(Combination):
 
 
 class Scaled(Combination):
-    """c² K, c > 0: `coefficient`, squared so that it cannot turn a kernel into what is none (Darcy 2020, §4.3)."""
+    """c² K, c > 0: `coefficient`, squared so that it keeps the kernel positive (Darcy 2020, §4.3)."""
 
     def __init__(
         self,

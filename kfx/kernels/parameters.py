@@ -91,7 +91,7 @@ class Parameters:
         return each.repeat([_size(self._values[key]) for key in self.trainable], axis=0)
 
     def split(self, vector: Vector) -> dict[str, Value]:
-        """The trainable parameters by name, out of a vector like `flat`."""
+        """Return the trainable parameters by name, from a vector like `flat`; ValueError for one of another length."""
         values: dict[str, Value] = {}
         size, start = sum(_size(self._values[key]) for key in self.trainable), 0
         if len(vector) != size:
@@ -116,12 +116,12 @@ class Parameters:
         return self._replaced(self.split(flat))
 
     def with_parameters(self, **values: Given) -> Self:
-        """The same kernel with the named parameters replaced, trainable or not."""
+        """Return the same kernel with the named parameters replaced, trainable or not; ValueError for unknown names,
+        numbers out of range and other shapes."""
         return self._replaced({self._require(name): self._checked(name, value) for name, value in values.items()})
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
-        """New values of the parameters that are drawn by a rule of the kernel's own, as a network's weights. Most have
-        none."""
+        """Return new values, by name, of parameters that the kernel draws itself, as a network's weights."""
         return {}
 
     def drawn(
@@ -197,7 +197,7 @@ class Parameters:
         return float(self._values[name])
 
     def flatten(self, by_name: Mapping[str, Value]) -> Vector:
-        """The trainable ones of values by name, as one vector like `flat`."""
+        """Return the trainable ones of values by name as one vector like `flat`."""
         chosen = [by_name[key] for key in self.trainable]
         if all(isinstance(value, float) for value in chosen):  # the usual case, in a tenth of the time
             return np.array(chosen, dtype=np.float64)

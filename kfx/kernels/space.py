@@ -27,9 +27,11 @@ class Space:
         self.is_free = not np.isfinite(self.bounds).any()
 
     def to_coordinates(self, vector: Vector) -> Vector:
+        """Return the coordinates, (n,), of parameters (n,): their logarithms where they are logged."""
         return self._of_logged(_module(vector).log, vector, 1.0)
 
     def to_parameters(self, coordinates: Vector) -> Vector:
+        """Return the parameters, (n,), at coordinates (n,), within the bounds where they are logged."""
         if self.logged is None:
             return coordinates
         # the logarithm of a bound and back may overshoot it by a bit
@@ -37,19 +39,19 @@ class Space:
         return _within(self._of_logged(_module(coordinates).exp, coordinates, 0.0), low, high)
 
     def gradient(self, vector: Vector, slope: Vector) -> Vector:
-        """From the gradient to the parameters to that to the coordinates."""
+        """Return the gradient to the coordinates, (n,), at parameters (n,), from the gradient `slope` to those."""
         if self.logged is None:
             return slope
         return slope * vector if self.is_log else slope * _module(vector).where(self._mask(vector), vector, 1.0)
 
     def project(self, coordinates: Vector) -> Vector:
-        """The nearest point of the box. NaN stays NaN, for the caller to see."""
+        """Return the nearest point of the box to coordinates (n,). NaN stays NaN, for the caller to see."""
         if self.is_free:
             return coordinates
         return _within(coordinates, as_kind(self.low, coordinates), as_kind(self.high, coordinates))
 
     def _of_logged(self, function: Callable[[Vector], Vector], vector: Vector, harmless: float) -> Vector:
-        """The function of the entries whose logarithms are moved; the others as they are."""
+        """`function` of the entries whose logarithms are moved; the others, shown to it as `harmless`, as they are."""
         if self.logged is None:
             return vector
         if self.is_log:
@@ -71,6 +73,6 @@ def _within(x: Vector, low: Vector, high: Vector) -> Vector:
 
 
 def random_within(bounds: np.ndarray, rng: np.random.Generator, distribution: str = "log_uniform") -> np.ndarray:
-    """A point within the bounds: `uniform`, or, for scales that may be off by decades, with uniform logarithms."""
+    """Return a point, (n,), in bounds (n, 2): `uniform`, or `log_uniform` for scales that may be off by decades."""
     space = Space("log" if distribution == "log_uniform" else "raw", bounds)
     return np.asarray(space.to_parameters(rng.uniform(space.low, space.high)))

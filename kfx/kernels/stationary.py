@@ -69,6 +69,10 @@ def _arithmetic(of: Array) -> Arithmetic[np.ndarray] | Arithmetic[torch.Tensor]:
     return stationary_arrays if isinstance(of, np.ndarray) else stationary_tensors
 
 
+def _rows(x: A) -> A:
+    return x.reshape(len(x), -1)
+
+
 class Stationary(Kernel):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once a call."""
 
@@ -98,10 +102,9 @@ class Stationary(Kernel):
         return 1.0
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        a, b = x.reshape(len(x), -1), None if y is None else y.reshape(len(y), -1)
-        if is_small(a) and (b is None or is_small(b)):
-            return torch.from_numpy(self._of_rows(a.numpy(), None if b is None else b.numpy())[1])
-        return self._of_rows(a, b)[1]
+        if is_small(x) and (y is None or is_small(y)):
+            return torch.from_numpy(self._of_rows(_rows(x.numpy()), None if y is None else _rows(y.numpy()))[1])
+        return self._of_rows(_rows(x), None if y is None else _rows(y))[1]
 
     def _of_rows(self, x: A, y: A | None) -> tuple[A, A]:
         """r² and K of points (n, features) and (m, features)."""
@@ -119,10 +122,11 @@ class Stationary(Kernel):
         """Nothing: `_of_rows` has filled it."""
 
     def is_finite_at(self, x: torch.Tensor) -> bool:
+        """Return whether κ(0), which is on every diagonal, is within the range of x's dtype."""
         return self._variance() <= torch.finfo(x.dtype).max
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        rows = x.reshape(len(x), -1)
+        rows = _rows(x)
         gram, pull_rows = self._pullback_by_arrays(rows) if is_small(rows) else self.pullback_of_rows(rows)
 
         def pull(cotangent: torch.Tensor | OuterProducts, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:

@@ -31,8 +31,10 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
 
     @classmethod
     def over(cls, kernel: Kernel, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
-        """With a head drawn at random, uniform in ±1/√features. x: a point. ValueError for a kernel without a
-        network."""
+        """Return `kernel` with a head drawn at random, uniform in ±1/√features.
+
+        x: a point, (1, …). ValueError for a kernel without a network.
+        """
         if not isinstance(kernel, NetworkFeatures):
             raise ValueError("expected a kernel of a network's features")
         features = kernel.features(x)
@@ -40,7 +42,7 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
 
     @property
     def head(self) -> dict[str, torch.Tensor]:
-        """Weight and bias, by name."""
+        """Weight, (outputs, features), and bias, (outputs,), by name."""
         return {name: value for name in (WEIGHT, BIAS) if isinstance(value := self._values[name], torch.Tensor)}
 
     def predict(self, x: torch.Tensor) -> Prediction:

@@ -1,4 +1,4 @@
-"""A kernel with further parameters that its Gram matrices do not depend on."""
+"""Kernels with further parameters that their Gram matrices do not depend on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Wrapped(Kernel, Generic[K]):
 
     @abc.abstractmethod
     def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
-        """The gradients to the further parameters, from the cotangent of the Gram matrix."""
+        """Return the gradients to the further parameters by name, from a cotangent and the Gram matrix, both (n, n)."""
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         return self._kernel.fresh(rng)

@@ -50,7 +50,7 @@ class Nystrom:
         self._small = cholesky(small, self.shift)
 
     def solve(self, v: torch.Tensor) -> torch.Tensor:
-        """P⁻¹ v = (v − B (μI + BᵀB)⁻¹ Bᵀ v) / μ."""
+        """Return P⁻¹ v, (n, outputs), for v, (n, outputs): (v − B (μI + BᵀB)⁻¹ Bᵀ v) / μ."""
         inner = solve_upper(self._small, solve_lower(self._small, self._root.mT @ v))
         return (v - self._root @ inner) / self.shift
 
@@ -67,9 +67,9 @@ def solve(
     start: torch.Tensor | None = None,
     watch: Watch = lambda iteration, residual, alpha: None,
 ) -> Solved:
-    """α with (Θ + λI) α = Y, preconditioned by `Nystrom` with evenly spaced points, as many as a quarter of `memory`
-    bytes has columns for.
+    """Return α, (n, outputs), with (Θ + λI) α = Y, preconditioned by `Nystrom` with evenly spaced points.
 
+    product: v ↦ Θ v. diagonal: of Θ, (n,). y: (n, outputs), float64. memory: bytes, a quarter of which holds columns.
     columns: gives Θ's columns of these rising numbers, (n, m). tolerance: of each output, ‖residual‖ / ‖Y‖.
     """
     n = len(y)
@@ -92,8 +92,9 @@ def conjugate_gradients(
     start: torch.Tensor | None = None,
     watch: Watch = lambda iteration, residual, alpha: None,
 ) -> Solved:
-    """α with ‖Y − (Θ + λI) α‖ ≤ tolerance · ‖Y‖ for each output; all outputs share each product with Θ.
+    """Return α, (n, outputs), with ‖Y − (Θ + λI) α‖ ≤ tolerance · ‖Y‖ for each output.
 
+    All outputs share each product with Θ.
     y: (n, outputs), float64. start: an α to begin from. NumericalError where `most` steps do not suffice. Where the
     residual that the steps carry along is small and the true one is not, they begin again from there.
     """

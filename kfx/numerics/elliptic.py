@@ -15,24 +15,27 @@ _AMPLITUDES = 2.0 ** (-np.arange(5) / 2)
 
 
 def nodes(intervals: int) -> np.ndarray:
-    """The inner nodes i/n, (n − 1,)."""
+    """Return the inner nodes i/n, (n − 1,)."""
     return np.arange(1, intervals) / intervals
 
 
 def midpoints(intervals: int) -> np.ndarray:
-    """The middle of each element, (n,)."""
+    """Return the middle of each of n elements of (0, 1), (n,)."""
     return (np.arange(intervals) + 0.5) / intervals
 
 
 def rough(x: np.ndarray) -> np.ndarray:
-    """A rough conductivity, log a(x) = Σ_{j ≤ 4} 2^{−j/2} cos(2π 3^j x + j): from 0.08 to 12, its finest oscillation
-    (81 periods) beyond the 64 that Owhadi & Yoo 2019, §5, learn. The paper shows its own as a picture alone."""
+    """Return a rough conductivity at x, in x's shape: log a(x) = Σ_{j ≤ 4} 2^{−j/2} cos(2π 3^j x + j).
+
+    From 0.08 to 12; its finest oscillation (81 periods) is beyond the 64 that Owhadi & Yoo 2019, §5, learn. The paper
+    shows its own as a picture alone.
+    """
     waves = np.cos(2 * np.pi * np.multiply.outer(x, _FREQUENCIES) + np.arange(5))
     return np.exp(waves @ _AMPLITUDES)
 
 
 def smooth_source(x: np.ndarray) -> np.ndarray:
-    """f(x) = 1 + sin 2πx, a smooth right-hand side."""
+    """Return f(x) = 1 + sin 2πx, a smooth right-hand side, in x's shape."""
     return 1 + np.sin(2 * np.pi * x)
 
 
@@ -41,22 +44,28 @@ CONDUCTIVITIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"one": np.ones_
 
 
 def stiffness(b: np.ndarray) -> np.ndarray:
-    """A₀(b), the symmetric tridiagonal matrix ∫ b φ_i' φ_j', in lower banded form, (2, n − 1)."""
+    """Return A₀(b), the symmetric tridiagonal matrix ∫ b φ_i' φ_j', in lower banded form, (2, n − 1).
+
+    b: conductivity on each of n elements of (0, 1), (n,), > 0.
+    """
     n = len(b)
     return np.stack([n * (b[:-1] + b[1:]), np.append(-n * b[1:-1], 0.0)])
 
 
 def energy_matrix(b: np.ndarray) -> np.ndarray:
-    """A₀(b) in full: vᵀ A₀ v = ∫ b v'^2, (n − 1, n − 1)."""
+    """Return A₀(b) in full, (n − 1, n − 1): vᵀ A₀ v = ∫ b v'^2. b: (n,)."""
     diagonal, below = stiffness(b)
     return np.diag(diagonal) + np.diag(below[:-1], -1) + np.diag(below[:-1], 1)
 
 
 def solve(b: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """A₀(b)⁻¹ right. right: (n − 1,) or (n − 1, columns). LinAlgError where b is too uneven for float64."""
+    """Return A₀(b)⁻¹ right, in the shape of `right`, (n − 1,) or (n − 1, columns). b: (n,).
+
+    LinAlgError where b is too uneven for float64.
+    """
     return solveh_banded(stiffness(b), right, lower=True, check_finite=False)
 
 
 def solution(b: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """u at the inner nodes, for f there: its load on a node's tent is f/n."""
+    """Return u at the inner nodes, (n − 1,), for b, (n,), and f there. The load of f on a node's tent is f/n."""
     return solve(b, f / len(b))

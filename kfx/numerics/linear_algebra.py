@@ -16,15 +16,18 @@ _MAX_EIGENVALUE_SIZE = 2000
 
 
 def jitters(dtype: torch.dtype, diagonal: torch.Tensor) -> tuple[float, float, float]:
-    """What is tried on the diagonal of a matrix that has no Cholesky factor: machine epsilon of its dtype times its
-    trace, then ten times as much, three times in all."""
+    """Return the three jitters to try, in turn, on the diagonal of a matrix without a Cholesky factor.
+
+    Machine epsilon of `dtype` times the sum of the diagonal's absolute values, (n,), then ten and a hundred times that.
+    """
     step = torch.finfo(dtype).eps * float(diagonal.abs().sum(dtype=torch.float64))
     return step, 10 * step, 100 * step
 
 
 def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
-    """Lower factor L of A = Θ + λI = LLᵀ in float64.
+    """Return the lower factor L of A = Θ + λI = LLᵀ, (n, n), in float64, on gram's device.
 
+    gram: Θ, (n, n). regularization: λ.
     On failure a jitter goes onto the diagonal, see `jitters`; then `NumericalError` (not_positive_definite).
     """
     small = numpy_if_small(gram)
@@ -59,27 +62,30 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
 
 
 class Factored:
-    """A Gram matrix Θ, and each factor of Θ + λI that was asked for: who needs it again finds it."""
+    """A Gram matrix Θ, (n, n), and its Cholesky factors, each computed once for a λ."""
 
     def __init__(self, gram: torch.Tensor) -> None:
         self.gram = gram
         self._factors: dict[float, torch.Tensor] = {}
 
     def factor(self, regularization: float) -> torch.Tensor:
-        """L, as `cholesky` has it."""
+        """Return L of Θ + λI as `cholesky` does, with its errors."""
         if regularization not in self._factors:
             self._factors[regularization] = cholesky(self.gram, regularization)
         return self._factors[regularization]
 
     def sample_factor(self, regularization: float, size: int) -> torch.Tensor:
-        """The factor of the leading block of Θ + λI, which is the leading block of L where that is there already."""
+        """Return L of the leading block, (size, size), of Θ + λI, a block of the whole's L where that is known."""
         if regularization in self._factors:
             return self._factors[regularization][:size, :size]
         return cholesky(self.gram[:size, :size], regularization)
 
 
 def solved_in_place(gram: torch.Tensor, y: torch.Tensor, regularization: float) -> torch.Tensor:
-    """(Θ + λI)⁻¹ y on a CPU with one matrix in float64 beside Θ; jitter and errors as for `cholesky`."""
+    """Return (Θ + λI)⁻¹ y, float64, on a CPU, with the memory of one float64 matrix beside Θ.
+
+    gram: Θ, (n, n). y: (n, outputs). Jitter and errors as for `cholesky`.
+    """
     matrix = torch.empty(gram.shape, dtype=torch.float64)
     columns = matrix.numpy().T  # symmetric, and in the order that LAPACK works on without a copy
     total = float(gram.diagonal().abs().sum(dtype=torch.float64)) + len(gram) * regularization
@@ -120,10 +126,10 @@ def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, j
 
 
 def solve_lower(factor: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """L⁻¹ y."""
+    """Return L⁻¹ y. factor: L, lower, (n, n). y: (n, outputs)."""
     return torch.linalg.solve_triangular(factor, y, upper=False)
 
 
 def solve_upper(factor: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """L⁻ᵀ w for the lower factor L."""
+    """Return L⁻ᵀ w. factor: L, lower, (n, n). w: (n, outputs)."""
     return torch.linalg.solve_triangular(factor.mT, w, upper=True)

@@ -1,4 +1,4 @@
-"""A symmetric matrix of low rank, kept as the vectors that it is made of."""
+"""Symmetric matrices of low rank, kept as their vectors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _FEW = 16  # columns up to which a product goes through the vectors
 
 @dataclass(frozen=True, slots=True)
 class OuterProducts:
-    """G = Σ_k s_k u_k u_kᵀ + d I, (n, n), as a cotangent of ρ is: with it most work on G takes one pass over another
-    matrix, and none over G.
+    """The matrix G = Σ_k s_k u_k u_kᵀ + d I, (n, n), by its vectors; a cotangent of ρ is one.
 
-    vectors: (n, rank), float64, NumPy or torch. weights: s, (rank,), of the same kind. on_diagonal: d.
+    Most work on G then takes one pass over another matrix, and none over G.
+
+    vectors: u, (n, rank), float64, NumPy or torch. weights: s, (rank,), of the same kind. on_diagonal: d.
     """
 
     vectors: Any  # an array or a tensor, and `weights` the same
@@ -30,7 +31,7 @@ class OuterProducts:
         return len(self.vectors), len(self.vectors)
 
     def of_kind(self, like: Array) -> OuterProducts:
-        """The same in NumPy or torch, as `like` is."""
+        """Return the same matrix with vectors in NumPy or torch, and on the device, as `like` is."""
         if isinstance(like, np.ndarray) == isinstance(self.vectors, np.ndarray):
             return self
         if isinstance(like, np.ndarray):
@@ -39,11 +40,11 @@ class OuterProducts:
         return OuterProducts(vectors, weights, self.on_diagonal)
 
     def trace(self) -> float:
-        """tr G."""
+        """Return tr G."""
         return total(self.vectors * self.vectors * self.weights) + len(self.vectors) * self.on_diagonal
 
     def inner(self, matrix: Any) -> float:
-        """Σ_ij G_ij M_ij for a symmetric M of the kind of the vectors, in its own precision."""
+        """Return Σ_ij G_ij M_ij for a symmetric M, (n, n), of the kind of the vectors and of any precision."""
         if isinstance(self.vectors, np.ndarray):
             from kfx.numerics import small_loops
 
@@ -63,7 +64,7 @@ class OuterProducts:
         return found + self.on_diagonal * diagonal(matrix)[:, None] * right if self.on_diagonal else found
 
     def shifted(self, on_diagonal: float, everywhere: float) -> OuterProducts:
-        """G + a I + b 11ᵀ."""
+        """Return G + a I + b 11ᵀ. on_diagonal: a. everywhere: b."""
         vectors, weights = self.vectors, self.weights
         if everywhere:
             vectors = with_ones(vectors)
@@ -71,7 +72,7 @@ class OuterProducts:
         return OuterProducts(vectors, weights, self.on_diagonal + on_diagonal)
 
     def dense(self) -> Any:
-        """G, of the kind of the vectors."""
+        """Return G, (n, n), of the kind of the vectors."""
         matrix = (self.vectors * self.weights) @ self.vectors.T
         if self.on_diagonal:
             diagonal(matrix)[:] += self.on_diagonal

@@ -41,10 +41,10 @@ class Arithmetic(Protocol):
     dtype: str
 
     def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a @ b, (n, n)."""
+        """Return a @ b, (n, n), of two matrices (n, n)."""
 
     def convolution(self, images: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """conv2d without padding, (n, channels, h, w) with (outputs, channels, k, k)."""
+        """Return conv2d without padding of images (n, channels, h, w) with weights (outputs, channels, k, k)."""
 
 
 class TorchArithmetic:

@@ -17,8 +17,9 @@ def coefficients(
     solver: str = "cholesky",
     rcond: float | None = None,
 ) -> torch.Tensor:
-    """α with (K + λI) α = Y, float64, (n, outputs); predictions are K(x*, X) α.
+    """Return α with (K + λI) α = Y, float64, (n, outputs); predictions are K(x*, X) α.
 
+    gram: K, (n, n). y: (n, outputs), float64. NumericalError where the system cannot be solved.
     solver: `cholesky`; `lstsq` drops singular values below `rcond` times the largest, `inverse` forms (K + λI)⁻¹:
     both only to repeat published runs.
     """
@@ -43,7 +44,9 @@ def coefficients(
 
 
 def posterior_variance(factor: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
-    """Variance of f(x*) given noisy values at X: K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*), (n_test,), ≥ 0, float64.
+    """Return the variance of f(x*) given noisy values at X, (n_test,), ≥ 0, float64.
+
+    K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*).
 
     factor: L, (n, n), K(X, X) + λI = LLᵀ with λ the noise variance. cross: K(x*, X), (n_test, n). prior: K(x*, x*) of
     each test point, (n_test,).

@@ -1,4 +1,4 @@
-"""λ, its scale, and what its dependence on Θ adds to a gradient."""
+"""The regularization λ, its scale, and the gradient through its dependence on Θ."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Regularization:
             raise ValueError(f"regularization scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
 
     def of(self, gram: Array) -> float:
-        """The effective λ for this Gram matrix."""
+        """Return the effective λ for a Gram matrix, (n, n)."""
         return self.value if self.scale == "absolute" else self.value * self.unit(gram)
 
     def unit(self, gram: Array) -> float:
-        """λ per unit of `value`: the scale of this Gram matrix, (n, n)."""
+        """Return λ per unit of `value`: the scale of a Gram matrix, (n, n)."""
         if self.scale == "absolute":
             return 1.0
         matrix = numpy_if_small(gram) if isinstance(gram, torch.Tensor) else gram
         return self._unit(len(gram), total(diagonal(matrix)), total(matrix) if self.scale == "centered" else 0.0)
 
     def of_sums(self, n: int, trace: float, every: float) -> float:
-        """The effective λ for a Gram matrix of n points from tr Θ and 1ᵀΘ1."""
+        """Return the effective λ for a Gram matrix of n points. trace: tr Θ. every: 1ᵀΘ1."""
         return self.value if self.scale == "absolute" else self.value * self._unit(n, trace, every)
 
     def _unit(self, n: int, trace: float, every: float) -> float:
@@ -69,7 +69,7 @@ class Regularization:
         return cotangent
 
     def pull_of_outer_products(self, cotangent: OuterProducts) -> OuterProducts:
-        """`pull` of a cotangent that is kept as the vectors that it is made of."""
+        """Return `pull` of a cotangent that is kept by its vectors."""
         if self.scale == "absolute":
             return cotangent
         n = cotangent.shape[0]
@@ -77,9 +77,10 @@ class Regularization:
         return cotangent.shifted(slope, -slope / n if self.scale == "centered" else 0.0)
 
     def slope(self, cotangent: torch.Tensor, gram: torch.Tensor) -> float:
-        """∂/∂value of a function of A = Θ + λI alone, from the cotangent of Θ that `pull` made: tr of A's, in units.
+        """Return the derivative to `value` of a function of A = Θ + λI alone.
 
-        The trace of what `pull` gives is that of A's cotangent times a known factor.
+        cotangent: of Θ, (n, n), as `pull` returns it; its trace is that of A's cotangent times a known factor.
+        gram: Θ, (n, n).
         """
         n = len(gram)
         passed = {"absolute": 0.0, "mean_diagonal": 1.0, "centered": 1.0 - 1.0 / n}[self.scale]
@@ -87,5 +88,5 @@ class Regularization:
 
 
 def as_regularization(value: float | Regularization) -> Regularization:
-    """A plain number is an absolute λ."""
+    """Return a `Regularization`; a plain number is an absolute λ."""
     return value if isinstance(value, Regularization) else Regularization(float(value), "absolute")

@@ -36,7 +36,7 @@ class FusedEngine:
         return tables.steps, tables.table, self.weights.astype(x.dtype), self.biases.astype(x.dtype), tables.activations
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """K(x, y); with y None K(x, x) without its diagonal, one triangle computed and copied."""
+        """Return K(x, y), (n, m); with y None K(x, x) without its diagonal, one triangle computed and copied."""
         left = _flat(x)
         right = left if y is None else _flat(y)
         gram = torch.empty(len(left), len(right), dtype=x.dtype)
@@ -56,6 +56,7 @@ class FusedEngine:
         return gram
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        """Return K(x_i, x_i), (n,), in x's dtype."""
         points = _flat(x)
         diagonal = torch.empty(len(points), dtype=x.dtype)
         maps.diagonal(points, *self._arguments(points), diagonal.numpy())
@@ -64,7 +65,7 @@ class FusedEngine:
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """K(x, x) as `gram`, and (2, n, n), its derivatives along two directions, (2, instructions)."""
+        """Return K(x, x) as `gram`, and (2, n, n), its derivatives along two directions, (2, instructions)."""
         points, arguments = _flat(x), self._arguments(_flat(x))
         directions = [
             np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
@@ -90,7 +91,7 @@ class FusedEngine:
         return gram, along
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked."""
+        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked."""
         points, arguments = _flat(x), self._arguments(_flat(x))
         both = (cotangent + cotangent.mT).numpy()
         own = cotangent.diagonal().contiguous().numpy()

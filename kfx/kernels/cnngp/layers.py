@@ -70,7 +70,7 @@ class Conv2d:
         return self._geometry(axis, length)[2]
 
     def band(self, axis: int, length: int) -> np.ndarray:
-        """The 0/1 matrix (outputs, length) that sums the taps of each output along one axis."""
+        """Return the 0/1 matrix (outputs, length) that sums the taps of each output along one axis."""
         outputs, stride, first = self._geometry(axis, length)
         kernel, _, dilation = self.along(axis)
         matrix = np.zeros((outputs, length))
@@ -142,7 +142,7 @@ class Sequential:
         return sum(map(_convolutions, self.layers))
 
     def program(self, size: Size) -> tuple[Instruction, ...]:
-        """The steps that maps of images of this size take. ValueError unless each fits and the last leaves 1 × 1."""
+        """Return the steps of maps of images of this size. ValueError unless each fits and the last leaves 1 × 1."""
         program: list[Instruction] = []
         size, _ = _lower(self.layers, size, 0, program)
         if size != (1, 1):

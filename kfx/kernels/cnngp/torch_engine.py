@@ -33,11 +33,11 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
-        """Variance maps through the layer."""
+        """Return variance maps (n, height, width) through the layer."""
 
     @abc.abstractmethod
     def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
-        """From the cotangent of `variance` to those of v, weight and bias."""
+        """Return the cotangents of v, weight and bias from that of `variance`, in its shape."""
 
     @abc.abstractmethod
     def forward(
@@ -50,7 +50,7 @@ class Step(abc.ABC):
     def adjoint(
         self, g: torch.Tensor, kept: Kept, v: torch.Tensor, w: torch.Tensor, weight: float
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, Scalar, Scalar]:
-        """From the cotangent of `forward` to those of c, v, w, weight and bias."""
+        """Return the cotangents of c, v, w, weight and bias from that of `forward`, (n, m, height, width)."""
 
 
 class ConvStep(Step):
@@ -192,7 +192,7 @@ class TorchEngine:
         self.tile_megabytes = tile_megabytes
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """K(x, y); with y None K(x, x), one triangle computed and copied."""
+        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x), one triangle computed and copied."""
 
         def compute(side: int) -> torch.Tensor:
             others = x if y is None else y
@@ -208,11 +208,12 @@ class TorchEngine:
         return halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE))
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        """Return K(x_i, x_i), (n,), in x's dtype."""
         blocks = [self._variances(block)[-1][:, 0, 0] for block in x.split(self._tile_side(x, 1) ** 2)]
         return torch.cat(blocks) if blocks else x.new_empty(0)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked.
+        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked.
 
         Each tile is computed again, pulled back and dropped: an exact gradient needs the memory of one tile."""
 
@@ -347,14 +348,17 @@ def _accumulate(gradient: Sums, k: int, to_weight: Scalar, to_bias: Scalar) -> N
 
 
 def tiles(n: int, m: int | None, side: int) -> Iterator[tuple[slice, slice]]:
-    """Tiles of an (n, m) matrix; with m None, those on and above the diagonal of (n, n). The last may be ragged."""
+    """Yield the rows and columns of tiles of an (n, m) matrix; with m None, those on and above the diagonal of (n, n).
+
+    The last may be ragged.
+    """
     for top in range(0, n, side):
         for left in range(top if m is None else 0, n if m is None else m, side):
             yield slice(top, min(top + side, n)), slice(left, min(left + side, n if m is None else m))
 
 
 def halving(compute: Callable[[int], T], side: int) -> T:
-    """compute(side), with half the side, or number, as often as a GPU's memory runs out."""
+    """Return compute(side), or with half the side, again and again, where a GPU's memory runs out."""
     while True:
         try:
             return compute(side)

@@ -34,7 +34,7 @@ class TritonEngine(TorchEngine):
     """
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """K(x, y); with y None K(x, x) without its diagonal, each pair computed once."""
+        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x) without its diagonal, each pair computed once."""
         others = x if y is None else y
 
         def compute(most: int) -> torch.Tensor:
@@ -50,8 +50,10 @@ class TritonEngine(TorchEngine):
         return halving(compute, self._images_at_once(x))
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked; each pair
-        is computed again."""
+        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked.
+
+        Each pair is computed again.
+        """
 
         def compute(most: int) -> tuple[Gradient, torch.Tensor | None]:
             gradient: Sums = ([0.0] * len(self.program), [0.0] * len(self.program))

@@ -34,7 +34,7 @@ class InducingGram:
 
 
 def factor(matrix: torch.Tensor) -> torch.Tensor:
-    """L, lower, of A = LLᵀ in float64, differentiable; jitter as for every Gram matrix of kfx.
+    """Return L, lower, of A = LLᵀ, (P, P), in float64, differentiable; jitter as for every Gram matrix of kfx.
 
     NumericalError (not_positive_definite) where that does not help.
     """
@@ -57,6 +57,6 @@ def factor(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_factor(lower: torch.Tensor) -> torch.Tensor:
-    """L⁻ᵀ: with it K_ti L⁻ᵀ is what the inducing points explain of each position, as features."""
+    """Return L⁻ᵀ, (P, P): with it K_ti L⁻ᵀ is what the inducing points explain of each position, as features."""
     eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
     return torch.linalg.solve_triangular(lower, eye, upper=False).mT

@@ -97,7 +97,7 @@ class ConvDKM(ModuleKernel):
     # ---- the Gram matrix of the top layer
 
     def top(self, x: torch.Tensor) -> InducingGram:
-        """Of inducing points and images, without gradients."""
+        """Return the Gram matrices of inducing points and images x, (n, channels, height, width), without gradients."""
         kernel = self if self._is_fixed else self.fixed_on(x)
         module = kernel._bound(kernel._weights(x))
         with torch.no_grad():
@@ -105,7 +105,7 @@ class ConvDKM(ModuleKernel):
         return parts[0].having(parts[0].ii, torch.cat([g.ti for g in parts]), torch.cat([g.t for g in parts]))
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """K_ti L⁻ᵀ, (n, P), with K_ii = L Lᵀ: their products are the kernel off its diagonal."""
+        """Return K_ti L⁻ᵀ, (n, P), with K_ii = L Lᵀ: their products are the kernel off its diagonal."""
         return _features(self.top(x))
 
     def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape[InducingGram]:
@@ -210,7 +210,7 @@ class _Nystrom(Kernel):
 
 
 def nystrom(k: InducingGram) -> torch.Tensor:
-    """K_ti K_ii⁻¹ K_it, on the diagonal k_tt."""
+    """Return K_ti K_ii⁻¹ K_it, (n, n), with k_tt on the diagonal."""
     features = _features(k)
     gram = features @ features.mT
     return gram + torch.diag(k.t - gram.diagonal())

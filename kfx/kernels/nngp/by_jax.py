@@ -28,13 +28,15 @@ class JaxNetwork:
         self.static = {"activation": activation, "tangent": tangent}
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""
         return _to_torch(self.module.gram(*self._arguments(x, y), **self.static), x)
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        """Return K(x_i, x_i), (n,), in x's dtype."""
         return _to_torch(self.module.variance(*self._arguments(x), **self.static), x)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Gradients of Σ G_ij K_ij(x, x) to the variances, and to x when asked."""
+        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and to x when asked."""
         pulled = self.module.pull(*self._arguments(x, cotangent.to(x.dtype)), **self.static, inputs=inputs)
         to_parameters, to_x = pulled if inputs else (pulled[0], None)
         gradient = np.asarray(to_parameters, np.float64)

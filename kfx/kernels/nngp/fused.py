@@ -31,6 +31,7 @@ class FusedNetwork:
         self._products: list[tuple[int, np.ndarray]] = []
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""
         left = _rows(x)
         right = left if y is None else _rows(y)
         out = torch.empty(len(left), len(right), dtype=x.dtype)
@@ -48,13 +49,14 @@ class FusedNetwork:
         return out
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        """Return K(x_i, x_i), (n,), in x's dtype."""
         points = _rows(x)
         out = torch.empty(len(points), dtype=x.dtype)
         loops.diagonal(loops.mean_squares(points), *self._arguments(points), out.numpy())
         return out
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Gradients of Σ G_ij K_ij(x, x), of which `gram` was called before, to weights, biases and x."""
+        """Return gradients of Σ G_ij K_ij(x, x), of which `gram` was called before, to weights, biases and x."""
         points, arguments = _rows(x), self._arguments(_rows(x))
         given = cotangent.contiguous().numpy()
         own = cotangent.diagonal().contiguous().numpy()
