@@ -39,6 +39,7 @@ class PullBack(Protocol[A_co]):
     @overload
     def __call__(self, cotangent: Cotangent, inputs: Literal[True]) -> tuple[Vector, A_co]: ...
 
+
 SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[str, float], np.ndarray | None]]]
 """K(x, x) and its pull, both on arrays; see `Kernel.small_pullback`."""
 

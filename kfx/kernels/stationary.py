@@ -138,7 +138,7 @@ class Stationary(Kernel):
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
         if type(self)._pullback is not Stationary._pullback or not is_small(x) or x.ndim < 2:
             return None
-        return self.pullback_of_rows(x.numpy().reshape(len(x), -1))
+        return self.pullback_of_rows(_rows(x.numpy()))
 
     def _pullback_by_arrays(self, x: torch.Tensor) -> tuple[torch.Tensor, PullRows[torch.Tensor]]:
         """`pullback_of_rows` of a tensor, computed by NumPy in the same memory."""

@@ -243,7 +243,7 @@ class Loss:
             value, ratios, cotangent = self._mean(value, ratios, cotangent, gram, y, batch, regularization)
         self._take(found, value, ratios, batch)
         solved = time.perf_counter()
-        if pull is not None:
+        if pull is not None and cotangent is not None:
             found.gradient, found.to_points = pull(cotangent, inputs=True) if points else (pull(cotangent), None)
             found.factored = factored if points else None
         return computed, solved
