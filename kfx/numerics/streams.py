@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +27,11 @@ class Streams:
             self._generators[name] = np.random.Generator(np.random.PCG64(sequence))
         return self._generators[name]
 
-    def state(self) -> dict[str, Any]:
-        """Where each generator stands, as plain numbers."""
+    def state(self) -> dict[str, Mapping[str, object]]:
+        """Return where each generator stands, as plain numbers, by name."""
         return {name: generator.bit_generator.state for name, generator in self._generators.items()}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Mapping[str, object]]) -> None:
         """Set the generators to where `state` was taken; others stay as they are."""
         for name, of_generator in state.items():
             self[name].bit_generator.state = of_generator
