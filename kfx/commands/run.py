@@ -185,8 +185,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
     """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, as far as it is known."""
     from kfx.jobs.attempt import run_here
-    from kfx.jobs.pool import Pool
-    from kfx.numerics.threads import processes
+    from kfx.jobs.pool import Pool, processes
 
     at_once = planned.at_once
     if at_once is None:

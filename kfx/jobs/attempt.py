@@ -18,7 +18,7 @@ from kfx.experiment.plan import Plan
 from kfx.jobs import sweep
 from kfx.jobs.job import Job
 from kfx.jobs.plans import make_folder, search_roots
-from kfx.numerics import threads
+from kfx.jobs.pool import share_of
 from kfx.outcomes import CompletedError, Event, HeldError, KfxError, Status
 from kfx.record.search import earlier
 from kfx.running.signals import INTERRUPTED, Interrupted
@@ -125,7 +125,7 @@ def start(
     plan = Plan.of_words(words, config_dir, smoke=True) if smoke else Plan.of_config(raw, words)
     at_once = OmegaConf.select(settings, "launcher.n_jobs")
     if at_once is not None:  # parallel jobs share this machine's cores
-        plan = plan.with_threads(threads.share_of(at_once))
+        plan = plan.with_threads(share_of(at_once))
     roots = search_roots(own.parent if settings.mode == RunMode.MULTIRUN else own)
     number = int(OmegaConf.select(settings, "job.num") or 0) + 1
     return run_here([Job(plan, own, roots, number, jobs)]), sweep.loss(own)

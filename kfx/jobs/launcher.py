@@ -18,8 +18,7 @@ from kfx.experiment.plan import Plan
 from kfx.jobs import sweep
 from kfx.jobs.job import Job
 from kfx.jobs.plans import CORES_LAUNCHER, search_roots
-from kfx.jobs.pool import Pool
-from kfx.numerics.threads import processes
+from kfx.jobs.pool import Pool, processes
 
 smoke = False
 """Whether jobs apply the overrides in their configs' key `smoke`; set by the command before Hydra starts them."""

@@ -16,9 +16,18 @@ from dataclasses import dataclass
 
 from kfx.jobs import wire
 from kfx.jobs.job import Job
-from kfx.numerics import threads
 from kfx.running.signals import NUMBERS, Interrupted
 from kfx.screen.progress import Audience, say
+
+
+def processes(at_once: int) -> int:
+    """How many processes `n_jobs` stands for: -1 is one a core."""
+    return len(os.sched_getaffinity(0)) if at_once < 0 else at_once
+
+
+def share_of(at_once: int) -> int:
+    """The threads of each of so many processes that share this machine's cores; -1: a process a core."""
+    return max(len(os.sched_getaffinity(0)) // processes(at_once), 1)
 
 
 @dataclass
@@ -52,7 +61,7 @@ class Pool:
     ) -> None:
         self.size, self.waiting, self.done, self.audience = size, iter(jobs), done, audience
         self.deadline, self.tell = deadline, tell
-        self.threads = threads.share_of(size)
+        self.threads = share_of(size)
         self.busy: dict[subprocess.Popen[bytes], _Work] = {}
         self.idle: list[subprocess.Popen[bytes]] = []
         self.stopped: int | None = None

@@ -37,16 +37,6 @@ def available() -> int:
     return int(first)
 
 
-def processes(at_once: int) -> int:
-    """How many processes `n_jobs` stands for: -1 is one a core."""
-    return len(os.sched_getaffinity(0)) if at_once < 0 else at_once
-
-
-def share_of(at_once: int) -> int:
-    """The threads of each of so many processes that share this machine's cores; -1: a process a core."""
-    return max(len(os.sched_getaffinity(0)) // processes(at_once), 1)
-
-
 def worth(count: int, work: float) -> int:
     """How many of `count` threads to use for steps of so many multiplications: one where waiting for each other would
     take what a second saves."""
