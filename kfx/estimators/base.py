@@ -113,7 +113,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     # ---- parameters, also those of settings and kernels
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        params = super().get_params(deep=False)
+        params: dict[str, Any] = super().get_params(deep=False)
         if deep:
             for name in NESTED:
                 own = settings_of(name, self._named(name))

@@ -45,4 +45,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The class with the largest predicted target, (n,). X: (n, features) or (n, channels, height, width)."""
         decision = self.decision_function(X)
-        return self.classes_[(decision > 0).astype(int) if decision.ndim == 1 else decision.argmax(axis=1)]
+        classes: np.ndarray = self.classes_[
+            (decision > 0).astype(int) if decision.ndim == 1 else decision.argmax(axis=1)
+        ]
+        return classes

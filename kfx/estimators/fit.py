@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from kfx.data.dataset import Dataset
 from kfx.experiment import preflight
 from kfx.experiment.config import Config
-from kfx.files import read_rows
+from kfx.files import Document, TableRow, read_rows
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.numerics import process, threads
@@ -102,11 +102,11 @@ class _Notes(Journal):
     def __init__(self, folder: Path) -> None:
         self.folder, self.layer_path = folder, folder / "layers.bin"
         self.remarks: list[str] = []
-        self.metrics: dict[str, Any] = {}
+        self.metrics: Document = {}
         self.watch: TraceProgress | None = None
         self.trace: Trace | None = None
 
-    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         pass
 
     def remark(self, event: Event, text: str) -> None:

@@ -76,5 +76,5 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         assert isinstance(self.kernel_, FlowedKernel)
         with self._own_settings():
             moved = self.kernel_.transform(self._tensor(points))
-        found = moved.cpu().numpy().astype(np.float64)
+        found: np.ndarray = moved.cpu().numpy().astype(np.float64)
         return found if self.image_shape is None else found.reshape(len(found), -1)

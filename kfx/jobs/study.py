@@ -19,6 +19,7 @@ from kfx.config.option import Option
 from kfx.config.plugins import load_plugins, plugged_in
 from kfx.config.published import Published
 from kfx.experiment.config import check
+from kfx.files import Document
 from kfx.jobs.job import Job
 from kfx.jobs.logged import logged
 from kfx.outcomes import ConfigError
@@ -138,7 +139,7 @@ def table(study: Study, directories: Mapping[str, Path], *, is_as_published: boo
     for label, directory in directories.items():
         run = load_run(directory)
         printed = applicable(check(run.config), typed_in(directory))
-        row: dict[str, Any] = {"run": label}
+        row: Document = {"run": label}
         for column in study.columns:
             metric = column.removesuffix(_INITIAL)
             wanted = Published(metric, None, "", "trained" if metric == column else "initial")

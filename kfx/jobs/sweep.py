@@ -7,11 +7,11 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from kfx.files import write_whole
+from kfx.files import Document, TableRow, write_whole
 from kfx.lock import is_held
 from kfx.outcomes import Status
 from kfx.record.search import Found, metrics_in, runs_below
@@ -26,7 +26,7 @@ COLUMNS = (
 """Columns of `sweep.csv`; `rho_initial` and `rho_final` are means over the same held-out batches."""
 
 
-def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[dict[str, Any]]:
+def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> list[Document]:
     """A row of `sweep.csv` for each (overrides, identity), from the files of the best run of that identity."""
     rank: dict[str, int] = {Status.COMPLETED: 3, Status.RUNNING: 2, Status.INTERRUPTED: 1, Status.FAILED: 1}
     best: dict[str, Found] = {}
@@ -37,11 +37,11 @@ def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> li
     return [_row(overrides, identity, best.get(identity)) for overrides, identity in jobs]
 
 
-def _row(overrides: Sequence[str], identity: str, run: Found | None) -> dict[str, Any]:
+def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document:
     metrics = run.metrics if run else {}
     measured = [r for r in metrics.get("evaluation", []) if r["kernel"] == "trained"]
     shown = [r for r in measured if r["metric"] in ("accuracy", "mse")]
-    best: dict[str, Any] = max(shown, key=lambda r: (r["metric"] == "accuracy", r["n_interpolation"]), default={})
+    best: Document = max(shown, key=lambda r: (r["metric"] == "accuracy", r["n_interpolation"]), default={})
     status = run.status if run else "missing"
     if run and status == Status.RUNNING and not is_held(run.directory):
         status = "killed"  # its process was killed before it could write its status
@@ -73,7 +73,7 @@ def loss(directory: Path) -> float | None:
     return 1 - row["value"] if row["metric"] == "accuracy" else row["value"]
 
 
-def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
+def write(path: Path, content: Sequence[TableRow]) -> None:
     """Write `sweep.csv`, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -83,7 +83,7 @@ def write(path: Path, content: Sequence[dict[str, Any]]) -> None:
     write_whole(path, text.getvalue())
 
 
-def table(content: Sequence[dict[str, Any]]) -> Table:
+def table(content: Sequence[TableRow]) -> Table:
     """A table for the screen with the result of each job, and the reason of each failure."""
     from rich.table import Table
 

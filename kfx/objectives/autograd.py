@@ -38,7 +38,7 @@ def by_autograd(
             a.requires_grad_(cotangent)
             try:
                 result = value(a, problem.y, sample_size)
-            except torch.linalg.LinAlgError as error:
+            except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined, unused-ignore]
                 raise NumericalError(Event.NOT_POSITIVE_DEFINITE, " ".join(str(error).split())) from error
             if not cotangent:
                 return float(result), None

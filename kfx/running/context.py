@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.config import Config
+from kfx.files import Document, TableRow
 from kfx.kernels import Kernel
 from kfx.numerics.streams import Streams
 from kfx.outcomes import Event
@@ -27,16 +28,16 @@ class Machine:
     device: torch.device
     dtype: torch.dtype
     threads: int
-    switches: dict[str, Any]
+    switches: Document
 
 
 class Notes(Protocol):
     """Where stages write their findings: a run's record, or what an estimator keeps."""
 
-    metrics: dict[str, Any]
+    metrics: Document
     trace: Trace | None
 
-    def table(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         """Write a CSV file."""
 
     def remark(self, event: Event, text: str) -> None:

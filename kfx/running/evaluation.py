@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from kfx.evaluation.scoring import (
     metric_names,
     summary,
 )
-from kfx.files import whole_file
+from kfx.files import Document, whole_file
 from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
@@ -35,7 +34,7 @@ from kfx.screen.progress import Steps, say
 
 def evaluate_kernels(
     context: RunContext, record: Record, starts: Sequence[Kernel], fitted: Sequence[Kernel]
-) -> dict[str, Any]:
+) -> Document:
     """Evaluate the initial, the trained and random kernels into `evaluation.csv`; return the entries for
     `metrics.json`."""
     config, parts = context.config, context.parts
@@ -61,7 +60,7 @@ def evaluate_kernels(
     remarks.of_predictions(context, rows, splits, failures)
     # The number of interpolation points to show when each fold takes all of its points.
     whole = None if config.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
-    entries: dict[str, Any] = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
+    entries: Document = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
     if record.follow is not None and config.follow.every + config.follow.last:
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
         entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
@@ -125,7 +124,7 @@ def _evaluated(
     kernels: Mapping[str, Sequence[Kernel]],
     splits: Sequence[Split],
     scoring: Scoring,
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[Document], list[str]]:
     """All rows of `evaluation.csv`, those of an earlier process included, and messages of failures."""
     config, parts = context.config, context.parts
     sizes = config.evaluation.n_interpolation

@@ -6,8 +6,8 @@ Notes follow from numbers alone. `notes.remark` delivers them: a run prints and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from kfx.data.dataset import predicted_labels
 from kfx.evaluation.follower import some_of
 from kfx.evaluation.scoring import constant_prediction
+from kfx.files import TableRow
 from kfx.kernels.base import Kernel
 from kfx.kernels.names import readable
 from kfx.numerics.arrays import in_numpy
@@ -105,7 +106,7 @@ def _is_more_than_chance(change: float, error: float) -> bool:
     return math.isfinite(change) and (change > _ERRORS * error or not math.isfinite(error))
 
 
-def _of_objective(context: RunContext, held_out: Mapping[str, Any]) -> None:
+def _of_objective(context: RunContext, held_out: TableRow) -> None:
     """Note an objective that is worse than before training."""
     found, count = held_out["objective"], held_out["batches"] - held_out["failed"]
     before, after, change = (found[name]["mean"] for name in ("initial", "trained", "change"))
@@ -119,7 +120,7 @@ def _of_objective(context: RunContext, held_out: Mapping[str, Any]) -> None:
         )
 
 
-def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: Mapping[str, Any]) -> None:
+def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: TableRow) -> None:
     """Note a kernel with ρ near 1 − p because A = Θ + λI is nearly diagonal; every nearly diagonal A has that ρ."""
     config = context.config
     before, after = (rho[name]["mean"] for name in ("initial", "trained"))
@@ -166,7 +167,7 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
 
 
 def of_predictions(
-    context: RunContext, rows: Sequence[Mapping[str, Any]], splits: Sequence[Split], failures: Sequence[str]
+    context: RunContext, rows: Sequence[TableRow], splits: Sequence[Split], failures: Sequence[str]
 ) -> None:
     """Note failed evaluations, a trained kernel no better than a constant, and one that predicts worse than before
     training."""

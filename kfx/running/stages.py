@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
 from kfx.experiment.preflight import check_layers, check_sizes
+from kfx.files import Document
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import flat_parameters
@@ -296,7 +296,7 @@ def measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], f
     if not count:
         return
     loss, sampler = config.optimizer.loss(config), config.sampler.held_out()
-    rows: list[dict[str, Any]] = []
+    rows: list[Document] = []
     with WaitMessage("held-out batches"):
         for part, pair in enumerate(zip(starts, fitted, strict=True)):
             data, rng = context.tensors[part][:2], context.streams["held_out"]
