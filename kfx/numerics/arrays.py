@@ -40,14 +40,15 @@ def by_one_thread(x: torch.Tensor) -> bool:
 
 
 _BLOCK, _TAKEN = 4096, (torch.float64, torch.float32, torch.int64)
-_SMALL = 256
+MOST_SMALL = 256
+"""The most rows of what `is_small`."""
 
 
 def is_small(x: torch.Tensor) -> bool:
-    """Whether it has at most 256 rows, on the CPU: a call of torch's then takes longer than its arithmetic, and
-    several times as long as NumPy's."""
+    """Whether it has at most `MOST_SMALL` rows, on the CPU: a call of torch's then takes longer than its arithmetic,
+    and several times as long as NumPy's."""
     real = x.dtype in (torch.float64, torch.float32) and not x.requires_grad
-    return real and x.is_cpu and len(x) <= _SMALL
+    return real and x.is_cpu and len(x) <= MOST_SMALL
 
 
 def numpy_if_small(x: torch.Tensor) -> Any:
@@ -57,7 +58,7 @@ def numpy_if_small(x: torch.Tensor) -> Any:
 
 def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
     """x[indices], a copy."""
-    if x.is_cpu and len(indices) <= _SMALL and x.dtype in _TAKEN and not x.requires_grad:
+    if x.is_cpu and len(indices) <= MOST_SMALL and x.dtype in _TAKEN and not x.requires_grad:
         return torch.from_numpy(x.numpy().take(in_numpy(indices), axis=0))
     return x.index_select(0, torch.as_tensor(indices, device=x.device))
 
