@@ -37,8 +37,11 @@ SOME = [
     ("greens_function", "sgd"),
 ]
 CASES = [
-    (kernel, optimizer, evaluation)
-    for kernel, optimizer in pairs()
+    pytest.param(
+        *(kernel, optimizer, evaluation),
+        marks=[pytest.mark.slow] * (evaluation == "folds" and optimizer not in ("adam", "hybrid")),
+    )
+    for kernel, optimizer in pairs([] if FULL else list(dict.fromkeys(["rbf", *(kernel for kernel, _ in SOME)])))
     for evaluation in EVALUATIONS
     if (FULL or kernel == "rbf" or (kernel, optimizer) in SOME)
     and (evaluation == "test points" or OPTIONS["kernel"][kernel]().quick == ())
