@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 PLAIN := dist/plain
 PLAIN_TESTS := $(patsubst %,tests/test_%.py,reference_grams nngp kernels cnngp_engines objectives precision config)
-.PHONY: help install run test faults plain smoke lint format docs bench bench-record clean
+.PHONY: help install run test test-all faults plain smoke lint format docs bench bench-record clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,11 +24,16 @@ run: $(STAMP)  ## tune a kernel on scikit-learn's digits and draw the pictures
 	$(BIN)/kfx run +experiment=first_light/digits_cnngp
 	@echo "Now call $(BIN)/kfx, or kfx after: . $(BIN)/activate"
 
-test: $(STAMP)  ## run the tests, in two processes
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test: $(STAMP)  ## run the tests but the slow ones, in two processes
+	$(PYTEST) -m "not slow"
+
+test-all: $(STAMP)  ## run all tests, as CI does
+	$(PYTEST)
 
 faults: $(STAMP)  ## kill runs and sweeps at random moments, many times (half an hour)
-	KFX_FAULTS=full $(BIN)/python -m pytest tests/faults -n 2 --dist worksteal --timeout 1200
+	KFX_FAULTS=full $(PYTEST) tests/faults --timeout 1200
 
 smoke: $(STAMP)  ## run every experiment under its list of overrides, and every legal pair of options
 	$(BIN)/python scripts/smoke.py

@@ -30,14 +30,12 @@ def one_thread():
 @pytest.fixture
 def own_registry():
     """Options that a test registers are gone after it."""
-    registry.load()
-    before = {group: dict(options) for group, options in registry.OPTIONS.items()}
-    yield
-    for group, options in before.items():
-        for name in set(registry.OPTIONS[group]) - set(options):
-            del registry.OPTIONS[group][name]
-            ConfigStore.instance().repo.get(group, {}).pop(f"{name}.yaml", None)
-    plugins._plugins.clear()
+    with plugins.isolated():
+        yield
+    for group, options in registry.OPTIONS.items():
+        known = ConfigStore.instance().repo.get(group, {})
+        for name in set(known) - {f"{each}.yaml" for each in options}:
+            del known[name]
 
 
 @pytest.fixture
@@ -48,12 +46,19 @@ def in_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+QUICK = ("figures=false", "device.precision_check=off")
+
+
 @pytest.fixture
 def kfx(in_folder, capsys):
-    """Call the command: `code, out, err = kfx("run", …)`."""
+    """Call the command: `code, out, err = kfx("run", …)`. A run draws no pictures and measures no precision unless its
+    words say so."""
 
     def call(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
+        if words[:1] == ("run",):
+            said = {word.partition("=")[0] for word in words}
+            words += tuple(word for word in QUICK if word.partition("=")[0] not in said)
         try:
             code = main(list(words))
         except SystemExit as exit_:

@@ -16,6 +16,7 @@ import yaml
 import kfx as package
 from kfx import load_run
 from kfx.kernels import RBF
+from kfx.numerics import linear_algebra
 from kfx.plots import draw
 from kfx.record.columns import untimed
 from tests.words import DRAWN, SMALL
@@ -60,7 +61,13 @@ def test_cfg_job_prints_and_stops(kfx, in_folder):
 
 
 def test_a_run_leaves_its_whole_record(kfx, in_folder):
-    code, out, err = kfx("run", *DRAWN, "evaluation.n_interpolation=[20,60]", "evaluation.repeats=2", "hydra.run.dir=r")
+    asked = [
+        "figures=true",
+        "device.precision_check=warn",
+        "evaluation.n_interpolation=[20,60]",
+        "evaluation.repeats=2",
+    ]
+    code, out, err = kfx("run", *DRAWN, *asked, "hydra.run.dir=r")
     assert code == 0
     assert "results     r\n" in out
     assert "kernel      sigma 1 → " in out
@@ -136,16 +143,18 @@ def test_default_directories(kfx, in_folder):
 
 
 def test_multirun_leaves_a_record_each(kfx, in_folder):
-    code, _, _ = kfx("run", "-m", *SMALL, "optimizer=none,sgd,nesterov,adam", "seed=0,1", "hydra.sweep.dir=s")
+    code, _, _ = kfx("run", "-m", *SMALL, "optimizer=none,adam", "seed=0,1", "hydra.sweep.dir=s")
     assert code == 0
-    runs = [load_run(in_folder / "s" / str(i)) for i in range(8)]
-    assert [r.metrics["status"] for r in runs] == ["completed"] * 8
+    runs = [load_run(in_folder / "s" / str(i)) for i in range(4)]
+    assert [r.metrics["status"] for r in runs] == ["completed"] * 4
     assert {(r.config.optimizer.name, r.config.seed) for r in runs} == {
-        (o, s) for o in ("none", "sgd", "nesterov", "adam") for s in (0, 1)
+        (o, s) for o in ("none", "adam") for s in (0, 1)
     }
 
 
-@pytest.mark.parametrize("optimizer", ["none", "sgd", "nesterov", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("none", "sgd", "nesterov"))]
+)
 def test_same_seed_same_trace(kfx, optimizer):
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
         kfx("run", *SMALL, f"optimizer={optimizer}", f"seed={seed}", f"hydra.run.dir={folder}")
@@ -156,7 +165,8 @@ def test_same_seed_same_trace(kfx, optimizer):
 
 
 def test_one_dimensional_data_get_their_curve(kfx, in_folder):
-    kfx("run", "+experiment=khalid/three_bumps_rbf", "optimizer=none", "optimizer.iterations=1", "hydra.run.dir=r")
+    words = ["+experiment=khalid/three_bumps_rbf", "optimizer=none", "optimizer.iterations=1", "hydra.run.dir=r"]
+    kfx("run", *words, "figures=true")
     run = load_run("r")
     mse = run.evaluation.query("metric == 'mse' and kernel == 'initial'")["value"].iloc[0]
     assert mse == pytest.approx(6.870, abs=5e-4)  # published 6.865
@@ -190,7 +200,6 @@ def test_evaluation_extras(kfx):
 
 
 def test_a_failed_run_says_why(kfx, in_folder, monkeypatch):
-    from kfx.numerics import linear_algebra
     from kfx.outcomes import Event, NumericalError
 
     def fail(*_):
@@ -245,7 +254,7 @@ def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx
 
 
 def test_memory_exhausted_is_a_reason(kfx, monkeypatch):
-    monkeypatch.setattr(RBF, "_pullback", lambda self, x: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(linear_algebra, "cholesky", lambda *_: (_ for _ in ()).throw(MemoryError()))
     code, _, _ = kfx("run", *SMALL, "hydra.run.dir=r")
     assert code == 1
     assert load_run("r").metrics["reason"].startswith("out_of_memory")

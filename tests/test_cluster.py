@@ -151,6 +151,7 @@ def scheduler(tmp_path):
         yield address
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_runs_already(tmp_path, scheduler, expected):
     with kfx_gram(tmp_path, "--scheduler", scheduler) as process:
         code, err = ended(process)
@@ -170,11 +171,12 @@ def test_a_scheduler_that_is_not_there_is_one_line(kfx, tmp_path):
     assert f"cluster.scheduler={address}: no Dask scheduler answers there" in err
 
 
+@pytest.mark.slow
 def test_a_factor_by_two_workers_is_that_of_one_process(tmp_path, kfx):
     import pandas as pd
 
     words = [
-        "kernel=cnngp", "dataset=digits", "dataset.n_train=600", "dataset.n_test=60", "optimizer=none",
+        "kernel=cnngp", "dataset=digits", "dataset.n_train=500", "dataset.n_test=60", "optimizer=none",
         "optimizer.iterations=1", "sampler.batch_size=40", "figures=false", "device.precision_check=off",
         "evaluation.batches=1", "evaluation.n_interpolation=null", "evaluation.memory=1MB", "device.threads=2",
         "evaluation.regularization.value=[1e-4,1e-3]", "cluster.dashboard=127.0.0.1:0",
@@ -189,6 +191,7 @@ def test_a_factor_by_two_workers_is_that_of_one_process(tmp_path, kfx):
     np.testing.assert_allclose(*found, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_what_a_worker_cannot_compute_is_said_as_in_one_process(tmp_path):
     write_slow(tmp_path)
     spoilt = (tmp_path / "slow.py").read_text().replace("/ 200)", "/ 200) / (len(x) != 32)")
@@ -251,6 +254,7 @@ jobqueue:
 """
 
 
+@pytest.mark.slow
 def test_slurm_as_dasks_own_file_describes_it(tmp_path, expected):
     commands = tmp_path / "bin"
     commands.mkdir()

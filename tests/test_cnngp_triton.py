@@ -60,8 +60,8 @@ def assert_as_torch(architecture, x, *parameters):
     ("architecture", "shape"),
     [
         (ARCHITECTURES["simple"]((6, 6), 1.0), (2, 6, 6)),
-        (ARCHITECTURES["resnet"]((7, 5), 1.0), (1, 7, 5)),
-        (ARCHITECTURES["resnet32"]((9, 9), 1.0), (1, 9, 9)),
+        pytest.param(ARCHITECTURES["resnet"]((7, 5), 1.0), (1, 7, 5), marks=pytest.mark.slow),
+        pytest.param(ARCHITECTURES["resnet32"]((9, 9), 1.0), (1, 9, 9), marks=pytest.mark.slow),
         (STRIDED, (2, 8, 9)),
     ],
     ids=["simple", "resnet", "resnet32", "strided"],
@@ -72,6 +72,7 @@ def test_as_the_torch_engine(architecture, shape):
     assert_as_torch(architecture, x[:3], np.linspace(1.2, 1.9, count), np.linspace(0.1, 0.4, count))
 
 
+@pytest.mark.slow
 @given(network=networks(dilations=(1, 2)), channels=st.integers(1, 2), seed=st.integers(0, 100))
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_architectures(network, channels, seed):
@@ -97,7 +98,7 @@ def test_the_same_bits_again_and_in_launches_of_few_programs():
 
 
 def test_tiles_of_several_images(monkeypatch):
-    monkeypatch.setattr("kfx.kernels.cnngp.triton_engine._PROGRAMS", 3)
+    monkeypatch.setattr("kfx.kernels.cnngp.triton_engine.MOST_PROGRAMS", 3)
     assert_as_torch(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(5)), images((1, 5, 5), 8), 1.7, 0.3)
 
 
@@ -130,7 +131,7 @@ def test_what_it_does_not_take(monkeypatch):
         CNNGP(Sequential(Conv2d((70, 4))), engine="triton").gram(torch.ones(2, 1, 70, 4, device=DEVICE))
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(ConfigError, match=r"kernel\.engine=triton: needs a CUDA device, and device=cpu; use auto"):
-        options.CNNGP(engine="triton").check_device("cpu", torch.device("cpu"))
+        options.CNNGPOption(engine="triton").check_device("cpu", torch.device("cpu"))
     monkeypatch.setattr("kfx.kernels.engine.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="engine=triton needs Triton"):
         kernel.gram(torch.ones(2, 1, 4, 4))
@@ -155,6 +156,7 @@ for program in (triton_kernels.gram, triton_kernels.pull):
 """
 
 
+@pytest.mark.slow
 def test_it_compiles_for_a_gpu_and_rounds_products_only_where_allowed():
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     run = subprocess.run([sys.executable, "-c", _COMPILE], capture_output=True, text=True, env=environment)

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from kfx.config import registry
 from kfx.config.catalogue import GROUPS, config_folder, description, options
 from kfx.config.registry import OPTIONS
-from kfx.experiment.compose import composed, load, with_smoke_words, without_hydra
+from kfx.experiment.compose import composed, load, smoke_words, with_smoke_words, without_hydra
 from kfx.experiment.config import check
 from kfx.jobs.smoke import pairs, words_of
 from kfx.kernels import Kernel
@@ -72,10 +72,10 @@ def test_options_compose_by_name(group, name):
 
 
 @pytest.mark.parametrize("name", OPTIONS["kernel"])
-def test_bounds_and_defaults_are_those_of_the_class(name):
+def test_bounds_and_defaults_are_those_of_the_class(name, usual):
     option = OPTIONS["kernel"][name]
     suits = "elliptic_1d" if name == "greens_function" else "digits"
-    raw = with_option(with_option(without_hydra(composed([])), "kernel", name), "dataset", suits)
+    raw = with_option(with_option(usual, "kernel", name), "dataset", suits)
     raw = with_option(raw, "objective", "elbo") if option.is_deep else raw
     kernel = check(raw).kernel.build((8, 8))
     assert isinstance(kernel, Kernel)
@@ -84,29 +84,39 @@ def test_bounds_and_defaults_are_those_of_the_class(name):
     assert {key: kernel.parameters[key] for key in own} == own
 
 
+def text_of(experiment):
+    return (config_folder() / "experiment" / f"{experiment}.yaml").read_text()
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_composes_says_its_command_and_can_be_swept_over_optimizers(name):
+def test_every_experiment_composes_and_says_its_command(name):
+    config = load([f"+experiment={name}"])
+    assert f"# kfx run +experiment={name}" in text_of(name)
+    assert config.smoke
+
+
+FIRST = {name.partition("/")[0]: name for name in reversed(EXPERIMENTS)}.values()
+"""An experiment of each paper."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in EXPERIMENTS]
+)
+def test_every_experiment_has_overrides_that_end_in_seconds_and_can_be_swept_over_optimizers(name):
     raw = without_hydra(composed([f"+experiment={name}"]))
-    config = check(raw)
-    text = (config_folder() / "experiment" / f"{name}.yaml").read_text()
-    assert f"# kfx run +experiment={name}" in text
-    own = set(yaml.safe_load(text).get("optimizer") or {}) - {"learning_rate"}
-    for kernel, optimizer in pairs():
+    smoke = check(without_hydra(composed([f"+experiment={name}", *smoke_words(raw)])))
+    assert not smoke.dataset.files(), "on embedded data"
+    assert smoke.optimizer.iterations <= 100
+    config, own = check(raw), set(yaml.safe_load(text_of(name)).get("optimizer") or {}) - {"learning_rate"}
+    for _, optimizer in pairs([config.kernel.name]):
         if config.objective.has_head and not OPTIONS["optimizer"][optimizer].can_train_heads:
             continue
         if config.kernel_check and OPTIONS["optimizer"][optimizer].moves_points:
             continue
-        if kernel == config.kernel.name and config.regularization.selection == "fixed":
+        if config.regularization.selection == "fixed":
             values = {key: raw.optimizer[key] for key in own if key in OPTIONS["optimizer"][optimizer].fields()}
             swept = with_option(raw, "optimizer", optimizer, **values)
             assert check(swept).optimizer.name == optimizer
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_has_a_list_of_overrides_that_ends_in_seconds(name):
-    config = check(without_hydra(composed(with_smoke_words([f"+experiment={name}"]))))
-    assert not config.dataset.files(), "on embedded data"
-    assert config.optimizer.iterations <= 100
 
 
 def test_legal_pairs_are_those_that_check():

@@ -233,9 +233,8 @@ def test_idx_files_are_read(in_folder):
     assert all(len(value) == 64 for value in checksums.values())
 
 
-def test_an_unknown_file_is_used_with_one_warning(in_folder, monkeypatch):
-    small_mnist(in_folder / "cache")
-    monkeypatch.setattr(files, "_warned", set())
+def test_an_unknown_file_is_used_with_one_warning(in_folder):
+    small_mnist(in_folder / "cache")  # a folder of which nothing was said before
     words = "dataset=mnist", "dataset.n_train=20", "dataset.n_test=10"
     with pytest.warns(UserWarning, match="ubyte.gz are not the published files") as said:
         built(*words)

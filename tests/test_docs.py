@@ -15,6 +15,7 @@ from kfx import load_run
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\{[\w-]+\}|\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 KINDS = {"python", "sh", "text", "toml", "yaml", "", "{include}", "{toctree}", "{eval-rst}"}
 
 
@@ -28,6 +29,14 @@ def commands(page):
     return [line.split("   #")[0].strip() for line in text.splitlines() if line.strip()]
 
 
+def each(pages):
+    """The two that people read first are quick; the others are tested by `make test-all`."""
+    return [
+        page if page in ("README.md", "CONTRIBUTING.md") else pytest.param(page, marks=pytest.mark.slow)
+        for page in pages
+    ]
+
+
 def quick(words):
     """The words of a command under which it ends in seconds."""
     if words[0] == "run" and any(word.startswith("+experiment=") for word in words):
@@ -38,7 +47,7 @@ def quick(words):
     return [*rest, "optimizer.iterations=2"]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
+@pytest.mark.parametrize("page", each(page for page in PAGES if blocks(page, "sh")))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_commands_do_what_they_say(kfx, in_folder, page):
     for line in commands(page):
@@ -53,6 +62,17 @@ def test_commands_do_what_they_say(kfx, in_folder, page):
             assert code == 0, f"{line}\n{err}"
 
 
+def assert_shown(page, out):
+    """The lines of numbers that a page shows are among those printed: the words, and the numbers within 1 %."""
+    printed = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    for line in page.splitlines():
+        if line.startswith(("kernel ", "rho ", "N_I ")):
+            found = printed[line.split()[0]]
+            assert NUMBER.sub("", line).split() == NUMBER.sub("", found).split()
+            measured = [float(number) for number in NUMBER.findall(found)]
+            assert [float(number) for number in NUMBER.findall(line)] == pytest.approx(measured, rel=0.01)
+
+
 def test_readme_prints_what_its_commands_measure(kfx, in_folder):
     """Each `metric before → after` of a comment, by its command in full; after `with N of them`, at N points."""
     claimed = re.compile(r"^kfx (run .*?)   +# (.*?)(mse|accuracy) ([\d.]+) → ([\d.]+)", re.MULTILINE)
@@ -60,7 +80,11 @@ def test_readme_prints_what_its_commands_measure(kfx, in_folder):
     assert len(found) == 2
     for i, (command, said, metric, before, after) in enumerate(found):
         words = ["figures=false", "device.precision_check=off", f"hydra.run.dir=r{i}"]
-        assert kfx(*command.split(), *words)[0] == 0, command
+        code, out, err = kfx(*command.split(), *words)
+        assert code == 0, err
+        if command == "run":
+            (shown,) = [body for body in blocks("docs/run.md", "text") if "held-out batches" in body]
+            assert_shown(shown, out)
         table = load_run(f"r{i}").evaluation.query(f"metric == '{metric}'")
         size = re.search(r"with (\d+) of them", said)
         of_size = table[table["n_interpolation"] == (int(size[1]) if size else table["n_interpolation"].max())]
@@ -69,10 +93,18 @@ def test_readme_prints_what_its_commands_measure(kfx, in_folder):
         assert abs(means["trained"] - means["initial"]) > 0.2 * means["initial"], "an example shows its point"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CONTRIBUTING.md" and blocks(page, "python")])
-def test_python_runs_as_it_stands(in_folder, page):
+@pytest.mark.parametrize("page", each(page for page in PAGES if page != "CONTRIBUTING.md" and blocks(page, "python")))
+def test_python_runs_as_it_stands_and_prints_the_numbers_beside_it(in_folder, capsys, page):
     for i, body in enumerate(blocks(page, "python")):
+        capsys.readouterr()
         exec(compile(body, f"{page}, block {i}", "exec"), {"__name__": "__main__"})
+        printed = [float(number) for number in re.findall(r"\d+\.\d+", capsys.readouterr().out)]
+        for said in re.findall(r"^print\(.*\)  # (\d+\.\d+)$", body, re.MULTILINE):
+            assert float(said) == pytest.approx(printed[-1], abs=0.0005), "the last on the line"
+
+
+def test_readme_shows_a_score_that_is_tested():
+    assert re.search(r"^print\(.*\.score\(.*\)  # 0\.\d+$", "".join(blocks("README.md", "python")), re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -106,6 +138,7 @@ def test_readme_fits_two_screens():
     assert len(lines) <= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plot_5_torch_features", "plot_6_gpytorch"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_examples_with_torch_run(in_folder, name, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -11,13 +12,24 @@ import pytest
 
 import kfx
 from kfx.export import finished, to_mlflow
+from tests.faults.harness import Command
 
 FEW = ("optimizer.iterations=6", "sampler.batch_size=40", "evaluation.batches=2", "evaluation.n_interpolation=[50,100]")
+FEW += ("device.precision_check=off",)
+
+
+@pytest.fixture(scope="session")
+def swept(tmp_path_factory):
+    """A sweep, once for all tests."""
+    folder = tmp_path_factory.mktemp("swept") / "s"
+    kfx.sweep([*FEW, "seed=0,1", "figures=true", f"hydra.sweep.dir='{folder}'"], progress=False)
+    return folder
 
 
 @pytest.fixture
-def runs(in_folder):
-    return kfx.sweep([*FEW, "seed=0,1", "hydra.sweep.dir=s"], progress=False).runs
+def runs(swept, in_folder):
+    folder = shutil.copytree(swept, in_folder / "s")
+    return [kfx.load_run(folder / name) for name in "01"]
 
 
 def written(tool, place, *paths):
@@ -63,8 +75,8 @@ print(json.dumps([scalars, events.Tags()["images"], events.Tags()["tensors"]]))
 def test_tensorboard_reads_what_was_recorded(in_folder, runs):
     """In processes of their own: TensorFlow, where it is here too, takes hold of the standard streams."""
     pytest.importorskip("tensorboard")
-    assert exported("tensorboard", "s", "--to", "tb").count("tb/kfx/s/") == 2
-    assert "s/0: is there already" in exported("tensorboard", "s/0", "--to", "tb")
+    assert exported(in_folder, "tensorboard", "s", "--to", "tb").count("tb/kfx/s/") == 2
+    assert "s/0: is there already" in exported(in_folder, "tensorboard", "s/0", "--to", "tb")
     reader = [sys.executable, "-c", READ, str(next((in_folder / "tb/kfx/s").glob("0-*-completed")))]
     done = subprocess.run(reader, capture_output=True, text=True, check=True)
     scalars, images, tensors = json.loads(done.stdout.splitlines()[-1])
@@ -77,42 +89,37 @@ def test_tensorboard_reads_what_was_recorded(in_folder, runs):
     assert "config/text_summary" in tensors
 
 
-def exported(*words):
-    done = subprocess.run([sys.executable, "-m", "kfx", "export", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def exported(folder, *words):
+    command = Command(folder, "export", *words)
+    assert command.wait() == 0, command.output()
+    return command.output()
 
 
 def test_wandb_writes_offline_runs_by_identity(in_folder, runs):
     """In a process of its own: it takes hold of the standard streams."""
     pytest.importorskip("wandb")
     for said in ("s/0: ", "s/0: is there already"):
-        assert said in exported("wandb", "s/0", "--to", "w")
+        assert said in exported(in_folder, "wandb", "s/0", "--to", "w")
     (path,) = (in_folder / "w/wandb").glob("offline-run-*/run-*.wandb")
     content = path.read_bytes()
     for value in kfx.load_run("s/0").trace["rho"]:
         assert repr(float(value)).encode() in content
 
 
-def test_the_command_says_where(kfx, in_folder, monkeypatch):
-    import kfx as package
-
-    package.run([*FEW, "hydra.run.dir=r", "figures=false"], progress=False)
+def test_the_command_says_where(kfx, runs, monkeypatch):
     code, _, err = kfx("export", "mlflow", "nothing")
     assert code == 2
     assert "holds no run that has ended" in err
     for tool, module in (("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")):
         monkeypatch.setitem(sys.modules, module, None)
-        code, _, err = kfx("export", tool, "r")
+        code, _, err = kfx("export", tool, "s/0")
         assert (code, err.count("\n")) == (2, 1)
         assert f"pip install 'kfx[{tool}]'" in err
 
 
-def test_runs_that_go_on_are_left_out(in_folder):
-    kfx.run([*FEW, "hydra.run.dir=s/a", "figures=false"], progress=False)
-    kfx.run([*FEW, "hydra.run.dir=s/b", "figures=false", "seed=1"], progress=False)
-    path = in_folder / "s/b/metrics.json"
+def test_runs_that_go_on_are_left_out(in_folder, runs):
+    path = in_folder / "s/1/metrics.json"
     path.write_text(path.read_text().replace('"completed"', '"running"'))
     found, left_out = finished.read([in_folder / "s"])
-    assert [each.name for each in found] == ["s/a"]
-    assert left_out == [f"{in_folder / 's/b'}: has not ended"]
+    assert [each.name for each in found] == ["s/0"]
+    assert left_out == [f"{in_folder / 's/1'}: has not ended"]

@@ -165,8 +165,13 @@ def test_a_search_shows_what_was_told_and_its_best(kfx):
 
 
 def test_the_precision_check_has_a_line_for_each_arithmetic(kfx, in_folder):
-    assert kfx("run", "dataset.n_train=40", "sampler.batch_size=20", "optimizer.iterations=2", "kernel_check=true",
-               "evaluation.n_interpolation=[20,40]", "hydra.run.dir=r")[0] == 0  # fmt: skip
+    words = [
+        "dataset.n_train=40",
+        "sampler.batch_size=20",
+        "optimizer.iterations=2",
+        "evaluation.n_interpolation=[20,40]",
+    ]
+    assert kfx("run", *words, "kernel_check=true", "device.precision_check=warn", "hydra.run.dir=r")[0] == 0
     import json
 
     content = json.loads((in_folder / "r/precision.json").read_text())
@@ -197,7 +202,9 @@ def test_pictures_of_a_run_are_files_that_show_something(kfx, in_folder):
 def test_pictures_for_papers_have_a_columns_width_small_text_and_no_titles(kfx, in_folder):
     import kfx as package
 
-    run = package.run(["optimizer.iterations=4", "sampler.batch_size=40", "hydra.run.dir=r"], progress=False)
+    run = package.run(
+        ["optimizer.iterations=4", "sampler.batch_size=40", "figures=false", "hydra.run.dir=r"], progress=False
+    )
     screen, paper = run.plot("rho"), run.plot("rho", style="paper")
     assert screen.get_figwidth() == 6.4
     assert paper.get_figwidth() == 3.25

@@ -48,7 +48,7 @@ def test_distances_and_separability():
 def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=6", "dataset.n_train=30", "seed=1"]
     small = ["follow.every=3", "flow.snapshots=3", "follow.last=2", "device.precision_check=off"]
-    assert kfx("run", *words, *small, "hydra.run.dir=r")[0] == 0
+    assert kfx("run", *words, *small, "figures=true", "hydra.run.dir=r")[0] == 0
     table = pd.read_csv("r/flow.csv")
     assert sorted(table["layer"].unique()) == [0, 3, 6], "of 6 layers the last alone"
     assert {"error", "distance_ratio", "linearly_separable"} <= set(table["metric"])

@@ -123,7 +123,7 @@ def test_rho_falls_by_levels_as_the_paper_says(kfx, conductivity):
 
 def test_recovery_lowers_rho_and_the_error(kfx):
     words = ["optimizer.iterations=120", "evaluation.repeats=10", "follow.every=40", "hydra.run.dir=r"]
-    code, out, _ = kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words)
+    code, out, _ = kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words, "figures=true")
     assert code == 0, out
     run = load_run("r")
     held = run.metrics["held_out"]["rho"]

@@ -94,7 +94,19 @@ KERNELS = {
     "cnngp_torch_small_tiles": (CNNGP(STRIDED, 1.6, 0.2, engine="torch", tile_megabytes=0.05), IMAGES),
 }
 
-every_kernel = pytest.mark.parametrize(("kernel", "shape"), KERNELS.values(), ids=KERNELS.keys())
+FAMILIES = (
+    *("rbf", "rbf_long", "matern_1/2", "laplace", "linear", "polynomial", "sum", "product", "network", "sum_of_images"),
+    *("rational_quadratic", "cnngp_torch_small_tiles", *(f"{kind.__name__}_{backend}_relu" for kind, backend in DENSE)),
+    *(f"cnngp_{engine}_{name}" for engine in ("fused", "torch") for name in ("strided", "residual", "many")),
+)
+"""One of each that shares its code: what holds for them all is tested of these, derivatives of every kernel."""
+
+
+def over(names):
+    return pytest.mark.parametrize(("kernel", "shape"), [KERNELS[name] for name in names], ids=names)
+
+
+every_kernel, every_family = over(KERNELS), over(FAMILIES)
 
 
 def points(shape, seed=0):
@@ -111,7 +123,7 @@ def symmetric(n, seed=1):
     return g + g.T
 
 
-@every_kernel
+@every_family
 def test_gram_is_a_covariance(kernel, shape):
     x = points(shape)
     gram = kernel.gram(x)
@@ -121,7 +133,7 @@ def test_gram_is_a_covariance(kernel, shape):
     np.testing.assert_array_equal(np.diagonal(gram), kernel.diagonal(x))
 
 
-@every_kernel
+@every_family
 def test_tiles_agree_with_the_whole(kernel, shape):
     x = points(shape)
     gram = kernel.gram(x)
@@ -142,18 +154,14 @@ def regular(shape):
     return points(shape), points(shape, seed=2)
 
 
-every_set = pytest.mark.parametrize("place", [regular, awkward])
-
-
 def assert_derivative(found, cotangent, slopes):
     """Relative error < 1e-8, measured against the sum of the terms that may cancel in Σ G_ij dK_ij."""
     assert abs(found - np.sum(cotangent * slopes)) < 1e-8 * np.sum(np.abs(cotangent * slopes))
 
 
-@every_kernel
-@every_set
-def test_gradient_to_parameters(kernel, shape, place):
-    (x, _), g = place(shape), symmetric(shape[0])
+def assert_derivatives(kernel, place, shape):
+    """To parameters and to inputs, those of differences."""
+    (x, direction), g = place(shape), symmetric(shape[0])
     gram, pull = kernel.pullback(x)
     np.testing.assert_array_equal(gram, kernel.gram(x))
     gradient = pull(g)
@@ -166,19 +174,24 @@ def test_gradient_to_parameters(kernel, shape, place):
             return kernel.with_flat(vector).gram(x)
 
         assert_derivative(gradient[i], g, difference(along, 1e-3) / kernel.flat[i])
-
-
-@every_kernel
-@every_set
-def test_gradient_to_inputs(kernel, shape, place):
-    (x, direction), g = place(shape), symmetric(shape[0])
-    gradient, to_inputs = kernel.pullback(x)[1](g, inputs=True)
+    again, to_inputs = kernel.pullback(x)[1](g, inputs=True)
     assert to_inputs.shape == x.shape
-    np.testing.assert_allclose(gradient, kernel.pullback(x)[1](g), rtol=1e-12)
+    np.testing.assert_allclose(again, gradient, rtol=1e-12)
     assert_derivative(np.sum(to_inputs * direction), g, difference(lambda t: kernel.gram(x + t * direction), 1e-3))
 
 
 @every_kernel
+def test_derivatives_at_awkward_points(kernel, shape):
+    """Some of the points are like any others."""
+    assert_derivatives(kernel, awkward, shape)
+
+
+@every_family
+def test_derivatives(kernel, shape):
+    assert_derivatives(kernel, regular, shape)
+
+
+@every_family
 def test_repeated_and_zero_points(kernel, shape):
     x, _ = awkward(shape)
     gram, pull = kernel.pullback(x)
@@ -189,7 +202,7 @@ def test_repeated_and_zero_points(kernel, shape):
     assert gram[2, 3] == pytest.approx(gram[2, 2], rel=1e-12)
 
 
-@every_kernel
+@every_family
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
     x = points(shape).astype(dtype)
@@ -208,7 +221,7 @@ def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
         np.testing.assert_allclose(gentle, exact, rtol=1e-4, atol=1e-5)
 
 
-@every_kernel
+@every_family
 def test_a_cotangent_of_another_size_is_refused(kernel, shape):
     n = shape[0]
     _, pull = kernel.pullback(points(shape))
@@ -217,7 +230,7 @@ def test_a_cotangent_of_another_size_is_refused(kernel, shape):
             pull(np.ones(wrong))
 
 
-@every_kernel
+@every_family
 def test_parameters_round_trip(kernel, shape):
     vector = kernel.flat * 1.5
     moved = kernel.with_flat(vector)

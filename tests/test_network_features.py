@@ -336,7 +336,7 @@ def test_dropout_follows_the_batch_and_keeps_the_mean():
 @pytest.mark.parametrize("objective", ["rho", "interpolation_error", "cross_entropy"])
 def test_a_run_leaves_norms_blocks_errors_and_pictures(kfx, objective):
     words = [f"objective={objective}", "optimizer.iterations=30", "follow.every=10", "evaluation.draws=5"]
-    code, out, err = kfx("run", *SMALL, *words, "evaluation.balanced=true")
+    code, out, err = kfx("run", *SMALL, *words, "evaluation.balanced=true", "figures=true")
     assert code == 0, err
     assert "‖parameters‖" in out
     run = load_run("r")

@@ -72,14 +72,15 @@ def parts(kernel, x, y, g):
     return kernel.gram(x), kernel.gram(x, y), kernel.diagonal(x), *kernel.pullback(x)[1](g, inputs=True)
 
 
-def near(ours, theirs, relative):
-    for each, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(each, other, rtol=0, atol=relative * np.abs(other).max(initial=0))
+def gap(ours, theirs):
+    """The largest difference of an entry, each relative to the largest entry of its array."""
+    pairs = [(each, other) for each, other in zip(ours, theirs, strict=True) if other.size]
+    return max(np.abs(each - other).max() / np.abs(other).max() for each, other in pairs)
 
 
 @every_kind
 @pytest.mark.parametrize("activation", ["relu", "erf"])
-@pytest.mark.parametrize("depth", range(6))
+@pytest.mark.parametrize("depth", [0, 2, *(pytest.param(depth, marks=pytest.mark.slow) for depth in (1, 3, 4, 5))])
 def test_backends_agree(kind, backends, activation, depth):
     rng = np.random.default_rng(0)
     x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
@@ -87,7 +88,7 @@ def test_backends_agree(kind, backends, activation, depth):
     ours, *others = (parts(kind(depth, activation, weights, biases, backend=b), x, y, g + g.T) for b in backends)
     for backend, theirs in zip(backends[1:], others, strict=True):
         # neural-tangents' angle of a point with itself is a rounding error's root
-        near(ours, theirs, 1e-6 if (kind, activation, backend) == (NTK, "relu", "neural_tangents") else 1e-10)
+        assert gap(ours, theirs) < (1e-6 if (kind, activation, backend) == (NTK, "relu", "neural_tangents") else 1e-10)
 
 
 @every_kind
@@ -96,9 +97,9 @@ def test_fused_in_float32(kind, backends, activation):
     rng = np.random.default_rng(1)
     x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
     given = [a.astype(np.float32) for a in (x, y, g + g.T)]
-    ours = parts(kind(3, activation, 1.6, 0.2), *given)
+    ours = parts(kind(2, activation, 1.6, 0.2), *given)
     assert all(each.dtype == np.float32 for each in ours if each.ndim > 1)
-    near(ours, parts(kind(3, activation, 1.6, 0.2, backend="native"), x, y, g + g.T), 5e-6)
+    assert gap(ours, parts(kind(2, activation, 1.6, 0.2, backend="native"), x, y, g + g.T)) < 5e-6
 
 
 @pytest.mark.parametrize("kind", [NNGP, NTK])

@@ -96,18 +96,18 @@ def test_words_are_classes_and_words_among_features_are_one_hot_by_name(in_folde
         (list(range(4)), False),
     ],
 )
-def test_auto_takes_words_and_few_whole_numbers_as_classes(in_folder, monkeypatch, values, classes):
-    monkeypatch.setattr("kfx.data.files._warned", set())
-    pd.DataFrame({"x": np.arange(len(values)), "y": values}).to_csv("t.csv", index=False)
+def test_auto_takes_words_and_few_whole_numbers_as_classes(in_folder, values, classes):
+    path = str(in_folder / "t.csv")  # of which nothing was said before
+    pd.DataFrame({"x": np.arange(len(values)), "y": values}).to_csv(path, index=False)
     if classes and len(set(values)) > 2:
         with pytest.warns(UserWarning, match="different whole numbers are taken as classes"):
-            data = built()
+            data = built(path=path)
     else:
-        data = built()
+        data = built(path=path)
     assert (data.labels_train is not None) == classes
     if not isinstance(values[0], (str, bool)):
-        assert built("dataset.task=regression").labels_train is None
-    assert built("dataset.task=classification").y_train.shape[1] == len(set(values))
+        assert built("dataset.task=regression", path=path).labels_train is None
+    assert built("dataset.task=classification", path=path).y_train.shape[1] == len(set(values))
 
 
 WHOLE = ("dataset.test=0", "evaluation=k_fold", "evaluation.folds=2")
@@ -149,12 +149,12 @@ def test_a_second_table_may_spell_the_same_value_otherwise(in_folder, here, ther
         assert data.labels_train.tolist() == data.labels_test.tolist()
 
 
-def test_whole_numbers_that_auto_takes_as_classes_are_named_as_they_are_written(in_folder, monkeypatch):
-    monkeypatch.setattr("kfx.data.files._warned", set())
+def test_whole_numbers_that_auto_takes_as_classes_are_named_as_they_are_written(in_folder):
+    path = str(in_folder / "t.csv")  # of which nothing was said before
     (in_folder / "t.csv").write_text("a,y\n" + "0.5,1\n1.5,1.0\n2.5,01\n3.5,2\n" * 3)
     with pytest.warns(UserWarning, match="4 different whole numbers are taken as classes"):
-        assert built(*WHOLE).labels_train.tolist() == [0, 2, 1, 3] * 3
-    assert load(table(*WHOLE)).dataset.read().targets.classes == ("1", "01", "1.0", "2")
+        assert built(*WHOLE, path=path).labels_train.tolist() == [0, 2, 1, 3] * 3
+    assert load(table(*WHOLE, path=path)).dataset.read().targets.classes == ("1", "01", "1.0", "2")
 
 
 NAMES = [
@@ -717,11 +717,11 @@ def test_a_record_finds_its_file_from_anywhere_and_knows_it_by_its_content(kfx, 
 
 def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
     import kfx as package
-    from kfx.optimizers.loss import Loss
+    from kfx.sampling.samplers import FixedSampler
 
     iris()
     words = ["dataset=table", "dataset.target=species", *FEW, "checkpoint.iterations=1", "hydra.run.dir=r"]
-    calls, usual = [], Loss._evaluated
+    calls, usual = [], FixedSampler.draw
 
     def interrupt(*given):
         calls.append(1)
@@ -729,7 +729,7 @@ def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(Loss, "_evaluated", interrupt)
+    monkeypatch.setattr(FixedSampler, "draw", interrupt)
     with pytest.raises(KeyboardInterrupt):
         package.run([*words, "dataset.path=iris.csv"], progress=False)
     (in_folder / "elsewhere").mkdir()

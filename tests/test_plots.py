@@ -110,7 +110,8 @@ def test_a_landscape_of_one_batch_says_so_and_one_by_default_has_a_band(kfx):
 
 
 def test_the_precision_check_is_drawn_where_it_warned_or_when_asked(kfx, in_folder):
-    assert kfx("run", "optimizer.iterations=2", "sampler.batch_size=30", "hydra.run.dir=r")[0] == 0
+    words = ["optimizer.iterations=2", "sampler.batch_size=30", "figures=true", "device.precision_check=warn"]
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
     path, picture = in_folder / "r/precision.json", in_folder / "r/figures/precision.png"
     assert path.is_file()
     assert not picture.is_file()

@@ -67,7 +67,9 @@ def test_the_kernel_of_contributing_finds_the_period(kfx, in_folder):
     assert table["initial"] > 90 * table["trained"]
 
 
-@pytest.mark.parametrize("launcher", ["basic", "cores", "joblib"])
+@pytest.mark.parametrize(
+    "launcher", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cores", "joblib"))]
+)
 def test_sweeps_honour_plugins_with_every_launcher(kfx, in_folder, launcher):
     if launcher == "joblib":
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
@@ -80,12 +82,11 @@ def test_sweeps_honour_plugins_with_every_launcher(kfx, in_folder, launcher):
     assert first["identity"] != second["identity"]
 
 
-def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder, own_registry):
+def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder):
     (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
     words = ["dataset=three_bumps", "kernel=periodic", *SMALL]
-    assert kfx("run", "--plugin", "periodic.py", *words, "hydra.run.dir=r")[0] == 0
-    plugins._plugins.clear()
-    registry.OPTIONS["kernel"].pop("periodic")
+    with plugins.isolated():
+        assert kfx("run", "--plugin", "periodic.py", *words, "hydra.run.dir=r")[0] == 0
     for command in (["rerun", "r"], ["resume", "r"]):
         code, _, err = kfx(*command)
         assert code == 2
@@ -162,13 +163,12 @@ def test_the_code_that_runs_is_the_code_that_was_hashed(kfx, in_folder):
 
     (in_folder / "mine.py").write_text(BLOCKS["periodic"])
     stat = os.stat("mine.py")
-    assert kfx("list", "kernel", "periodic", "--plugin", "mine.py")[0] == 0
-    assert not (in_folder / "__pycache__").exists()
-    (in_folder / "mine.py").write_text(BLOCKS["periodic"].replace("parameter(1.0, 1e-2", "parameter(3.0, 1e-2"))
-    os.utime("mine.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert "has changed since it was loaded" in kfx("list", "kernel", "--plugin", "mine.py")[2]
-    plugins._plugins.clear()
-    registry.OPTIONS["kernel"].pop("periodic")
+    with plugins.isolated():
+        assert kfx("list", "kernel", "periodic", "--plugin", "mine.py")[0] == 0
+        assert not (in_folder / "__pycache__").exists()
+        (in_folder / "mine.py").write_text(BLOCKS["periodic"].replace("parameter(1.0, 1e-2", "parameter(3.0, 1e-2"))
+        os.utime("mine.py", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert "has changed since it was loaded" in kfx("list", "kernel", "--plugin", "mine.py")[2]
     assert load_plugins(["mine.py"]) is None
     assert registry.OPTIONS["kernel"]["periodic"]().sigma == 3.0
 
@@ -207,11 +207,10 @@ def test_options_of_an_installed_package(in_folder, monkeypatch):
     class Package:
         name, version = "stranger", "1.2"
 
-    entry = importlib.metadata.EntryPoint("strange", "stranger", registry._ENTRY_POINTS)
+    entry = importlib.metadata.EntryPoint("strange", "stranger", "kfx.options")
     object.__setattr__(entry, "dist", Package)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == "kfx.options" else [])
     registry.load.cache_clear()
-    monkeypatch.setattr(registry, "_FAMILIES", ())
     registry.load()
     assert registry.OPTIONS["kernel"]["strange"].origin == "stranger 1.2"
     registry.load.cache_clear()

@@ -116,12 +116,12 @@ SMALL = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=30", "sampler.b
 
 
 def test_a_run_records_the_check(kfx, in_folder):
-    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
+    assert kfx("run", *SMALL, "figures=true", "device.precision_check=warn", "hydra.run.dir=r")[0] == 0
     content = json.loads((in_folder / "r/precision.json").read_text())
     assert [v["dtype"] for v in content["verdicts"]] == ["float32", "float64"]
     assert len(content["verdicts"][0]["products"]) == 10
     assert not (in_folder / "r/figures/precision.png").exists()  # nothing is wrong
-    kfx("run", *SMALL, "device.precision_check=off", "hydra.run.dir=off")
+    kfx("run", *SMALL, "hydra.run.dir=off")
     assert not (in_folder / "off/precision.json").exists()
 
 
@@ -133,7 +133,7 @@ def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
     assert "delivers tf32 or float16" in err
     assert load_run("strict").metrics["status"] == "failed"
     assert "precision_check=strict" in load_run("strict").metrics["reason"]
-    code, _, err = kfx("run", *words, "hydra.run.dir=warn")
+    code, _, err = kfx("run", *words, "device.precision_check=warn", "hydra.run.dir=warn")
     assert code == 0
     assert "warning: torch on cpu in float32 delivers tf32 or float16" in err
 
@@ -207,7 +207,8 @@ def test_another_file_is_no_measurement(kfx, in_folder, text):
 
 
 def test_kernel_check(kfx, in_folder):
-    code, *_ = kfx("run", *SMALL, "kernel_check=true", "evaluation.n_interpolation=[20,40]", "hydra.run.dir=r")
+    words = ["kernel_check=true", "evaluation.n_interpolation=[20,40]", "figures=true", "hydra.run.dir=r"]
+    code, *_ = kfx("run", *SMALL, *words)
     assert code == 0
     import pandas as pd
 

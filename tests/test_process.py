@@ -258,13 +258,15 @@ def test_a_setting_is_composed_once_a_process():
     assert (len(changed.trace_), changed.kernel_.parameters == fit(1.1).fit(X, Y).kernel_.parameters) == (2, False)
 
 
-def test_memory_levels_off_over_fits():
+@pytest.mark.parametrize("fits", [120, pytest.param(300, marks=pytest.mark.slow)])
+def test_memory_levels_off_over_fits(fits):
     code = (
+        f"fits = {fits};"
         "import numpy as np; from kfx import KernelFlowRegressor as R; import resource;"
         "x = np.random.default_rng(0).standard_normal((60, 3));"
         "resident = lambda: int(open('/proc/self/statm').read().split()[1]) * 4;"
         "fit = lambda: R(optimizer={'name': 'adam', 'iterations': 2}).fit(x, x[:, 0]);"
-        "[fit() for _ in range(300)]; before = resident(); [fit() for _ in range(300)];"
+        "[fit() for _ in range(fits)]; before = resident(); [fit() for _ in range(fits)];"
         "grown = resident() - before; assert grown < 1500, grown"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)

@@ -179,7 +179,7 @@ def test_same_seed_same_search():
 
 def test_the_record_of_a_search(kfx, in_folder):
     words = ["kernel=cnngp", "optimizer=bayesian", "optimizer.initial_points=4", "hydra.run.dir=r"]
-    code, _, err = kfx("run", *SMALL, *words)
+    code, _, err = kfx("run", *SMALL, *words, "figures=true")
     assert code == 0, err
     trace = load_run("r").trace
     assert {"told", "diagnostic.recheck", "diagnostic.incumbent", "parameter.weight_variance"} <= set(trace.columns)

@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from omegaconf import OmegaConf
 
 from kfx import load_run
@@ -14,7 +16,8 @@ from kfx.jobs import study
 from kfx.kernels import CNNGP
 from kfx.kernels.cnngp.architectures import architecture
 from kfx.outcomes import ConfigError
-from kfx.plots.study import landscape, over_iterations, scaling, slope
+from kfx.plots.study import landscape, over_iterations, over_points, scaling, slope
+from kfx.plots.style import COLOURS
 from kfx.report.measured import SHARES
 
 WORDS = ("kernel=rbf", "dataset.n_train=60", "dataset.n_test=20", "sampler.batch_size=30", "optimizer.iterations=6")
@@ -23,7 +26,13 @@ WORDS = ("kernel=rbf", "dataset.n_train=60", "dataset.n_test=20", "sampler.batch
 pytestmark = pytest.mark.usefixtures("own_registry")
 
 
-@pytest.mark.parametrize("name", study.names())
+MANY = ("batch_size", "runtime", "memory")
+"""Studies of many runs."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY else name for name in study.names()]
+)
 def test_every_study_composes_and_says_what_it_is(name):
     read = study.read(name)
     assert len(read.runs) > 1
@@ -33,27 +42,68 @@ def test_every_study_composes_and_says_what_it_is(name):
 
 
 def test_a_study_has_a_table_and_a_picture(kfx, in_folder):
-    code, out, err = kfx("study", "momentum", "--smoke", "--jobs", "2", "--set", "seed=3")
+    words = ["momentum", "--smoke", "--set", "seed=3", "--set", "device.precision_check=off"]
+    code, out, err = kfx("study", *words, "--jobs", "2")
     assert code == 0, err
-    table = pd.read_csv(in_folder / "runs" / "study" / "momentum,seed=3,smoke" / "table.csv")
+    folder = in_folder / "runs/study/momentum,seed=3,device.precision_check=off,smoke"
+    table = pd.read_csv(folder / "table.csv")
     assert table["run"].to_list() == ["SGD", "Nesterov momentum"]
     assert table["sigma"].between(0.1, 10).all()
-    assert (in_folder / "runs" / "study" / "momentum,seed=3,smoke" / "picture.png").stat().st_size > 10_000
-    run = load_run(in_folder / "runs" / "study" / "momentum,seed=3,smoke" / "SGD" / "run")
+    assert matplotlib.image.imread(folder / "picture.png").min() < 1
+    run = load_run(folder / "SGD" / "run")
     assert run.config.seed == 3
     assert "Nesterov momentum" in out
-    again = kfx("study", "momentum", "--smoke", "--set", "seed=3")
+    again = kfx("study", *words)
     assert again[0] == 0  # nothing is run twice
     assert load_run(run.directory).metrics == run.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sample_proportion", "three_variants", "memory"])
 def test_each_kind_of_picture_is_drawn(kfx, in_folder, name):
     code, _, err = kfx("study", name, "--smoke", "--jobs", "2")
     if code != 0 and "mnist" in err:
         pytest.skip("MNIST is not here")
     assert code == 0, err
-    assert (in_folder / "runs" / "study" / f"{name},smoke" / "picture.png").is_file()
+    shown = matplotlib.image.imread(in_folder / "runs" / "study" / f"{name},smoke" / "picture.png")[..., :3]
+    colours = {tuple(pixel) for pixel in (shown.reshape(-1, 3) * 255).round().astype(int)}
+    assert {tuple(round(255 * part) for part in to_rgb(colour)) for colour in COLOURS[:3]} <= colours, "a curve each"
+
+
+def ran(kfx, **alternatives):
+    """A run for each label, of its words."""
+    for label, words in alternatives.items():
+        code, _, err = kfx("run", *WORDS, *words, f"hydra.run.dir={label}")
+        assert code == 0, err
+    return {label: load_run(label) for label in alternatives}
+
+
+def test_a_landscape_has_a_curve_a_band_and_a_star_for_each_run(kfx):
+    grid = ["optimizer=grid", "optimizer.points=4", "optimizer.iterations=8", "optimizer.gradient=true"]
+    runs = ran(kfx, few=[*grid, "sampler.sample_proportion=0.25"], many=[*grid, "sampler.sample_proportion=0.75"])
+    values, slopes = landscape(runs, "sigma", [], pd.DataFrame()).axes
+    assert (values.get_ylabel(), slopes.get_xlabel()) == (r"$\rho$", r"$\sigma$")
+    assert [line.get_label() for line in slopes.lines] == ["few", "many"]
+    curves, stars = values.lines[::2], values.lines[1::2]
+    for run, curve, star, band in zip(runs.values(), curves, stars, values.collections, strict=True):
+        sweeps = run.trace.groupby("parameter.sigma")["objective"]
+        np.testing.assert_allclose(curve.get_ydata(), sweeps.mean())
+        assert (star.get_xdata()[0], star.get_ydata()[0]) == (sweeps.mean().idxmin(), sweeps.mean().min())
+        edges = band.get_paths()[0].vertices[:, 1]
+        assert edges.max() == pytest.approx((sweeps.mean() + sweeps.std()).max())
+
+
+def test_kernels_are_drawn_over_points_before_and_after(kfx):
+    common = ["evaluation.n_interpolation=[10,30]", "evaluation.random_kernels=2"]
+    runs = ran(kfx, adam=common, sgd=[*common, "optimizer=sgd"], start=[*common, "optimizer=none"])
+    (axes,) = over_points(runs, "mse", [], pd.DataFrame()).axes
+    drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert set(drawn) == {"before training", "adam", "sgd", "start"}
+    for label, kernel in (("before training", "initial"), ("adam", "trained"), ("sgd", "trained")):
+        rows = runs[label if label in runs else "adam"].evaluation.query(f"metric == 'mse' and kernel == '{kernel}'")
+        np.testing.assert_allclose(drawn[label], rows.groupby("n_interpolation")["value"].mean())
+    assert [band.get_label() for band in axes.collections] == [f"2 random kernels, {label}" for label in runs]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("interpolation points $N_I$", "test mse")
 
 
 @pytest.mark.parametrize("relu", ["operations", "one_node"])

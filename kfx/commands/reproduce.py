@@ -44,14 +44,15 @@ def _reproduce(parsed: argparse.Namespace) -> int:
     asked = experiments(parsed.names)
     if parsed.add:
         _take_in(parsed.add, folder)
-    entries = gather(folder)
+    wanted = None if parsed.page or parsed.check else asked
+    entries = gather(folder, wanted)
     chosen = [entry for entry in entries if entry.experiment in asked]
     if parsed.names and not chosen:
         raise ConfigError(f"{' '.join(parsed.names)}: no number is printed for it; see kfx reproduce")
     failed = False
     if parsed.seeds is not None or parsed.budget is not None:
         failed = _run(parsed, folder, chosen)
-        entries = gather(folder)
+        entries = gather(folder, wanted)
         chosen = [entry for entry in entries if entry.experiment in asked]
     if parsed.page or parsed.check:
         return max(_pages(entries, folder, parsed.check), int(failed))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,29 @@ def plugged_in() -> list[Plugin]:
     return list(_plugins.values())
 
 
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Options and plugins that are registered within the block are gone after it, and what was gone is there again."""
+    load()
+    options, in_use = _registered(), dict(_plugins)
+    try:
+        yield
+    finally:
+        _restore(options)
+        _plugins.clear()
+        _plugins.update(in_use)
+
+
+def _registered() -> dict[str, dict[str, type[Any]]]:
+    return {group: dict(options) for group, options in OPTIONS.items()}
+
+
+def _restore(registered: Mapping[str, Mapping[str, type[Any]]]) -> None:
+    for group, options in registered.items():
+        OPTIONS[group].clear()
+        OPTIONS[group].update(options)
+
+
 def load_plugins(paths: Sequence[str | Path]) -> None:
     """Register the options in these files; ConfigError in one line for a file that is missing or fails."""
     load()
@@ -66,7 +90,7 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
     plugin = Plugin(str(path.resolve()), sha256)
     module = ModuleType(plugin.module)
     module.__file__ = plugin.path
-    before = {group: dict(options) for group, options in OPTIONS.items()}
+    before = _registered()
     _sources.add(str(path))
     sys.modules[module.__name__] = module  # dataclasses look up annotations there
     try:
@@ -76,9 +100,7 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
             for name in set(options) - set(before[group]):
                 _check_types(options[name])
     except (Exception, SystemExit) as error:  # a plugin's code may raise anything
-        for group, options in before.items():
-            OPTIONS[group].clear()
-            OPTIONS[group].update(options)
+        _restore(before)
         del sys.modules[module.__name__]
         why = str(error) if isinstance(error, ConfigError) else in_plugin(error) or described(error)
         raise ConfigError(f"--plugin {path}: {why}") from error

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from omegaconf import DictConfig, OmegaConf
@@ -35,17 +34,18 @@ def words_of(kernel: str, optimizer: str) -> list[str]:
     return [*_SMALL, f"kernel={kernel}", f"optimizer={optimizer}", *of[0], *of[1]]
 
 
-def pairs() -> list[tuple[str, str]]:
-    """Kernels and optimizers that may be combined, according to the checks of a config."""
+def pairs(kernels: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Kernels, all or these, and optimizers that may be combined, according to the checks of a config."""
     registry.load()
-    return _pairs((*OPTIONS["kernel"], *OPTIONS["optimizer"]))
+    optimizers = tuple(OPTIONS["optimizer"])
+    return [(kernel, each) for kernel in kernels or OPTIONS["kernel"] for each in _optimizers_for(kernel, optimizers)]
 
 
 @cache
-def _pairs(known: tuple[str, ...]) -> list[tuple[str, str]]:
-    found = []
-    for kernel, optimizer in itertools.product(OPTIONS["kernel"], OPTIONS["optimizer"]):
-        quick = OPTIONS["kernel"][kernel].quick
+def _optimizers_for(kernel: str, optimizers: tuple[str, ...]) -> list[str]:
+    found: list[str] = []
+    quick = OPTIONS["kernel"][kernel].quick
+    for optimizer in optimizers:
         raw = copy.copy(_usual((f"kernel={kernel}", *quick) if quick else ()))
         raw["optimizer"] = OPTIONS["optimizer"][optimizer].defaults()
         if not quick:
@@ -54,7 +54,7 @@ def _pairs(known: tuple[str, ...]) -> list[tuple[str, str]]:
             check_start(check(raw))
         except ConfigError:
             continue
-        found.append((kernel, optimizer))
+        found.append(optimizer)
     return found
 
 

@@ -49,16 +49,17 @@ def by_one_thread(x: torch.Tensor) -> bool:
 
 
 _BLOCK, _TAKEN = 4096, (torch.float64, torch.float32, torch.int64)
-_SMALL = 256
+MOST_SMALL = 256
+"""Rows of a small array; see `is_small`."""
 
 
 def is_small(x: torch.Tensor) -> bool:
-    """Return whether `x` has at most 256 rows, on the CPU, in float32 or float64, without gradients.
+    """Return whether `x` has at most `MOST_SMALL` rows, on the CPU, in float32 or float64, without gradients.
 
     A call of torch then takes longer than its arithmetic, and several times as long as a call of NumPy.
     """
     real = x.dtype in (torch.float64, torch.float32) and not x.requires_grad
-    return real and x.is_cpu and len(x) <= _SMALL
+    return real and x.is_cpu and len(x) <= MOST_SMALL
 
 
 def numpy_if_small(x: torch.Tensor) -> Any:
@@ -68,7 +69,7 @@ def numpy_if_small(x: torch.Tensor) -> Any:
 
 def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
     """Return x[indices], a copy, on x's device. x: (n, …). indices: (m,), whole numbers."""
-    if x.is_cpu and len(indices) <= _SMALL and x.dtype in _TAKEN and not x.requires_grad:
+    if x.is_cpu and len(indices) <= MOST_SMALL and x.dtype in _TAKEN and not x.requires_grad:
         return torch.from_numpy(x.numpy().take(in_numpy(indices), axis=0))
     return x.index_select(0, torch.as_tensor(indices, device=x.device))
 

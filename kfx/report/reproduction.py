@@ -93,8 +93,8 @@ class Entry:
         return Counter(item.verdict for part in self.parts if not part.is_reading for item in part.items)
 
 
-def gather(folder: Path, *, is_checked: bool = True) -> list[Entry]:
-    """Every experiment with printed numbers.
+def gather(folder: Path, asked: Sequence[str] | None = None, *, is_checked: bool = True) -> list[Entry]:
+    """Every experiment with printed numbers, or those asked for.
 
     is_checked: compare the present config of each command with that of its table, which takes a while.
     """
@@ -105,7 +105,7 @@ def gather(folder: Path, *, is_checked: bool = True) -> list[Entry]:
         if command.experiment not in known:
             raise RecordError(f"{folder / command.name}.csv: is of {command.experiment}, which is no experiment")
     entries = []
-    for experiment in known:
+    for experiment in known if asked is None else [each for each in known if each in asked]:
         own = {command: table for command, table in measured.items() if command.experiment == experiment}
         printed = read_published(experiment)
         if printed:
@@ -136,11 +136,11 @@ def read_published(experiment: str) -> list[Printed]:
     """
     path = catalogue.file_of("experiment", experiment)
     text = path.read_text()
-    content = yaml.safe_load(text) or {}
+    content = yaml.load(text, tables.SAFE_LOADER) or {}
     if "published" not in content:
         bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
         return read_published(bases[0].split("/experiment/", 1)[1]) if bases else []
-    digits = yaml.load(text, yaml.BaseLoader)["published"]
+    digits = yaml.load(text, tables.BASE_LOADER)["published"]
     listed = published(f"{path}: published", content["published"])
     if not listed:
         return []

@@ -34,6 +34,10 @@ NOT_OF_A_COMMAND = (
 """Prefixes of words that do not change what is computed, such as where and how fast."""
 _SMOKE = "published=null"
 
+SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+BASE_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""Those of libyaml, where PyYAML has them: ten times as fast on hundreds of files."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -204,7 +208,7 @@ def read(folder: Path) -> dict[Command, Table]:
 def _read(path: Path) -> Table:
     beside = path.with_suffix(".yaml")
     try:
-        about = yaml.safe_load(beside.read_text())
+        about = yaml.load(beside.read_text(), SAFE_LOADER)
         command = Command(about["experiment"], tuple(about["overrides"]))
         kept = dict(about["settings"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import os
+import shutil
 
 import pytest
 
+from kfx import run
 from tests.faults.words import SMALL
 
 FULL = os.environ.get("KFX_FAULTS") == "full"
@@ -22,11 +24,18 @@ def full() -> bool:
     return FULL
 
 
+@pytest.fixture(scope="session")
+def ended(tmp_path_factory):
+    """A small run, once for all tests."""
+    folder = tmp_path_factory.mktemp("ended") / "r"
+    run([*SMALL, f"hydra.run.dir='{folder}'"], progress=False)
+    return folder
+
+
 @pytest.fixture
-def record(kfx, in_folder):
+def record(ended, in_folder):
     """The folder of a small run that has ended."""
-    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 0
-    return in_folder / "r"
+    return shutil.copytree(ended, in_folder / "r")
 
 
 @pytest.fixture

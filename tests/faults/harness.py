@@ -18,7 +18,9 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
-def _main(words, folder, log, limits, cache):
+def _main(words, folder, log, limits, cache, own_group):
+    if own_group:
+        os.setsid()
     os.chdir(folder)
     os.environ["KFX_DATA_DIR"] = cache
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -32,11 +34,14 @@ def _main(words, folder, log, limits, cache):
 
 
 class Command:
-    """`kfx` with these words, started at once in `folder`; its output goes to `folder/log`."""
+    """`kfx` with these words, started at once in `folder`, in a process group of its own if asked; its output goes to
+    `folder/log`."""
 
-    def __init__(self, folder: Path, *words: str, limits: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: str, limits: dict[str, int] | None = None, own_group: bool = False
+    ) -> None:
         self.log = Path(folder) / "log"
-        arguments = (list(words), str(folder), str(self.log), limits or {}, str(Path(folder) / "cache"))
+        arguments = (list(words), str(folder), str(self.log), limits or {}, str(Path(folder) / "cache"), own_group)
         self.process = _CONTEXT.Process(target=_main, args=arguments)
         self.process.start()
 

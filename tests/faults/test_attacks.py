@@ -93,16 +93,14 @@ def test_nothing_is_unpickled_on_demand(kfx, in_folder):
     assert "hydra.searchpath: use --config-dir" in kfx("run", "hydra.searchpath=[pkg://os]")[2]
 
 
-def test_git_is_asked_in_a_clean_environment(monkeypatch, tmp_path):
-    from kfx.record import environment
-
+def test_git_is_asked_in_a_clean_environment(kfx, monkeypatch, tmp_path):
     script = tmp_path / "hook"
     script.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
     script.chmod(0o755)
     settings = {"COUNT": "1", "KEY_0": "core.fsmonitor", "VALUE_0": str(script)}
     for name, value in settings.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
-    environment._git()
+    assert kfx("run", *SMALL)[0] == 0
     assert not (tmp_path / "ran").exists()
 
 
@@ -110,12 +108,18 @@ def test_git_is_asked_in_a_clean_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("redirection", "words"),
-    [("2>&1 >/dev/null | head -1", []), ("2>&-", []), ("2>/dev/full", []), (">/dev/full", []), (">&- 2>&- <&-", [])],
+    "redirection",
+    [
+        "2>&1 >/dev/null | head -1",
+        pytest.param("2>&-", marks=pytest.mark.slow),
+        pytest.param("2>/dev/full", marks=pytest.mark.slow),
+        pytest.param(">/dev/full", marks=pytest.mark.slow),
+        ">&- 2>&- <&-",
+    ],
     ids=["broken pipe", "closed", "full", "full output", "nothing open"],
 )
-def test_printing_cannot_fail_a_run(in_folder, redirection, words):
-    line = " ".join(command("run", *SMALL, "hydra.run.dir=r", *words))
+def test_printing_cannot_fail_a_run(in_folder, redirection):
+    line = " ".join(command("run", *SMALL, "hydra.run.dir=r"))
     subprocess.run(["sh", "-c", f"{line} {redirection}"], capture_output=True, timeout=120)
     assert load_run("r").metrics["status"] == "completed"
     assert (in_folder / "r/trace.csv").read_text().startswith("iteration,"), "no library wrote into a file of the run"
@@ -123,10 +127,9 @@ def test_printing_cannot_fail_a_run(in_folder, redirection, words):
 
 def test_an_encoding_without_lambda(in_folder):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command("run", *SMALL, "hydra.run.dir=r"), capture_output=True, env=environment, timeout=120)
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
-    done = subprocess.run(command("compare", "r"), capture_output=True, env=environment, timeout=120)
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    for words in (["run", *SMALL, "hydra.run.dir=r"], ["compare", "r"]):
+        done = subprocess.run(command(*words), capture_output=True, env=environment, timeout=120)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
 
 
 JAX = ["kernel=nngp", "kernel.backend=native"]
@@ -134,7 +137,11 @@ JAX = ["kernel=nngp", "kernel.backend=native"]
 
 @pytest.mark.parametrize(
     ("variable", "words", "code"),
-    [("MPLBACKEND", ["figures=true"], 0), ("JAX_PLATFORMS", JAX, 2), ("OMP_NUM_THREADS", [], 2)],
+    [
+        pytest.param("MPLBACKEND", ["figures=true"], 0, marks=pytest.mark.slow),
+        pytest.param("JAX_PLATFORMS", JAX, 2, marks=pytest.mark.slow),
+        ("OMP_NUM_THREADS", [], 2),
+    ],
 )
 def test_variables_with_nonsense_in_them(in_folder, variable, words, code):
     environment = {**os.environ, variable: "nonsense"}

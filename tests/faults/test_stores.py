@@ -21,6 +21,7 @@ __all__ = ["expected"]
 _MOST_IN_FLIGHT = 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(6 if FULL else 1))
 def test_kills_at_random_moments_cost_the_tiles_in_flight(tmp_path, counts, expected, seed):
@@ -77,7 +78,7 @@ def _is_there_or_over(folder, pattern, process):
 
 def test_a_run_that_is_killed_at_its_gram_goes_on_from_the_tiles(tmp_path, counts):
     words = [
-        "kernel=slow", "kernel.seconds=0.3", "optimizer=none", "optimizer.iterations=1",
+        "kernel=slow", "kernel.seconds=0.1", "optimizer=none", "optimizer.iterations=1",
         "dataset=digits", "dataset.n_train=300", "dataset.n_test=20", "sampler.batch_size=20", "figures=false",
         "evaluation.batches=0", "evaluation.n_interpolation=null", "evaluation.memory=1MB", "checkpoint.iterations=1",
         "device.precision_check=off", "regularization.selection=validation", "regularization.candidates=[1e-3,1e-1]",

@@ -20,7 +20,7 @@ from kfx.kernels.engine import Gradient
 LARGEST = 64
 """The largest height and width of a map: a pair's stays in registers."""
 _KINDS = {Conv2d: Kind.CONV, ReLU: Kind.RELU, Erf: Kind.ERF, Add: Kind.ADD}
-_PROGRAMS = 2048  # that keep a large GPU busy at a time
+MOST_PROGRAMS = 2048  # that keep a large GPU busy at a time
 _MOST = 16  # images on a side of a program's tile
 _LAUNCH = 32  # memory of a launch, and of a block's images, in that of a tile of the torch engine
 
@@ -165,7 +165,7 @@ class TritonEngine(TorchEngine):
         else:
             grid = np.meshgrid(np.arange(0, n, side), np.arange(0, m, side), indexing="ij")
             every = np.stack(grid, axis=-1).reshape(-1, 2)
-        most = max(min(int(self._bytes() / bytes_each), _PROGRAMS), 1)
+        most = max(min(int(self._bytes() / bytes_each), MOST_PROGRAMS), 1)
         for start in range(0, len(every), most):
             yield torch.from_numpy(every[start : start + most].astype(np.int32)).to(device)
 
@@ -273,7 +273,7 @@ def _numbers(program: tuple[Instruction, ...], kind: type) -> list[int]:
 def _side(n: int, m: int | None) -> int:
     """Images on a side of a program's tile: as many as leave work for a whole GPU."""
     pairs = n * (n - 1) / 2 if m is None else n * m
-    return min(max(int(math.sqrt(pairs / _PROGRAMS)), 1), _MOST)
+    return min(max(int(math.sqrt(pairs / MOST_PROGRAMS)), 1), _MOST)
 
 
 def _add_parts(to_images: torch.Tensor, parts: torch.Tensor, firsts: torch.Tensor, side: int) -> None:
