@@ -219,9 +219,9 @@ def test_a_run_is_the_same_as_before_where_no_column_is_left_out(in_folder, kfx)
     new = composed(words)
     before = without_hydra(composed(words))
     del before.dataset["exclude"]
-    assert identity(new, check(new)) == identity(before, check(before))
+    assert identity(new, check(new), []) == identity(before, check(before), [])
     of_b = composed([*words, "dataset.exclude=[b]"])
-    assert identity(of_b, check(of_b)) != identity(new, check(new))
+    assert identity(of_b, check(of_b), []) != identity(new, check(new), [])
 
 
 @pytest.mark.parametrize(
