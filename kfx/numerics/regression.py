@@ -7,7 +7,8 @@ import torch
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper, solved_in_place
 from kfx.outcomes import Event, NumericalError
 
-_LARGE = 8192  # points from which on a second matrix in float64 would hurt more than it helps
+LARGE = 8192
+"""Points from which on a system is solved in place: a second matrix in float64 would hurt more than it helps."""
 
 
 def coefficients(
@@ -24,7 +25,7 @@ def coefficients(
     both only to repeat published runs.
     """
     factored = gram if isinstance(gram, Factored) else Factored(gram)
-    if solver == "cholesky" and len(factored.gram) >= _LARGE and factored.gram.is_cpu:
+    if solver == "cholesky" and len(factored.gram) >= LARGE and factored.gram.is_cpu:
         return solved_in_place(factored.gram, y, regularization)
     if solver == "cholesky":
         factor = factored.factor(regularization)
