@@ -75,6 +75,7 @@ def listening(pid):
     return [c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
 
 
+@pytest.mark.slow
 def test_two_workers_one_of_which_is_killed(tmp_path, expected):
     wanted, count = expected
     with kfx_gram(tmp_path, "--workers", "2", "--dashboard", "127.0.0.1:0", "kernel.seconds=0.05") as process:

@@ -72,6 +72,7 @@ print(json.dumps([scalars, events.Tags()["images"], events.Tags()["tensors"]]))
 """
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_what_was_recorded(in_folder, runs):
     """In processes of their own: TensorFlow, where it is here too, takes hold of the standard streams."""
     pytest.importorskip("tensorboard")

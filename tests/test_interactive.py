@@ -237,6 +237,7 @@ CELLS = (
 )
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_bars_tables_and_pictures(in_folder):
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)

@@ -203,7 +203,7 @@ def test_repeated_and_zero_points(kernel, shape):
 
 
 @every_family
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_dtype_and_kind_follow_the_points(kernel, shape, dtype):
     x = points(shape).astype(dtype)
     gram, pull = kernel.pullback(x)

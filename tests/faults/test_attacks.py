@@ -125,6 +125,7 @@ def test_printing_cannot_fail_a_run(in_folder, redirection):
     assert (in_folder / "r/trace.csv").read_text().startswith("iteration,"), "no library wrote into a file of the run"
 
 
+@pytest.mark.slow
 def test_an_encoding_without_lambda(in_folder):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     for words in (["run", *SMALL, "hydra.run.dir=r"], ["compare", "r"]):

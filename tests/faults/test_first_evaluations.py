@@ -30,6 +30,7 @@ def _first_evaluation(results):
     results.put(hashlib.sha256(content).hexdigest())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_first_evaluations_in_fresh_processes_have_the_same_bits(full, counts):
     """500 with `make faults`, four at a time, so that threads start while others compute."""

@@ -224,6 +224,7 @@ def test_a_foreign_checkpoint_is_one_clear_error(tmp_path, kfx):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"] if FULL else ["cut"])
 def test_what_an_ended_fold_left_is_whole_or_the_run_does_not_go_on(tmp_path, damage, counts):
     """An earlier checkpoint, from before that fold ended, or an error: never the kernel without its flow."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tests.faults.harness import Command, finish, results, rows, wait_for
 from tests.plugins import write_plugins
 
@@ -22,6 +24,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_plugins_ends_as_if_nothing_had_happened(tmp_path, counts):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()

@@ -76,6 +76,7 @@ def _is_there_or_over(folder, pattern, process):
     return any(folder.glob(pattern)) or not process.is_alive()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_its_gram_goes_on_from_the_tiles(tmp_path, counts):
     words = [
         "kernel=slow", "kernel.seconds=0.1", "optimizer=none", "optimizer.iterations=1",
