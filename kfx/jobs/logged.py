@@ -11,6 +11,7 @@ from kfx.experiment.plan import Plan
 from kfx.jobs.job import Job
 from kfx.jobs.plans import search_roots
 from kfx.jobs.pool import Pool
+from kfx.running.signals import Interrupted
 
 
 def logged(
@@ -51,5 +52,9 @@ def run(
             tell(f"{job}: failed with exit code {code}; see {job.log}")
 
     pool = Pool(at_once, jobs, ended, deadline=deadline, tell=tell)
-    pool.run()
+    try:
+        pool.run()
+    except Interrupted:
+        tell("kfx: interrupted; the same command goes on")
+        raise
     return failed

@@ -357,6 +357,19 @@ def test_pictures_that_a_kill_left_undrawn_come_with_resume(kfx, in_folder, coun
     counts["resumed"] += 2
 
 
+@pytest.mark.slow
+def test_an_interrupted_study_says_how_to_go_on(tmp_path, counts):
+    words = "optimizer.iterations=100000"
+    command = Command(tmp_path, "study", "momentum", "--set", words)
+    run = tmp_path / f"runs/study/momentum,{words}/SGD/run"
+    wait_for(lambda: rows(run) > 3)
+    command.signal(signal.SIGINT)
+    assert command.wait() == 130
+    assert command.output().splitlines()[-1] == "kfx: interrupted; the same command goes on"
+    assert load_run(run).metrics["status"] == "interrupted"
+    counts["injected"] += 1
+
+
 # ---- identity, rerun and comparison
 
 
