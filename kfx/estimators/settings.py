@@ -35,8 +35,6 @@ SECTIONS_TAKEN = ("regularization", "flow")
 NESTED = (*GROUPS, *SECTIONS_TAKEN)
 """Parameters of an estimator that have settings."""
 
-_USUAL_BATCH = 100
-
 
 def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes: bool, seed: int) -> Config:
     """The checked config of a run with these settings on `size` points; ConfigError in one line for a wrong setting.

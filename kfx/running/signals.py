@@ -41,17 +41,6 @@ def stoppable(record: Record) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Within the block, SIGTERM acts like Ctrl-C, so that work in other processes is stopped with this one."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handled_by(stop):
-        yield
-
-
-@contextlib.contextmanager
 def noted() -> Iterator[list[int]]:
     """Within the block, SIGTERM and SIGINT raise KeyboardInterrupt, and their numbers are added to the list.
 
