@@ -22,6 +22,8 @@ from kfx.report.measured import applicable
 
 registry.load()
 EXPERIMENTS = options("experiment")
+FIRST = {name.partition("/")[0]: name for name in reversed(EXPERIMENTS)}.values()
+ONE_A_PAPER = [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in EXPERIMENTS]
 EVERY = [(group, name) for group, named in OPTIONS.items() for name in named]
 
 
@@ -88,20 +90,17 @@ def text_of(experiment):
     return (config_folder() / "experiment" / f"{experiment}.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", ONE_A_PAPER)
 def test_every_experiment_composes_and_says_its_command(name):
     config = load([f"+experiment={name}"])
     assert f"# kfx run +experiment={name}" in text_of(name)
     assert config.smoke
 
 
-FIRST = {name.partition("/")[0]: name for name in reversed(EXPERIMENTS)}.values()
 """An experiment of each paper."""
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in EXPERIMENTS]
-)
+@pytest.mark.parametrize("name", ONE_A_PAPER)
 def test_every_experiment_has_overrides_that_end_in_seconds_and_can_be_swept_over_optimizers(name):
     raw = without_hydra(composed([f"+experiment={name}"]))
     smoke = check(without_hydra(composed([f"+experiment={name}", *smoke_words(raw)])))

@@ -258,7 +258,8 @@ def test_a_setting_is_composed_once_a_process():
     assert (len(changed.trace_), changed.kernel_.parameters == fit(1.1).fit(X, Y).kernel_.parameters) == (2, False)
 
 
-@pytest.mark.parametrize("fits", [120, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", [120, 300])
 def test_memory_levels_off_over_fits(fits):
     code = (
         f"fits = {fits};"

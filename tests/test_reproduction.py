@@ -132,6 +132,7 @@ def row_of(page, number):
     return next(line for line in page.read_text().splitlines() if number in line)
 
 
+@pytest.mark.slow
 def test_runs_become_rows_of_a_table_and_of_the_page_where_those_of_other_settings_are_stale(kfx, in_folder):
     made(kfx)
     made(kfx, "seed=1", name="r1")
@@ -258,6 +259,7 @@ def test_a_remark_that_is_not_understood_is_one_line(tmp_path):
         gather(tmp_path)
 
 
+@pytest.mark.slow
 def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
     words = ("+experiment=darcy/synthetic_rbf", "checkpoint.iterations=5", "optimizer.iterations=20000")
     for seconds in (8, 30, 90):  # on a busy machine the first is spent before the run has begun

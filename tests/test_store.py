@@ -844,6 +844,7 @@ def test_the_manifest_says_what_the_numbers_are_of(tmp_path):
     assert len(manifest["probe"]) == 8
 
 
+@pytest.mark.slow
 def test_memory_stays_within_what_is_allowed(tmp_path):
     words = [
         "kernel=laplace", "dataset=noisy_sine", "dataset.n_train=4000", "dataset.n_test=50", "optimizer=none",
