@@ -23,6 +23,7 @@ from kfx.report.measured import applicable
 registry.load()
 EXPERIMENTS = options("experiment")
 FIRST = {name.partition("/")[0]: name for name in reversed(EXPERIMENTS)}.values()
+"""An experiment of each paper."""
 ONE_A_PAPER = [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in EXPERIMENTS]
 EVERY = [(group, name) for group, named in OPTIONS.items() for name in named]
 
@@ -95,9 +96,6 @@ def test_every_experiment_composes_and_says_its_command(name):
     config = load([f"+experiment={name}"])
     assert f"# kfx run +experiment={name}" in text_of(name)
     assert config.smoke
-
-
-"""An experiment of each paper."""
 
 
 @pytest.mark.parametrize("name", ONE_A_PAPER)
