@@ -34,7 +34,7 @@ from kfx.numerics.process import exclusively
 from kfx.numerics.regression import posterior_variance
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
-from kfx.objectives.objective import Function, Objective
+from kfx.objectives.base import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 _BLOCK = 2000

@@ -15,7 +15,7 @@ from kfx.estimators.settings import Chosen
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.objective import Function, Objective
+from kfx.objectives.base import Function, Objective
 from kfx.outcomes import ConfigError
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kfx.objectives.autograd import by_autograd
+    from kfx.objectives.base import Objective, objective, ratio
     from kfx.objectives.leave_one_out import loo
     from kfx.objectives.likelihood import nll
-    from kfx.objectives.objective import Objective, objective, ratio
     from kfx.objectives.polarized import rho_polarized
     from kfx.objectives.prediction import interpolation_error, rho_prediction
     from kfx.objectives.relative_error import rho
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Objective": "objective",
+    "Objective": "base",
     "by_autograd": "autograd",
     "interpolation_error": "prediction",
-    "objective": "objective",
+    "objective": "base",
     "loo": "leave_one_out",
     "nll": "likelihood",
-    "ratio": "objective",
+    "ratio": "base",
     "rho": "relative_error",
     "rho_polarized": "polarized",
     "rho_prediction": "prediction",

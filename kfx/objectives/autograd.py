@@ -9,7 +9,7 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.objective import Objective
+from kfx.objectives.base import Objective
 from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 

@@ -9,7 +9,7 @@ import torch
 from kfx.numerics.arrays import Array
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.objective import Objective, objective
+from kfx.objectives.base import Objective, objective
 from kfx.objectives.problem import Gram, pose
 from kfx.outcomes import Event, NumericalError
 

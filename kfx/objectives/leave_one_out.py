@@ -6,7 +6,7 @@ import torch
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.objective import objective
+from kfx.objectives.base import objective
 from kfx.objectives.problem import Gram, Problem, pose
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
-    from kfx.objectives.objective import Function, Objective
+    from kfx.objectives.base import Function, Objective
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kfx.numerics.arrays import Array
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.objective import objective
+from kfx.objectives.base import objective
 from kfx.objectives.problem import Gram, SamplePrediction, pose
 from kfx.outcomes import Event, NumericalError
 

@@ -10,8 +10,8 @@ from kfx.numerics.arrays import Array, as_tensor, in_kind
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
+from kfx.objectives.base import Objective, objective
 from kfx.objectives.nested import nested_rho
-from kfx.objectives.objective import Objective, objective
 from kfx.objectives.problem import Gram
 
 

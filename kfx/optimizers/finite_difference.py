@@ -11,7 +11,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector, as_kind, in_numpy
 from kfx.numerics.regularization import Regularization
-from kfx.objectives.objective import Function, Objective
+from kfx.objectives.base import Function, Objective
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.sampling.samplers import Batch
 

@@ -16,8 +16,8 @@ from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.regularization import Regularization
+from kfx.objectives.base import Cotangent, Function, Objective, as_objective
 from kfx.objectives.nested import rho_of_factor
-from kfx.objectives.objective import Cotangent, Function, Objective, as_objective
 from kfx.objectives.problem import require_sizes
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch
