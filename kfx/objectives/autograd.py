@@ -1,4 +1,4 @@
-"""An objective by its value alone: autograd gives the cotangent."""
+"""Objectives given by their value alone; autograd computes the cotangent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kfx.outcomes import Event, NumericalError
 def by_autograd(
     value: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
 ) -> Objective:
-    """The objective of a function `value(a, y, sample_size)` in torch: the short way for one of one's own.
+    """Make an objective from a torch function `value(a, y, sample_size)` that returns a scalar.
 
-    a: A = Θ + λI, (N, N), float64, the sample's points first. y: (N, outputs), float64. It returns a scalar. λ's
-    dependence on Θ is differentiated as for every objective.
+    a: A = Θ + λI, (N, N), float64, the sample's points first. y: (N, outputs), float64. The gradient includes λ's
+    dependence on Θ, as for every objective. A LinAlgError of torch within `value` becomes a NumericalError.
     """
 
     @wraps(value)

@@ -1,4 +1,4 @@
-"""What a fit minimises: a function of a Gram matrix, with what is known of it."""
+"""Objectives: functions of a Gram matrix that a fit minimises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORST_RATIO = 1.0
 
 
 Cotangent = Array | OuterProducts | None
-"""Of Θ: G, (N_f, N_f), symmetric, or the vectors that it is made of."""
+"""The cotangent of Θ: G, (N_f, N_f), symmetric, as a matrix or as a sum of outer products; None unless asked for."""
 Function = Callable[..., tuple[float, Array | None]]
 """`(gram, y, sample_size, regularization, cotangent) → value, G`, as `kfx.objectives.rho`."""
 
@@ -29,12 +29,12 @@ Function = Callable[..., tuple[float, Array | None]]
 class Objective:
     """A function of a Gram matrix, computed under kfx's own precision and threads wherever it is called from.
 
-    symbol: as papers and pictures print it. equation: where a paper defines it. is_ratio: whether it compares two
-    norms: 0 is perfect, and 1 means that nothing is kept.
+    symbol: as in papers and figures. equation: the paper and equation that define it. is_ratio: whether the value is
+    a relative error: 0 where the sample's interpolant equals the batch's, 1 where nothing of it is kept.
     """
 
     measures_factor: ClassVar[bool] = False
-    """Whether it has `of_factor`: all that it needs is a Cholesky factor."""
+    """Whether the objective is ρ by a Cholesky factor of Θ + λI, so that small batches take the faster path."""
 
     def __init__(self, function: Function, symbol: str = "", equation: str = "", *, is_ratio: bool = False) -> None:
         self.function, self.symbol, self.equation, self.is_ratio = function, symbol, equation, is_ratio
@@ -49,13 +49,19 @@ class Objective:
         cotangent: bool = True,
         **settings: Any,
     ) -> tuple[float, Array | None]:
-        if isinstance(gram, Factored):  # a fit's, which has seen to threads and precision
+        """Return the value and its gradient G with respect to Θ, (N_f, N_f), symmetric; None with `cotangent=False`.
+
+        gram: Θ, (N_f, N_f), the sample's points first. y: (N_f,) or (N_f, outputs). sample_size: N_c, 1 ≤ N_c < N_f.
+        regularization: λ; a plain number is absolute. settings: keywords of the function. Raises ValueError for
+        arguments that do not match, NumericalError where the value cannot be computed.
+        """
+        if isinstance(gram, Factored):  # within a fit, which sets threads and precision itself
             return self.function(gram, y, sample_size, regularization, cotangent, **settings)
         with computing(len(gram) ** 3 if getattr(gram, "ndim", 0) else 0):
             return self.function(gram, y, sample_size, regularization, cotangent, **settings)
 
     def with_settings(self, **settings: Any) -> Objective:
-        """The same objective with other settings, such as `nll.with_settings(scale="profiled")`."""
+        """Return the same objective with other settings, as in `nll.with_settings(scale="profiled")`."""
         return type(self)(partial(self.function, **settings), self.symbol, self.equation, is_ratio=self.is_ratio)
 
     def measure(
@@ -66,16 +72,18 @@ class Objective:
         regularization: Regularization,
         cotangent: bool,
     ) -> tuple[float, list[float], Cotangent]:
-        """Return its value for the first sample, ρ of each sample, and the cotangent of Θ, None unless asked for.
+        """Return the value for the first sample, ρ of each sample, and the cotangent of Θ for the first sample.
 
-        gram: Θ, (N_f, N_f), the samples' points first. y: (N_f, outputs), float64. sample_sizes: N_c of each sample.
+        gram: Θ, (N_f, N_f), the samples' points first. y: (N_f, outputs), float64. sample_sizes: N_c of each sample,
+        nested. cotangent: whether to compute the cotangent, (N_f, N_f); None is returned otherwise. Raises
+        NumericalError where a value cannot be computed.
         """
         ratios, _ = nested_rho(gram, y, sample_sizes, regularization, False)
         value, to_gram = self(gram, y, sample_sizes[0], regularization, cotangent)
         return value, ratios, to_gram
 
     def worst(self, so_far: Iterable[float]) -> float:
-        """What a search is told where the objective cannot be had: 1 for a ratio, else the largest value so far."""
+        """Return the value that a search records where the evaluation fails: 1 for a ratio, else the largest so far."""
         return _WORST_RATIO if self.is_ratio else max(so_far, default=_WORST_RATIO)
 
     def __repr__(self) -> str:
@@ -84,24 +92,24 @@ class Objective:
     def __reduce__(self) -> str | tuple[object, ...]:
         name = getattr(self, "__name__", "")
         if getattr(sys.modules.get(getattr(self, "__module__", "")), name, None) is self:
-            return name  # kfx's own, and those of a module: by reference
+            return name  # pickled by reference where a module holds the objective
         return type(self), (self.function, self.symbol, self.equation), {"is_ratio": self.is_ratio}
 
 
 def objective(
     symbol: str, equation: str = "", *, is_ratio: bool = False, kind: type[Objective] = Objective
 ) -> Callable[[Function], Objective]:
-    """Make an objective of the function that follows."""
+    """Return a decorator that makes an objective of a function; see `Objective` for the arguments."""
     return lambda function: kind(function, symbol, equation, is_ratio=is_ratio)
 
 
 def ratio(function: Function) -> Objective:
-    """Make an objective of a function that compares two norms: 0 is perfect, 1 nothing kept."""
+    """Make an objective of a function whose value is a relative error; see `Objective.is_ratio`."""
     return Objective(function, is_ratio=True)
 
 
 def as_objective(given: Function | Objective) -> Objective:
-    """An objective from a function of one's own, or from one with settings."""
+    """Return the objective of a user's function, or of an objective bound to settings by `functools.partial`."""
     if isinstance(given, partial) and isinstance(given.func, Objective):
         return given.func.with_settings(**given.keywords)
     return given if isinstance(given, Objective) else Objective(given)

@@ -1,4 +1,4 @@
-"""ρ by explicit inverses in the kernel's own precision, as published codes have it."""
+"""ρ by explicit inverses in the kernel's own precision, as in published codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kfx.outcomes import Event, NumericalError
 
 
 class RelativeErrorByInverse(Objective):
-    """ρ by inverses: for every sample, for a factor would set right what published runs have."""
+    """ρ by explicit inverses for every sample, since a Cholesky factor would remove the errors of published runs."""
 
     def measure(
         self,
@@ -40,8 +40,9 @@ def rho_by_inverse(
 ) -> tuple[float, Array | None]:
     """ρ = 1 − Y_cᵀ A_c⁻¹ Y_c / Yᵀ A⁻¹ Y with the inverses formed in Θ's dtype (Owhadi & Yoo 2019, eq. 3.6).
 
-    In float32, or with a small λ, round-off carries it out of [0, 1]: what Khalid 2022, §3.5.4 has rules for.
-    Arguments, result and G as for `rho`; NumericalError where an inverse does not exist or is not finite.
+    In float32, or with a small λ, round-off may carry ρ out of [0, 1]; Khalid 2022, §3.5.4, has rules for this case.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments and results as for `rho`.
+    Raises NumericalError where an inverse does not exist or is not finite, or the denominator is zero.
     """
     problem = pose(gram, y, sample_size, regularization)
     own = problem.factored.gram

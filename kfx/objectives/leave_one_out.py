@@ -18,10 +18,11 @@ def loo(
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
 ) -> tuple[float, Array | None]:
-    """Mean over points and outputs of e², e_i = (A⁻¹Y)_i / (A⁻¹)_ii, the error at x_i of the regression on all others.
+    """Leave-one-out error: the mean of e² over points and outputs, and its gradient.
 
-    Closed form (Rasmussen & Williams 2006, eq. 5.12). The sample is ignored. Arguments, results and errors as for
-    `rho`.
+    e_i = (A⁻¹Y)_i / (A⁻¹)_ii, A = Θ + λI, is the error at x_i of the regression on all other points (Rasmussen &
+    Williams 2006, eq. 5.12). The sample is ignored.
+    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)
     inverse, own, error = _left_out(problem)
@@ -36,12 +37,15 @@ def loo(
 
 
 def errors(gram: Gram, y: Array, regularization: float | Regularization = 1e-4) -> torch.Tensor:
-    """e of each point and output, (N, outputs): its target less what the regression on all others predicts."""
+    """Return e, (N, outputs): each target minus its prediction by the regression on all other points.
+
+    gram: (N, N). y: (N,) or (N, outputs). regularization: λ. Errors as for `rho`.
+    """
     return _left_out(pose(gram, y, 1, regularization))[2]
 
 
 def _left_out(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A⁻¹, its diagonal as a column, and e."""
+    """Return A⁻¹, (N, N), its diagonal, (N, 1), and e, (N, outputs)."""
     inverse = torch.cholesky_inverse(problem.factor)
     own = inverse.diagonal()[:, None]
     return inverse, own, problem.y_hat / own

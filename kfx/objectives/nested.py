@@ -1,4 +1,4 @@
-"""ρ of several samples of a batch, each within the next, from one Cholesky factor."""
+"""ρ of several nested samples of a batch, from one Cholesky factor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kfx.outcomes import Event, NumericalError
 _LEAST = 1e-140
 
 
-@np.errstate(all="ignore")  # what leaves the numbers is an error of its own
+@np.errstate(all="ignore")  # overflow raises NumericalError instead of a warning
 def nested_rho(
     gram: Gram,
     y: Array,
@@ -27,8 +27,12 @@ def nested_rho(
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
 ) -> tuple[list[float], OuterProducts | None]:
-    """ρ of several samples, each a head of the batch, from one factor; the cotangent is that of the first, as the
-    vectors that it is made of."""
+    """Return ρ of several nested samples from one factor, and the cotangent G of Θ for the first sample.
+
+    gram: Θ, (N_f, N_f). y: (N_f,) or (N_f, outputs). sample_sizes: N_c of each sample, its points the first N_c of
+    the batch. regularization: λ; a plain number is absolute. G is (N_f, N_f) as a sum of outer products, None with
+    `cotangent=False`. Equations and errors as for `rho`.
+    """
     problem = pose(gram, y, sample_sizes[0], regularization)
     factor = numpy_if_small(problem.factor)
     values, result = rho_of_factor(factor, as_kind(problem.y, factor), sample_sizes, cotangent)
@@ -38,10 +42,13 @@ def nested_rho(
 def rho_of_factor(
     factor: Any, y: Any, sample_sizes: Sequence[int], cotangent: bool = True
 ) -> tuple[list[float], OuterProducts | None]:
-    """ρ of several samples from L, and the first one's cotangent of A; see `rho`. y: (N_f, outputs), float64, of L's
-    kind."""
+    """Return ρ of several nested samples from L, and the cotangent of A = LLᵀ for the first sample; see `rho`.
+
+    factor: L, (N_f, N_f), float64, NumPy or torch. y: (N_f, outputs), float64, of the same kind.
+    Raises NumericalError where Y is zero.
+    """
     w, vectors = _solved(factor, y, sample_sizes[0], cotangent)
-    if not _LEAST < _energy(w) < 1 / _LEAST:  # its square would leave the numbers; rho knows no scale
+    if not _LEAST < _energy(w) < 1 / _LEAST:  # its square would over- or underflow; ρ does not depend on Y's scale
         scale = 2.0 ** -math.frexp(float(abs(w).max()))[1]
         w, vectors = w * scale, vectors * scale
     values: list[float] = []
@@ -59,7 +66,7 @@ def rho_of_factor(
 
 
 def _solved(factor: Any, y: Any, sample_size: int, cotangent: bool) -> tuple[Any, Any]:
-    """w; and Ŷ beside Ẑ, where the cotangent needs them."""
+    """Return w, and Ŷ and Ẑ side by side where the cotangent needs them."""
     if isinstance(factor, np.ndarray):
         from kfx.numerics import small_loops
 

@@ -1,4 +1,4 @@
-"""Objectives to choose from, and the regularization that they are computed with."""
+"""Options of the groups `objective` and `regularization`."""
 
 from __future__ import annotations
 
@@ -24,53 +24,63 @@ if TYPE_CHECKING:
 
 @dataclass
 class ObjectiveOption(Option, abc.ABC):
-    """An objective. A subclass has a field for each setting, and `build`."""
+    """Base of the objective options. A subclass has a field for each setting, and `build`."""
 
     trains_regularization: ClassVar[bool] = False
-    """Whether λ may be trained on it: most objectives reward a larger λ as such."""
+    """Whether λ may be trained on this objective; most objectives reward a larger λ as such."""
 
     has_head: ClassVar[bool] = False
-    """Whether it trains a head, on a network's features say, which then predicts beside the kernel."""
+    """Whether the objective trains a head, for example on a network's features, that predicts as well as the kernel."""
 
     compares_norms: ClassVar[bool] = False
-    """Whether it compares norms of interpolants: a constant in the targets decides it, and a large λ is rewarded."""
+    """Whether it compares norms of interpolants; it then depends strongly on a constant in the targets, and rewards a
+    large λ."""
 
     is_of_deep_kernels: ClassVar[bool] = False
-    """Whether it trains deep kernel machines, which take no other."""
+    """Whether the objective is for deep kernel machines, which take no other objective."""
 
     def columns(self, kernel: Kernel) -> tuple[str, ...]:
-        """Columns of the trace that it has of its own. Most have none."""
+        """Return the objective's own columns of the trace; none by default."""
         return ()
 
     def recorded(self, kernel: Kernel, values: Mapping[str, object]) -> Kernel:
-        """What `start` made of the kernel, with room for these parameters of a record. Most make nothing of it."""
+        """Return the kernel as `start` returned it, with parameters read from a record; the kernel itself by default.
+
+        values: the recorded parameters by name. They fix the shapes of the objective's own parameters.
+        """
         return kernel
 
     def start(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> Kernel:
-        """What is fitted in place of the kernel: with parameters that the objective has of its own. Most have none."""
+        """Return the kernel to fit, with the objective's own parameters added; the kernel itself by default.
+
+        x: training points, (n, …). y: targets, (n, outputs). rng: draws initial values.
+        """
         return kernel
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        """ConfigError if it cannot be had of the kernel as built."""
+        """Raise ConfigError where the objective cannot be computed for the kernel as built."""
 
     def own_loss(self, config: ConfigView) -> Callable[..., Any] | None:
-        """For an objective that is no function of Gram matrices: from a kernel, x and y to what optimizers see."""
+        """Return the class of loss, called with a kernel, x and y, of an objective that is not a function of a Gram
+        matrix; None by default."""
         return None
 
     @abc.abstractmethod
     def build(self) -> Objective | Function:
-        """The objective, or a function `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
+        """Return the objective, or a function `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
 
 
 @dataclass
 class HeadOption(ObjectiveOption):
-    """An objective that trains a head of the kernel's own on classes, and no function of Gram matrices: a subclass has
-    `own_loss`, `start` and `recorded`."""
+    """Base of objectives that train a kernel's head on classes and are not functions of a Gram matrix.
+
+    A subclass writes `own_loss`, `start` and `recorded`.
+    """
 
     has_head = True
 
     def build(self) -> Objective:
-        raise TypeError(f"objective={self.name} is no function of a Gram matrix: see own_loss")
+        raise TypeError(f"objective={self.name} is not a function of a Gram matrix: see own_loss")
 
     def check(self, config: ConfigView) -> None:
         if not config.dataset.has_classes:
@@ -86,14 +96,14 @@ class HeadOption(ObjectiveOption):
             )
 
     def require_classes(self, y: torch.Tensor) -> None:
-        """ConfigError for targets of one output."""
+        """Raise ConfigError where targets, (n, outputs), have one output."""
         if y.shape[1] == 1:
             raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
 
 
 @dataclass
 class _Named(ObjectiveOption):
-    """An objective that is a function of the option's name in `kfx.objectives`; fields are its keywords."""
+    """An option for the function of the same name in `kfx.objectives`; the fields are its keywords."""
 
     def build(self) -> Objective:
         objective: Objective = getattr(importlib.import_module("kfx.objectives"), self.name)
@@ -206,7 +216,7 @@ class RegularizationSection(Option):
         return Regularization(self.value, self.scale)
 
     def choices(self, scale: str | None = None) -> list[Regularization]:
-        """What validation chooses λ from."""
+        """Return the candidates of `selection=validation`, in the given scale or the section's own."""
         from kfx.numerics.regularization import Regularization
 
         return [Regularization(float(value), scale or self.scale) for value in self.candidates]

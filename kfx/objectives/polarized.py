@@ -19,12 +19,12 @@ def rho_polarized(
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
 ) -> tuple[float, Array | None]:
-    """(‖v_f‖² + ‖v_s‖² − 2⟨v_f, v_s⟩) / ‖v_f‖², with v_f = Σ ŷ_i K(x_i, ·) and v_s = Σ ẑ_i K(x_i, ·).
+    """‖v_f − v_s‖² / ‖v_f‖² between regularized interpolants v_f = Σ ŷ_i K(x_i, ·) and v_s = Σ ẑ_i K(x_i, ·).
 
-    Ŷ = A⁻¹Y and Ẑ = (A_c⁻¹Y_c, 0) are regularized, the inner products are Θ's own: with D = Ŷ − Ẑ it is
-    tr DᵀΘD / tr ŶᵀΘŶ ≥ 0, and may pass 1. Without λ it is ρ. In none of the papers: public code after
-    Darcy 2020 has it.
-    Arguments, results and errors as for `rho`.
+    The coefficients Ŷ = A⁻¹Y and Ẑ = (A_c⁻¹Y_c, 0) contain λ, the inner products do not: with D = Ŷ − Ẑ the value is
+    tr DᵀΘD / tr ŶᵀΘŶ ≥ 0. It may exceed 1. For λ = 0 it equals ρ. No paper defines it; it comes from public code
+    after Darcy 2020, which expands the norm as ‖v_f‖² + ‖v_s‖² − 2⟨v_f, v_s⟩.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)
     n, theta, y_hat = sample_size, problem.theta, problem.y_hat
@@ -38,7 +38,7 @@ def rho_polarized(
     value = numerator / denominator
     if not cotangent:
         return value, None
-    # dŶ = −A⁻¹ dA Ŷ and dẐ = −A_c⁻¹ dA_c Ẑ; Θ stands by itself in both inner products.
+    # dŶ = −A⁻¹ dA Ŷ and dẐ = −A_c⁻¹ dA_c Ẑ; Θ also occurs outside A, in both inner products.
     to_theta = difference @ difference.mT - value * (y_hat @ y_hat.mT)
     to_a = problem.solve(lost - value * kept).mul_(-2) @ y_hat.mT
     to_a[:n, :n] += problem.solve_sample(lost[:n]).mul_(2) @ z_hat[:n].mT

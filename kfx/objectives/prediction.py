@@ -1,4 +1,4 @@
-"""ρ by what the sample predicts at the batch's points, instead of by RKHS norms."""
+"""Objectives that compare the sample's predictions at the batch's points with the targets, without RKHS norms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def rho_prediction(
     cotangent: bool = True,
     form: str = "relative_error",
 ) -> tuple[float, Array | None]:
-    """Khalid 2022, Algorithm 4, and what it may have meant; S are the sample's predictions at the batch's points.
+    """Relative error of the sample's predictions S at the batch's points, (N_f, outputs) (Khalid 2022, Algorithm 4).
 
     form: `relative_error`  ‖Y − S‖² / ‖Y‖² ≥ 0.
-          `consistent`      1 − ‖S‖² / ‖Y‖². Unbounded below: a prediction that overshoots is rewarded.
-          `printed`         1 − ‖S‖² / (YᵀA⁻¹Y): a Euclidean norm over a kernel norm, so that it changes with the
-                            kernel's scale; unbounded below.
-    Arguments, results and errors as for `rho`.
+          `consistent`      1 − ‖S‖² / ‖Y‖². Unbounded below: predictions that overshoot are rewarded.
+          `printed`         1 − ‖S‖² / (YᵀA⁻¹Y), the algorithm as printed. It divides a Euclidean norm by a kernel
+                            norm, so it changes with the kernel's scale; unbounded below.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments, results and errors as for `rho`.
     """
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
@@ -54,10 +54,11 @@ def interpolation_error(
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
 ) -> tuple[float, Array | None]:
-    """e₂ = Σ ‖Y_i − S_i‖² over the batch's points, S the sample's predictions there.
+    """e₂ = Σ_i ‖Y_i − S_i‖² over the batch's points, S the sample's predictions there, (N_f, outputs).
 
-    A sum, as in Owhadi & Yoo 2019, §8.5, and Darcy 2020, eq. 2.3; Owhadi & Yoo's eq. 10.2 is 2/N_f times it: the same
-    minimum on a batch, other step lengths. Arguments, results and errors as for `rho`.
+    It is a sum, as in Owhadi & Yoo 2019, §8.5, and Darcy 2020, eq. 2.3. Owhadi & Yoo's eq. 10.2 is 2/N_f times this
+    sum: on a batch it has the same minimum and other gradient lengths.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)
     prediction = SamplePrediction(problem)

@@ -13,14 +13,15 @@ from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper
 from kfx.numerics.regularization import Regularization, as_regularization
 
 Gram = Array | Factored
-"""What an objective takes: a Gram matrix, or one whose factors others need as well."""
+"""A Gram matrix, (N, N), as an array, or as a `Factored` that keeps its Cholesky factors for other uses."""
 
 
 @dataclass
 class Problem:
-    """Θ, (N, N), its first `sample_size` points the sample; Y, (N, outputs), float64; λ.
+    """Checked arguments of an objective, with the factors and solutions that objectives share.
 
-    Names as in DESIGN's formulas: A = Θ + λI, A_c the sample's block with the *batch's* λ.
+    factored: Θ, (N, N), the sample's points first. y: Y, (N, outputs), float64. sample_size: N_c. given: the Gram
+    matrix as the caller passed it. A = Θ + λI; A_c is its leading block, (N_c, N_c), with the λ of the whole batch.
     """
 
     factored: Factored
@@ -31,51 +32,60 @@ class Problem:
 
     @cached_property
     def theta(self) -> torch.Tensor:
-        """Θ in float64."""
+        """Θ, (N, N), in float64."""
         return self.factored.gram.to(torch.float64)
 
     @cached_property
     def effective(self) -> float:
-        """λ for this Θ."""
+        """The effective λ for this Θ."""
         return self.regularization.of(self.factored.gram)
 
     @cached_property
     def factor(self) -> torch.Tensor:
-        """L, A = LLᵀ; its leading block factors A_c. NumericalError where there is none."""
+        """L, (N, N), with A = LLᵀ; its leading block factors A_c. NumericalError where A cannot be factored."""
         return self.factored.factor(self.effective)
 
     @cached_property
     def sample_factor(self) -> torch.Tensor:
-        """A_c's."""
+        """L_c, (N_c, N_c), with A_c = L_c L_cᵀ. NumericalError where A_c cannot be factored."""
         return self.factored.sample_factor(self.effective, self.sample_size)
 
     @cached_property
     def y_hat(self) -> torch.Tensor:
-        """A⁻¹Y."""
+        """Ŷ = A⁻¹Y, (N, outputs)."""
         return self.solve(self.y)
 
     def solve(self, right: torch.Tensor) -> torch.Tensor:
-        """A⁻¹ right."""
+        """Return A⁻¹ right, (N, columns). right: (N, columns), float64."""
         return solve_upper(self.factor, solve_lower(self.factor, right))
 
     def solve_sample(self, right: torch.Tensor) -> torch.Tensor:
-        """A_c⁻¹ right."""
+        """Return A_c⁻¹ right, (N_c, columns). right: (N_c, columns), float64."""
         return solve_upper(self.sample_factor, solve_lower(self.sample_factor, right))
 
     def cotangent(self, to_a: torch.Tensor, to_theta: torch.Tensor | None = None) -> Array:
-        """The cotangent of Θ, symmetric, from that of A and that of Θ where it stands by itself."""
+        """Return the symmetric cotangent G of Θ, (N, N), λ's dependence included, in the kind of the given Gram matrix.
+
+        to_a: derivative with respect to A, (N, N). to_theta: that with respect to Θ where Θ occurs outside A, (N, N).
+        Neither need be symmetric.
+        """
         total = self.regularization.pull((to_a + to_a.mT).div_(2))
         if to_theta is not None:
             total = total + (to_theta + to_theta.mT) / 2
         return self.in_kind(total)
 
     def in_kind(self, cotangent: torch.Tensor) -> Array:
-        """The cotangent in the kind that Θ came in: NumPy or torch."""
+        """Return the cotangent, (N, N), as NumPy or torch, the kind of the given Gram matrix."""
         return cotangent if isinstance(self.given, Factored) else in_kind(cotangent, self.given)
 
 
 def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regularization) -> Problem:
-    """The problem, or ValueError with what was expected. A plain number is an absolute λ."""
+    """Return the checked problem of an objective.
+
+    gram: Θ, (N, N), the sample's points first. y: (N,) or (N, outputs). sample_size: N_c, 1 ≤ N_c < N.
+    regularization: λ; a plain number is absolute. Raises ValueError where shapes do not match, or Θ is not real and
+    symmetric.
+    """
     factored = gram if isinstance(gram, Factored) else Factored(_checked(gram))
     theta = factored.gram
     is_ready = isinstance(y, torch.Tensor) and y.dtype == torch.float64 and not y.requires_grad
@@ -88,7 +98,10 @@ def pose(gram: Gram, y: Array, sample_size: int, regularization: float | Regular
 
 
 def require_sizes(gram: Sequence[int], targets: Sequence[int], sample_size: int) -> None:
-    """ValueError unless shapes of a Gram matrix and of targets, and a sample's size, go together."""
+    """Raise ValueError unless the shapes of a Gram matrix and of targets match and 1 ≤ sample_size < N.
+
+    gram: shape of Θ, expected (N, N). targets: shape of Y, expected (N,) or (N, outputs).
+    """
     n = gram[0] if gram else 0
     if isinstance(sample_size, bool):
         raise ValueError(f"sample_size={sample_size}: expected a whole number from 1 to {n - 1}")
@@ -100,7 +113,7 @@ def require_sizes(gram: Sequence[int], targets: Sequence[int], sample_size: int)
 
 
 def _checked(gram: Array) -> torch.Tensor:
-    """The Gram matrix of a caller as a tensor; ValueError for one that is complex or not symmetric."""
+    """Return a caller's Gram matrix as a tensor; ValueError where it is complex or not symmetric."""
     theta = as_tensor(gram)
     if theta.ndim == 2 and theta.shape[0] == theta.shape[1] and len(theta):
         require_symmetric(theta)
@@ -108,8 +121,11 @@ def _checked(gram: Array) -> torch.Tensor:
 
 
 def require_symmetric(gram: torch.Tensor) -> None:
-    """ValueError where a square matrix and its transpose differ by more than the cube root of machine epsilon, relative
-    to the largest entry: less is round-off, or a step of differences. NaN passes: a factorisation says more of it."""
+    """Raise ValueError where a Gram matrix, (N, N), is not symmetric.
+
+    It may differ from its transpose by the cube root of machine epsilon times its largest entry: round-off and finite
+    differences of one entry stay below. NaN passes, since the factorisation reports it better.
+    """
     difference, largest = float((gram - gram.mT).abs().max()), float(gram.abs().max())
     if difference > torch.finfo(gram.dtype).eps ** (1 / 3) * largest:
         raise ValueError(
@@ -119,7 +135,7 @@ def require_symmetric(gram: torch.Tensor) -> None:
 
 
 class SamplePrediction:
-    """S = Θ[:, :N_c] A_c⁻¹ Y_c, (N_f, outputs): what the sample alone predicts at every point of the batch."""
+    """The sample's predictions at every point of the batch, `value`: S = Θ[:, :N_c] A_c⁻¹ Y_c, (N_f, outputs)."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -128,7 +144,10 @@ class SamplePrediction:
         self.value = problem.theta[:, :n] @ self.z
 
     def pull(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """From the cotangent g of S to those of A, of which only the sample's block is not 0, and of Θ."""
+        """Return the derivatives with respect to A and to Θ, both (N_f, N_f), not symmetric, given that of S.
+
+        g: cotangent of S, (N_f, outputs). The derivative with respect to A is zero outside the sample's block.
+        """
         n = self.problem.sample_size
         to_theta, to_a = torch.zeros_like(self.problem.theta), torch.zeros_like(self.problem.theta)
         to_theta[:, :n] = g @ self.z.mT

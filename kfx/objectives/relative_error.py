@@ -16,7 +16,7 @@ from kfx.objectives.problem import Gram
 
 
 class RelativeError(Objective):
-    """ρ: one factor serves every sample, and the cotangent is the few vectors that it is made of."""
+    """ρ by one Cholesky factor for all samples; the cotangent is a sum of outer products."""
 
     measures_factor = True
 
