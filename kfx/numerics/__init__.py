@@ -1,1 +1,1 @@
-"""Arithmetic that the rest is built on."""
+"""Linear algebra, threads, precision and random streams, independent of kernels and objectives."""

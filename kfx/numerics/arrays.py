@@ -1,4 +1,4 @@
-"""Conversions between NumPy and torch where callers bring either, and which of the two small arrays go by."""
+"""Conversions between NumPy arrays and torch tensors, and the choice of NumPy for small ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kfx.numerics import threads
 
 Array = np.ndarray | torch.Tensor
 A = TypeVar("A", np.ndarray, torch.Tensor)
-"""One of the two kinds, the same wherever it stands in a signature."""
+"""A NumPy array or a torch tensor: the same kind throughout a signature."""
 Vector = np.ndarray | torch.Tensor
-"""Parameters of a kernel: float64 in NumPy, or in torch where a network has them."""
+"""Parameters of a kernel, (n,): a float64 NumPy array, or a tensor where the kernel has a network."""
 
 
 def as_tensor(x: ArrayLike | torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return `x`, of any shape, as a floating-point tensor; integers become float64, arrays share their memory.
 
-    ValueError for complex numbers, and for a tensor that requires gradients while they are recorded.
+    Raises ValueError for complex numbers, and for a tensor that requires gradients while autograd records.
     """
     if not isinstance(x, torch.Tensor):
         array = np.asarray(x)
@@ -40,10 +40,10 @@ def as_tensor(x: ArrayLike | torch.Tensor, *, dtype: torch.dtype | None = None) 
 
 
 def by_one_thread(x: torch.Tensor) -> bool:
-    """Return whether torch computes on `x` with one CPU thread.
+    """Return whether torch computes on `x`, of any shape, with one CPU thread.
 
-    NumPy and SciPy then take half of torch's time for some functions. On several threads their pool and torch's would
-    hold each other up.
+    NumPy and SciPy then take half of torch's time for some functions. With several threads, their pool and torch's
+    would block each other.
     """
     return x.is_cpu and threads.of_torch() == 1
 
@@ -54,28 +54,28 @@ MOST_SMALL = 256
 
 
 def is_small(x: torch.Tensor) -> bool:
-    """Return whether `x` has at most `MOST_SMALL` rows, on the CPU, in float32 or float64, without gradients.
+    """Return whether `x`, (n, …), has at most `MOST_SMALL` rows, on the CPU, in float32 or float64, without gradients.
 
-    A call of torch then takes longer than its arithmetic, and several times as long as a call of NumPy.
+    Calling torch then takes longer than the arithmetic, and several times as long as calling NumPy.
     """
     real = x.dtype in (torch.float64, torch.float32) and not x.requires_grad
     return real and x.is_cpu and len(x) <= MOST_SMALL
 
 
 def numpy_if_small(x: torch.Tensor) -> Any:
-    """Return `x` as a NumPy array that shares its memory where `is_small(x)`; else `x` itself."""
+    """Return `x`, (n, …), as a NumPy array that shares its memory where `is_small(x)`; else `x` itself."""
     return x.numpy() if is_small(x) else x
 
 
 def rows_of(x: torch.Tensor, indices: Array) -> torch.Tensor:
-    """Return x[indices], a copy, on x's device. x: (n, …). indices: (m,), whole numbers."""
+    """Return x[indices], (m, …), a copy on x's device. x: (n, …). indices: (m,), whole numbers."""
     if x.is_cpu and len(indices) <= MOST_SMALL and x.dtype in _TAKEN and not x.requires_grad:
         return torch.from_numpy(x.numpy().take(in_numpy(indices), axis=0))
     return x.index_select(0, torch.as_tensor(indices, device=x.device))
 
 
 def extent(points: torch.Tensor) -> tuple[float, float]:
-    """Return max |x_ik| and max |x_ik − x_0k| over points (n, …), in their units; NaN where a coordinate is NaN."""
+    """Return max |x_ik| and max |x_ik − x_0k| over the points' coordinates; NaN where one is NaN. points: x, (n, …)."""
     if is_small(points):
         from kfx.numerics import small_loops
 
@@ -90,12 +90,12 @@ def diagonal(matrix: np.ndarray) -> np.ndarray: ...
 @overload
 def diagonal(matrix: torch.Tensor) -> torch.Tensor: ...
 def diagonal(matrix: Array) -> Array:
-    """Return the diagonal of an (n, n) matrix, (n,): a view, to be read and written."""
+    """Return the diagonal of a matrix (n, n) as a writable view, (n,)."""
     return np.einsum("ii->i", matrix) if isinstance(matrix, np.ndarray) else matrix.diagonal()
 
 
 def total(x: Array) -> float:
-    """Return the sum of all entries, in float64."""
+    """Return the sum of all entries of `x`, of any shape, in float64."""
     return float(x.sum(dtype=np.float64) if isinstance(x, np.ndarray) else x.sum(dtype=torch.float64))
 
 
@@ -104,12 +104,12 @@ def in_kind(result: torch.Tensor, asked_with: torch.Tensor) -> torch.Tensor: ...
 @overload
 def in_kind(result: torch.Tensor, asked_with: ArrayLike) -> np.ndarray: ...
 def in_kind(result: torch.Tensor, asked_with: ArrayLike | torch.Tensor) -> Array:
-    """Return `result` as it is where `asked_with` is a tensor, else as a NumPy array."""
+    """Return `result`, of any shape, unchanged where `asked_with` is a tensor, else as a NumPy array."""
     return result if isinstance(asked_with, torch.Tensor) else result.cpu().numpy()
 
 
 def in_numpy(value: ArrayLike | torch.Tensor) -> np.ndarray:
-    """Return a number, an array or a tensor on any device as a NumPy array of the same dtype."""
+    """Return a number, or an array or tensor of any shape and device, as a NumPy array of the same dtype."""
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
@@ -118,7 +118,7 @@ def as_kind(value: ArrayLike | torch.Tensor, like: np.ndarray) -> np.ndarray: ..
 @overload
 def as_kind(value: ArrayLike | torch.Tensor, like: torch.Tensor) -> torch.Tensor: ...
 def as_kind(value: ArrayLike | torch.Tensor, like: Array) -> Array:
-    """Return `value` as an array of the kind, dtype and device of `like`."""
+    """Return `value`, of any shape, as an array or tensor with the dtype and on the device of `like`."""
     if isinstance(like, torch.Tensor):
         return torch.as_tensor(value, dtype=like.dtype, device=like.device)
     return np.asarray(in_numpy(value), dtype=like.dtype)
@@ -128,7 +128,7 @@ def is_finite(vector: Vector) -> bool:
     """Return whether every entry of a vector (n,) is a finite number."""
     if isinstance(vector, torch.Tensor):
         return bool(torch.isfinite(vector).all())
-    return all(map(math.isfinite, vector.tolist()))  # of a short one faster than NumPy
+    return all(map(math.isfinite, vector.tolist()))  # faster than NumPy for a short vector
 
 
 def are_finite(x: torch.Tensor) -> bool:
@@ -138,12 +138,12 @@ def are_finite(x: torch.Tensor) -> bool:
 
 
 def digests(x: torch.Tensor) -> np.ndarray:
-    """Return (n, 16) bytes that name each of n points by its coordinates; −0 counts as 0."""
+    """Return a hash of each point's coordinates, (n, 16), uint8; −0 counts as 0. x: (n, …)."""
     rows = np.ascontiguousarray(x.flatten(1).cpu().numpy() + 0.0)
     found = b"".join(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
     return np.frombuffer(found, np.uint8).reshape(len(x), 16)
 
 
 def plain(value: float | Array) -> float | np.ndarray:
-    """Return a float as it is, an array or a tensor as a NumPy array."""
+    """Return a float unchanged; an array or tensor, of any shape, as a NumPy array."""
     return value if isinstance(value, float) else in_numpy(value)

@@ -1,4 +1,4 @@
-"""Solve (Θ + λI) α = Y by preconditioned conjugate gradients: one λ, no factor."""
+"""Solve (Θ + λI) α = Y by preconditioned conjugate gradients, for one λ, without factoring Θ."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ _MOST_PRODUCTS = 2000
 _MOST_LANDMARKS = 3000
 
 Product = Callable[[torch.Tensor], torch.Tensor]
-"""Θ v for v of (n, outputs)."""
+"""The product v ↦ Θ v, for v of shape (n, outputs)."""
 Watch = Callable[[int, float, torch.Tensor], None]
-"""Told, after each step, its number, the largest relative residual, and α."""
+"""Called after each step with its number, the largest relative residual, and α, (n, outputs)."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """alpha: (n, outputs). residual: the largest ‖Y − (Θ + λI) α‖ / ‖Y‖ of an output, computed anew at the end."""
+    """The solution of a system.
+
+    alpha: (n, outputs). residual: the largest ‖Y − (Θ + λI) α‖ / ‖Y‖ over the outputs, recomputed at the end.
+    iterations: steps taken.
+    """
 
     alpha: torch.Tensor
     residual: float
@@ -31,10 +35,11 @@ class Solved:
 
 
 class Nystrom:
-    """P = C W⁻¹ Cᵀ + μI ≈ Θ + λI from the columns C of Θ at some points, W = C's rows at those points; μ is λ and the
-    mean of the diagonal that the approximation misses (Williams & Seeger 2001).
+    """The Nyström preconditioner P = C W⁻¹ Cᵀ + μI ≈ Θ + λI (Williams & Seeger 2001).
 
-    columns: (n, m). points: the m numbers of their points. diagonal: of Θ.
+    C are the columns of Θ at m points, W the rows of C at these points. μ is λ plus the mean over the diagonal of
+    Θ − C W⁻¹ Cᵀ.
+    columns: C, (n, m). points: their indices, (m,). diagonal: of Θ, (n,). regularization: λ.
     """
 
     def __init__(
@@ -69,8 +74,9 @@ def solve(
 ) -> Solved:
     """Return α, (n, outputs), with (Θ + λI) α = Y, preconditioned by `Nystrom` with evenly spaced points.
 
-    product: v ↦ Θ v. diagonal: of Θ, (n,). y: (n, outputs), float64. memory: bytes, a quarter of which holds columns.
-    columns: gives Θ's columns of these rising numbers, (n, m). tolerance: of each output, ‖residual‖ / ‖Y‖.
+    product: v ↦ Θ v. columns: returns the columns of Θ, (n, m), at increasing indices, (m,). diagonal: of Θ, (n,).
+    y: Y, (n, outputs), float64. regularization: λ. tolerance: the largest ‖residual‖ / ‖Y‖ of an output. memory: bytes;
+    the columns take at most a quarter. start, watch and errors as for `conjugate_gradients`.
     """
     n = len(y)
     count = max(min(n // 4, memory // (4 * 8 * n), _MOST_LANDMARKS), 1)
@@ -94,9 +100,10 @@ def conjugate_gradients(
 ) -> Solved:
     """Return α, (n, outputs), with ‖Y − (Θ + λI) α‖ ≤ tolerance · ‖Y‖ for each output.
 
-    All outputs share each product with Θ.
-    y: (n, outputs), float64. start: an α to begin from. NumericalError where `most` steps do not suffice. Where the
-    residual that the steps carry along is small and the true one is not, they begin again from there.
+    All outputs share each product with Θ. Where the residual that the steps update meets the tolerance and the true
+    one does not, the method restarts from the α reached.
+    product: v ↦ Θ v. y: Y, (n, outputs), float64. regularization: λ. start: initial α, (n, outputs); None for zero.
+    watch: called after each step. Raises NumericalError where `most` steps do not suffice.
     """
     norms = y.norm(dim=0).clamp(min=torch.finfo(y.dtype).tiny)
     alpha = torch.zeros_like(y) if start is None else start.clone()
@@ -117,7 +124,7 @@ def conjugate_gradients(
         while residual > tolerance and iteration < most:
             iteration += 1
             image = product(p) + regularization * p
-            step = _ratio(rz, (p * image).sum(dim=0))  # an output that is solved stands still
+            step = _ratio(rz, (p * image).sum(dim=0))  # 0 for an output that is solved
             alpha += step * p
             r -= step * image
             z = preconditioner.solve(r) if preconditioner else r

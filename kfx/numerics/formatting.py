@@ -1,4 +1,4 @@
-"""Numbers as a person reads them."""
+"""Numbers as text for people to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import math
 
 
 def number(value: float | None, beside: float | None = None) -> str:
-    """A number as short as it stays readable, whatever its size; with as many digits as one that it stands beside."""
+    """Return a number as short, readable text; None and NaN give `nan`.
+
+    beside: a number shown next to it, which decides the digits.
+    """
     if value is None or math.isnan(value):
         return "nan"
     size = abs(value if beside is None or not math.isfinite(beside) else beside)
@@ -16,13 +19,14 @@ def number(value: float | None, beside: float | None = None) -> str:
 
 
 def spread(mean: float | None, deviation: float | None, beside: float | None = None) -> str:
-    """0.9600 ± 0.0100, with as many digits as a number that it stands beside; without a deviation that is none."""
+    """Return a mean and its deviation, as in `0.9600 ± 0.0100`; the mean alone where there is no finite, non-zero
+    deviation. beside: a number shown next to them, which decides the digits."""
     like = mean if beside is None else beside
     return number(mean, like) + (f" ± {number(deviation, like)}" if deviation and math.isfinite(deviation) else "")
 
 
 def in_bytes(size: float) -> str:
-    """3.8 MB."""
+    """Return a number of bytes as text in decimal units, as in `3.8 MB`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"

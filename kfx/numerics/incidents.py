@@ -1,4 +1,4 @@
-"""Incidents of an evaluation for the trace: jitter added to a diagonal, a tile made smaller."""
+"""Incidents during an evaluation that the trace records: jitter added to a diagonal, a tile made smaller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfx.outcomes import Event
 
 @dataclass
 class Incidents:
-    """jitter: the largest one added. events: each once, in order."""
+    """Incidents collected so far. jitter: the largest one added. events: each once, in order of first occurrence."""
 
     jitter: float = 0.0
     events: list[Event] = field(default_factory=list)
@@ -23,7 +23,7 @@ _watching: ContextVar[Incidents | None] = ContextVar("watching", default=None)
 
 @contextmanager
 def collect() -> Iterator[Incidents]:
-    """Collect the incidents given inside the block: an objective and a kernel return numbers, not a log."""
+    """Collect the incidents reported inside the block; objectives and kernels return numbers alone."""
     incidents = Incidents()
     token = _watching.set(incidents)
     try:

@@ -1,4 +1,4 @@
-"""Factorisations of Gram matrices: float64, by Cholesky, never an inverse unless asked for by name."""
+"""Cholesky factorisations and triangular solves of Gram matrices, in float64."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MAX_EIGENVALUE_SIZE = 2000
 
 
 def jitters(dtype: torch.dtype, diagonal: torch.Tensor) -> tuple[float, float, float]:
-    """Return the three jitters to try, in turn, on the diagonal of a matrix without a Cholesky factor.
+    """Return the three jitters to try in turn on the diagonal of a matrix whose Cholesky factorisation failed.
 
-    Machine epsilon of `dtype` times the sum of the diagonal's absolute values, (n,), then ten and a hundred times that.
+    They are 1, 10 and 100 times the machine epsilon of `dtype` times Σ_i |d_i|. diagonal: d, (n,).
     """
     step = torch.finfo(dtype).eps * float(diagonal.abs().sum(dtype=torch.float64))
     return step, 10 * step, 100 * step
@@ -27,8 +27,9 @@ def jitters(dtype: torch.dtype, diagonal: torch.Tensor) -> tuple[float, float, f
 def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     """Return the lower factor L of A = Θ + λI = LLᵀ, (n, n), in float64, on gram's device.
 
-    gram: Θ, (n, n). regularization: λ.
-    On failure a jitter goes onto the diagonal, see `jitters`; then `NumericalError` (not_positive_definite).
+    gram: Θ, (n, n). regularization: λ. Where the factorisation fails, each of `jitters` is tried on the diagonal.
+    Raises NumericalError: `diverged` where Θ has entries that are not finite, `not_positive_definite` where no jitter
+    helps.
     """
     small = numpy_if_small(gram)
     if isinstance(small, np.ndarray):
@@ -43,7 +44,7 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
     factor, found = _factored(matrix)
     if found and math.isfinite(float(factor[-1, -1])):
         return factor
-    if factor.data_ptr() == matrix.data_ptr():  # it was overwritten
+    if factor.data_ptr() == matrix.data_ptr():  # the failed factorisation overwrote it
         matrix = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).copy_(gram)
         matrix.diagonal().add_(regularization)
     diagonal = matrix.diagonal()
@@ -62,27 +63,27 @@ def cholesky(gram: torch.Tensor, regularization: float) -> torch.Tensor:
 
 
 class Factored:
-    """A Gram matrix Θ, (n, n), and its Cholesky factors, each computed once for a λ."""
+    """A Gram matrix Θ, (n, n), with its Cholesky factors: one for each λ, computed once."""
 
     def __init__(self, gram: torch.Tensor) -> None:
         self.gram = gram
         self._factors: dict[float, torch.Tensor] = {}
 
     def factor(self, regularization: float) -> torch.Tensor:
-        """Return L of Θ + λI as `cholesky` does, with its errors."""
+        """Return the lower factor L of Θ + λI, (n, n), with the jitter and the errors of `cholesky`."""
         if regularization not in self._factors:
             self._factors[regularization] = cholesky(self.gram, regularization)
         return self._factors[regularization]
 
     def sample_factor(self, regularization: float, size: int) -> torch.Tensor:
-        """Return L of the leading block, (size, size), of Θ + λI, a block of the whole's L where that is known."""
+        """Return the lower factor of the leading block of Θ + λI, (size, size): the block of L where L is known."""
         if regularization in self._factors:
             return self._factors[regularization][:size, :size]
         return cholesky(self.gram[:size, :size], regularization)
 
 
 def solved_in_place(gram: torch.Tensor, y: torch.Tensor, regularization: float) -> torch.Tensor:
-    """Return (Θ + λI)⁻¹ y, float64, on a CPU, with the memory of one float64 matrix beside Θ.
+    """Return (Θ + λI)⁻¹ y, (n, outputs), float64, on a CPU, with the memory of one float64 matrix in addition to Θ.
 
     gram: Θ, (n, n). y: (n, outputs). Jitter and errors as for `cholesky`.
     """
@@ -105,7 +106,7 @@ def solved_in_place(gram: torch.Tensor, y: torch.Tensor, regularization: float) 
 
 
 def _factored(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """L, which may take the place of `matrix`, and whether there is one."""
+    """Return L, which may overwrite `matrix`, and whether the factorisation succeeded."""
     if by_one_thread(matrix):
         _, info = scipy.linalg.lapack.dpotrf(matrix.numpy().T, lower=1, clean=1, overwrite_a=1)
         return matrix.mT, info == 0
@@ -126,10 +127,10 @@ def _describe(matrix: torch.Tensor, dtype: torch.dtype, regularization: float, j
 
 
 def solve_lower(factor: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return L⁻¹ y. factor: L, lower, (n, n). y: (n, outputs)."""
+    """Return L⁻¹ y, (n, outputs). factor: L, lower, (n, n). y: (n, outputs)."""
     return torch.linalg.solve_triangular(factor, y, upper=False)
 
 
 def solve_upper(factor: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Return L⁻ᵀ w. factor: L, lower, (n, n). w: (n, outputs)."""
+    """Return L⁻ᵀ w, (n, outputs). factor: L, lower, (n, n). w: (n, outputs)."""
     return torch.linalg.solve_triangular(factor.mT, w, upper=True)

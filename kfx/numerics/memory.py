@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a process has taken at most."""
+"""The memory of the machine, and the peak memory of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def machine_bytes() -> int:
-    """Of the machine, or of the control group that the process runs in, where that has less."""
+    """Return the memory of the machine in bytes, or the limit of the process's control group where that is lower."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     groups = [""]
     with contextlib.suppress(OSError):
@@ -24,8 +24,10 @@ def machine_bytes() -> int:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Of this process since it began; on a GPU what torch has allocated there. Linux counts this process alone,
-    elsewhere what the system says of it and what it was forked from."""
+    """Return the peak memory of this process in bytes; for a GPU, the peak that torch has allocated there.
+
+    On Linux the peak is that of this process alone. Elsewhere the system may count the process it was forked from.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")

@@ -1,4 +1,4 @@
-"""Symmetric matrices of low rank, kept as their vectors."""
+"""Symmetric matrices of low rank, stored as vectors and weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FEW = 16  # columns up to which a product goes through the vectors
 
 @dataclass(frozen=True, slots=True)
 class OuterProducts:
-    """The matrix G = Σ_k s_k u_k u_kᵀ + d I, (n, n), by its vectors; a cotangent of ρ is one.
+    """The matrix G = Σ_k s_k u_k u_kᵀ + d I, (n, n), stored as its vectors. The cotangent of ρ has this form.
 
-    Most work on G then takes one pass over another matrix, and none over G.
+    Most operations on G then read the other matrix once and never form G.
 
     vectors: u, (n, rank), float64, NumPy or torch. weights: s, (rank,), of the same kind. on_diagonal: d.
     """
 
-    vectors: Any  # an array or a tensor, and `weights` the same
+    vectors: Any  # an array or a tensor; `weights` is of the same kind
     weights: Any
     on_diagonal: float = 0.0
 
@@ -31,7 +31,7 @@ class OuterProducts:
         return len(self.vectors), len(self.vectors)
 
     def of_kind(self, like: Array) -> OuterProducts:
-        """Return the same matrix with vectors in NumPy or torch, and on the device, as `like` is."""
+        """Return the same matrix, with vectors in NumPy or torch and on the device as those of `like`, of any shape."""
         if isinstance(like, np.ndarray) == isinstance(self.vectors, np.ndarray):
             return self
         if isinstance(like, np.ndarray):
@@ -44,7 +44,7 @@ class OuterProducts:
         return total(self.vectors * self.vectors * self.weights) + len(self.vectors) * self.on_diagonal
 
     def inner(self, matrix: Any) -> float:
-        """Return Σ_ij G_ij M_ij for a symmetric M, (n, n), of the kind of the vectors and of any precision."""
+        """Return Σ_ij G_ij M_ij. matrix: M, symmetric, (n, n), of the vectors' kind and of any precision."""
         if isinstance(self.vectors, np.ndarray):
             from kfx.numerics import small_loops
 
@@ -54,7 +54,7 @@ class OuterProducts:
         return found + self.on_diagonal * total(diagonal(matrix)) if self.on_diagonal else found
 
     def product(self, matrix: A, right: A) -> A:
-        """Return (G ∘ M) R, (n, columns), G ∘ M entry by entry. matrix: M, (n, n). right: R, (n, columns)."""
+        """Return (G ∘ M) R, (n, columns), ∘ the entrywise product. matrix: M, (n, n). right: R, (n, columns)."""
         rank, other = self.vectors.shape[1], as_kind(matrix, right)
         if rank * right.shape[1] > _FEW:
             return (self.dense() * other) @ right
@@ -72,7 +72,7 @@ class OuterProducts:
         return OuterProducts(vectors, weights, self.on_diagonal + on_diagonal)
 
     def dense(self) -> Any:
-        """Return G, (n, n), of the kind of the vectors."""
+        """Return G as an (n, n) matrix of the vectors' kind."""
         matrix = (self.vectors * self.weights) @ self.vectors.T
         if self.on_diagonal:
             diagonal(matrix)[:] += self.on_diagonal
@@ -80,7 +80,7 @@ class OuterProducts:
 
 
 def with_ones(rows: A) -> A:
-    """Return (n, 1 + columns): a column of ones before the rows, (n, columns)."""
+    """Return `rows`, (n, columns), with a column of ones in front, (n, 1 + columns)."""
     first = rows[:, :1]
     return _beside(torch.ones_like(first) if isinstance(first, torch.Tensor) else np.ones_like(first), rows)
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the machine: what it delivers when measured."""
+"""Measurements of the precision of products and convolutions on this machine's devices."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ BROKEN = "broken"
 
 
 def pick_device(name: str) -> torch.device:
-    """The device that the config names; `auto` takes CUDA where there is one."""
+    """Return the device that a config names; `auto` means CUDA where it is available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
 
 
-# ---- what is measured
+# ---- frameworks to measure
 
 
 class Arithmetic(Protocol):
-    """Products and convolutions of one framework on one device in one dtype; float64 arrays in and out."""
+    """Products and convolutions by one framework on one device in one dtype, of float64 arrays to float64 arrays."""
 
     framework: str
     device: str
     dtype: str
 
     def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Return a @ b, (n, n), of two matrices (n, n)."""
+        """Return a @ b, (n, n). a, b: (n, n)."""
 
     def convolution(self, images: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return conv2d without padding of images (n, channels, h, w) with weights (outputs, channels, k, k)."""
+        """Return a 2-d convolution without padding, (n, outputs, h − k + 1, w − k + 1).
+
+        images: (n, channels, h, w). weights: (outputs, channels, k, k).
+        """
 
 
 class TorchArithmetic:
-    """torch on one of its devices."""
+    """Arithmetic by torch on one of its devices; see `Arithmetic`."""
 
     framework = "torch"
 
@@ -66,7 +69,7 @@ class TorchArithmetic:
 
 
 class JaxArithmetic:
-    """JAX on one of its devices."""
+    """Arithmetic by JAX on one of its devices; see `Arithmetic`."""
 
     framework = "jax"
 
@@ -90,7 +93,7 @@ class JaxArithmetic:
 
 
 def arithmetics(frameworks: Sequence[str]) -> list[Arithmetic]:
-    """Every device that the frameworks see, in float32 and float64."""
+    """Return an `Arithmetic` for each device that the frameworks, `torch` and `jax`, see, in float32 and float64."""
     found: list[Arithmetic] = []
     for dtype in ("float32", "float64"):
         if "torch" in frameworks:
@@ -107,7 +110,7 @@ def arithmetics(frameworks: Sequence[str]) -> list[Arithmetic]:
 
 
 def jax_devices() -> list[jax.Device]:
-    """JAX's devices; ConfigError where JAX finds none, as for a platform that does not exist."""
+    """Return JAX's devices. Raises ConfigError where JAX finds none, for example for an unknown JAX_PLATFORMS."""
     import jax
 
     try:
@@ -123,12 +126,12 @@ def jax_devices() -> list[jax.Device]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one device delivers in one dtype.
+    """Measured errors of one device in one dtype.
 
-    products: size → relative Frobenius error of a product of two random matrices against float64 on the CPU.
-    distances: size → the norm of that difference itself, as Khalid 2022, Figs. 3.4 and 3.5, show it.
+    products: size → relative Frobenius error of a product of two random matrices, against float64 on the CPU.
+    distances: size → absolute Frobenius error of the same product (Khalid 2022, Figs. 3.4 and 3.5).
     convolution: the relative error of one 7 × 7 conv2d.
-    name: the class of arithmetic that errors of this size belong to.
+    name: the class of arithmetic that has errors of this size, see `classify`.
     """
 
     framework: str
@@ -155,12 +158,15 @@ def _rank(name: str) -> int:
 
 
 def classify(error: float) -> str:
-    """The class of arithmetic whose errors are of this size; NaN is broken."""
+    """Return the class of arithmetic, see `VERDICTS`, that has relative errors of this size; `broken` for NaN."""
     return next((name for name, bound in VERDICTS if error < bound), BROKEN)
 
 
 def measure(candidates: Iterable[Arithmetic], sizes: Sequence[int] = SIZES) -> list[Verdict]:
-    """Multiply and convolve the same random numbers on each candidate, and judge the errors."""
+    """Return a verdict on each candidate, from products and convolutions of the same random numbers.
+
+    sizes: numbers of rows of the square matrices to multiply.
+    """
     rng = np.random.default_rng(0)
     pairs = {n: (rng.standard_normal((n, n)), rng.standard_normal((n, n))) for n in sizes}
     products = {n: a @ b for n, (a, b) in pairs.items()}
@@ -183,15 +189,15 @@ def _error(found: np.ndarray, exact: np.ndarray) -> float:
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 
-# ---- what a run does with it
+# ---- checks and reports
 
 
 class ImpreciseError(KfxError):
-    """The device delivers less than its dtype promises, and the config says to refuse that."""
+    """The device is less precise than its dtype promises, and the config refuses such a device."""
 
 
 def complaint(verdicts: Sequence[Verdict], device: torch.device, dtype: str, allow_tf32: bool) -> str | None:
-    """One line on the run's device if it delivers less than `dtype` promises, with the setting to change."""
+    """Return one line, with the setting to change, if the device is less precise than `dtype` promises, else None."""
     for verdict in verdicts:
         if verdict.device.split(":")[0] != device.type or verdict.dtype != dtype or verdict.keeps_promise:
             continue
@@ -209,7 +215,7 @@ def complaint(verdicts: Sequence[Verdict], device: torch.device, dtype: str, all
 
 
 def report(verdicts: Sequence[Verdict], switches: Mapping[str, bool | str | None]) -> dict[str, Any]:
-    """The content of `precision.json`."""
+    """Return the content of `precision.json`."""
     return {
         "switches": switches,
         "gpu": any(v.device != "cpu" for v in verdicts),
@@ -230,7 +236,7 @@ def report(verdicts: Sequence[Verdict], switches: Mapping[str, bool | str | None
 
 
 def table(contents: Mapping[str, dict[str, Any]]) -> Table:
-    """A table of the `precision.json` of each machine, by its name, for the screen."""
+    """Return a table for the screen. contents: the content of `precision.json` by the machine's name."""
     from rich.table import Table
 
     shown = Table(title="Precision of products and convolutions, relative to float64 on the CPU")
@@ -250,8 +256,10 @@ def table(contents: Mapping[str, dict[str, Any]]) -> Table:
 
 
 def read(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """The content of several `precision.json` by the machine that each was measured on, with TF32 where that was
-    allowed; RecordError for another file."""
+    """Return the contents of several `precision.json` by the name of the machine measured.
+
+    The name ends in `with TF32` where TF32 was allowed. Raises RecordError for a file of another kind.
+    """
     found: dict[str, dict[str, Any]] = {}
     for path in dict.fromkeys(each.resolve() for each in paths):
         try:

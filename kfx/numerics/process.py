@@ -1,7 +1,6 @@
-"""Settings of the process that change kfx's numbers or speed: the precision of products, and threads.
+"""Process-wide settings that change kfx's numbers or speed: the precision of products, and threads.
 
-They belong to whoever runs the process. kfx computes under its own settings and puts back what it found, so that a
-caller sets nothing, and loses nothing.
+They belong to the caller. kfx computes under its own settings and restores the caller's afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Value = bool | str | None
 
 
 class _Setting(NamedTuple):
-    """A setting of torch or JAX: how it is read and written, and its values for full precision and for TF32."""
+    """A setting of torch or JAX: functions that read and write it, and its values for full precision and for TF32."""
 
     read: Callable[[], Value]
     write: Callable[[Any], None]
@@ -35,7 +34,7 @@ class _Setting(NamedTuple):
 
 
 def _unless_mixed(read: Callable[[], Value]) -> Callable[[], Value]:
-    """`read`, or `_MIXED` where torch refuses to name one value for operations that were set one by one."""
+    """Return a version of `read` that gives `_MIXED` where torch raises since its operations have different values."""
 
     def read_if_possible() -> Value:
         try:
@@ -63,7 +62,7 @@ def _write_jax(value: str | None) -> None:
 
 
 def _switch(place: str) -> _Setting:
-    """The precision of all, of a backend, or of an operation of it, as `cudnn.conv`."""
+    """The float32 precision of torch, `""`, of a backend, or of one of its operations, as `cudnn.conv`."""
     of: Any = attrgetter(place)(torch.backends) if place else torch.backends
     tf32 = "tf32" if place in ("cuda.matmul", "cudnn.conv", "cudnn.rnn") else "ieee"
     return _Setting(lambda: of.fp32_precision, lambda value: setattr(of, "fp32_precision", value), "ieee", tf32)
@@ -72,7 +71,7 @@ def _switch(place: str) -> _Setting:
 _JAX = "jax_default_matmul_precision"
 _JAX_VARIABLE = "JAX_DEFAULT_MATMUL_PRECISION"  # read when JAX is first imported
 _CUBLAS, _CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
-_SETTINGS = {  # those of torch as a whole first: they set each operation's too
+_SETTINGS = {  # general settings of torch first, since they also set each operation's
     "torch.float32_matmul_precision": _Setting(
         _unless_mixed(torch.get_float32_matmul_precision), torch.set_float32_matmul_precision, "highest", "highest"
     ),
@@ -85,7 +84,7 @@ _SETTINGS = {  # those of torch as a whole first: they set each operation's too
     _JAX_VARIABLE: _Setting(lambda: os.environ.get(_JAX_VARIABLE), _write_variable, "highest", "default"),
     _JAX: _Setting(_read_jax, _write_jax, "highest", "default"),
 }
-if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9; those that others inherit from first
+if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9; a setting comes before those that inherit from it
     for _place in (
         "", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"
     ):  # fmt: skip
@@ -93,10 +92,10 @@ if hasattr(torch.backends.mkldnn, "matmul"):  # torch >= 2.9; those that others 
 
 
 def set_switches(allow_tf32: bool) -> dict[str, Value]:
-    """Set torch and JAX to full precision, or let products and convolutions on a GPU use TF32; return what was set.
+    """Set torch and JAX to full precision, or allow TF32 in products and convolutions on a GPU; return the settings.
 
-    torch allows TF32 in cuDNN convolutions by default, and JAX in products on recent cards. On a CPU float32 is never
-    shortened.
+    By default torch allows TF32 in cuDNN convolutions, and JAX in products on recent GPUs. On a CPU, products of
+    float32 keep full precision in either case.
     """
     _write({name: setting.tf32 if allow_tf32 else setting.full for name, setting in _SETTINGS.items()})
     return {
@@ -107,12 +106,12 @@ def set_switches(allow_tf32: bool) -> dict[str, Value]:
 
 
 def found() -> dict[str, Value]:
-    """The caller's settings that differ from kfx's, by name: those that kfx puts back. Empty outside of `computing`."""
+    """Return the caller's settings that kfx has replaced and will restore, by name; empty outside of `computing`."""
     return {name: value for name, value in _before.items() if value is not None}
 
 
 def _differs(value: Value, other: Value) -> bool:
-    """Whether the one is to be replaced by the other: "none" is full precision too, and what is mixed has no value."""
+    """Whether `value` must be replaced by `other`; "none" also means full precision, and `_MIXED` is not a value."""
     return value != other and (value, other) != ("none", "ieee") and _MIXED not in (value, other)
 
 
@@ -122,15 +121,17 @@ def _write(values: Mapping[str, Value]) -> None:
             _SETTINGS[name].write(value)
 
 
-# ---- the time during which kfx computes
+# ---- blocks in which kfx computes
 
 
 class computing:
-    """A block that computes under kfx's own settings: full precision, and a BLAS of one thread, since kfx's threads
-    call it. Blocks of several Python threads may overlap; the last to end puts the caller's settings back.
+    """A context manager that computes under kfx's own settings, and restores the caller's afterwards.
 
-    work: about how many multiplications the block takes, by which torch gets one thread or as many as the caller has.
-    Within another block of the same thread nothing is set.
+    The settings are full precision, and one thread for BLAS, which kfx's own threads call. Blocks of several Python
+    threads may overlap; the last to end restores the settings. A block inside another of the same thread sets nothing.
+
+    work: approximate number of multiplications in the block; it decides whether torch gets one thread or all of the
+    caller's, see `threads.worth`.
     """
 
     __slots__ = ("_autocast", "_generation", "_is_outer", "_threads", "work")
@@ -155,7 +156,7 @@ class computing:
                 for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
                     self._autocast.append(torch.autocast(device, enabled=False))
                     self._autocast[-1].__enter__()
-            except BaseException:  # as Ctrl-C
+            except BaseException:  # includes Ctrl-C
                 if is_counted:
                     self._leave()
                 raise
@@ -175,7 +176,7 @@ class computing:
             threads.use_again(self._threads)
         finally:
             with _lock:
-                if self._generation == _generation:  # else in a child that was forked within the block
+                if self._generation == _generation:  # not in a child forked inside the block
                     _users -= 1
                     _here.is_known = True
                     if _users == 0:
@@ -184,9 +185,9 @@ class computing:
 
 @contextmanager
 def exclusively(count: int | None = None, engine: int | None = None, *, allow_tf32: bool = False) -> Iterator[None]:
-    """A block of `computing` that chooses threads and precision itself, as a fit or a run: one at a time.
+    """A block like `computing` with chosen threads and precision, for a fit or a run; one such block runs at a time.
 
-    count, engine: as `threads.use`; None leaves them to the block.
+    count, engine: as for `threads.use`; None leaves the threads unchanged. allow_tf32: as for `set_switches`.
     """
     with _turn, computing(), threads.restored():
         before = {name: setting.read() for name, setting in _SETTINGS.items()}
@@ -200,7 +201,7 @@ def exclusively(count: int | None = None, engine: int | None = None, *, allow_tf
 
 
 def keep() -> None:
-    """Have the whole process compute under kfx's settings from here on: for a worker, which serves nobody else."""
+    """Keep kfx's settings for the rest of the process, for a worker process that runs nothing else."""
     computing().__enter__()
 
 
@@ -214,8 +215,8 @@ _threads_before = 1
 
 
 def _threads_of_caller() -> int:
-    """The threads of torch that the calling thread had before kfx. One that was born within another's block took the
-    single thread, which kfx had set there, for its own."""
+    """The number of torch threads that the calling thread had before kfx. A thread started inside another thread's
+    block would report the single thread that kfx had set there."""
     count = torch.get_num_threads()
     return _threads_before if _users and count == 1 and not hasattr(_here, "is_known") else count
 
@@ -228,7 +229,7 @@ def _take_over() -> None:
     try:
         threads.limit_blas()
         _write({name: _SETTINGS[name].full for name in _before})
-    except BaseException:  # as Ctrl-C
+    except BaseException:  # includes Ctrl-C
         _give_back()
         raise
 
@@ -246,7 +247,7 @@ def _give_back() -> None:
 
 
 def _begin_anew() -> None:
-    """In a forked child: nobody holds the locks, and what another thread of the parent had set is put back."""
+    """In a forked child, renew the locks and restore the settings that another thread of the parent had replaced."""
     global _turn, _lock, _users, _generation
     _turn, _lock = threading.RLock(), threading.Lock()
     _generation += 1

@@ -8,7 +8,7 @@ from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper, solv
 from kfx.outcomes import Event, NumericalError
 
 LARGE = 8192
-"""Points from which on a system is solved in place: a second matrix in float64 would hurt more than it helps."""
+"""Number of points from which systems are solved in place, since a second float64 matrix would cost too much memory."""
 
 
 def coefficients(
@@ -20,9 +20,10 @@ def coefficients(
 ) -> torch.Tensor:
     """Return α with (K + λI) α = Y, float64, (n, outputs); predictions are K(x*, X) α.
 
-    gram: K, (n, n). y: (n, outputs), float64. NumericalError where the system cannot be solved.
-    solver: `cholesky`; `lstsq` drops singular values below `rcond` times the largest, `inverse` forms (K + λI)⁻¹:
-    both only to repeat published runs.
+    gram: K, (n, n). y: (n, outputs), float64. regularization: λ.
+    solver: `cholesky`; or, to repeat published runs, `lstsq`, which drops singular values below `rcond` times the
+    largest, and `inverse`, which forms (K + λI)⁻¹.
+    Raises NumericalError where the system cannot be solved.
     """
     factored = gram if isinstance(gram, Factored) else Factored(gram)
     if solver == "cholesky" and len(factored.gram) >= LARGE and factored.gram.is_cpu:
@@ -37,7 +38,7 @@ def coefficients(
     try:
         if solver == "inverse":
             return torch.linalg.inv(matrix) @ y
-        # gelsd takes the cutoff, and torch has it on the CPU only
+        # gelsd is the driver that takes a cutoff; torch has it on the CPU only
         solution = torch.linalg.lstsq(matrix.cpu(), y.cpu(), rcond=rcond, driver="gelsd").solution
         return solution.to(matrix.device)
     except torch.linalg.LinAlgError as error:
@@ -45,9 +46,9 @@ def coefficients(
 
 
 def posterior_variance(factor: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
-    """Return the variance of f(x*) given noisy values at X, (n_test,), ≥ 0, float64.
+    """Return the posterior variance of f at each test point x*, given noisy values at X, (n_test,), ≥ 0, float64.
 
-    K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*).
+    It is K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*) (Rasmussen & Williams 2006, eq. 2.26).
 
     factor: L, (n, n), K(X, X) + λI = LLᵀ with λ the noise variance. cross: K(x*, X), (n_test, n). prior: K(x*, x*) of
     each test point, (n_test,).

@@ -19,8 +19,8 @@ class Regularization:
     """λ = value × the scale of the Gram matrix Θ of N points.
 
     value: ≥ 0.
-    scale: `absolute`       1: what papers' experiments say. An optimizer can then shrink or grow the effective
-                            regularization through the kernel's scale, and ρ rewards more of it.
+    scale: `absolute`       1, as in the experiments of the papers. An optimizer can then change the effective
+                            regularization through the kernel's scale, and ρ rewards a larger one.
            `mean_diagonal`  tr Θ / N.
            `centered`       tr Θ / N − 1ᵀΘ1 / N²: the mean variance of the kernel's functions about their mean,
                             which a constant added to the kernel does not change.
@@ -36,11 +36,11 @@ class Regularization:
             raise ValueError(f"regularization scale must be one of {', '.join(SCALES)}, got {self.scale!r}")
 
     def of(self, gram: Array) -> float:
-        """Return the effective λ for a Gram matrix, (n, n)."""
+        """Return the effective λ for a Gram matrix Θ, (n, n)."""
         return self.value if self.scale == "absolute" else self.value * self.unit(gram)
 
     def unit(self, gram: Array) -> float:
-        """Return λ per unit of `value`: the scale of a Gram matrix, (n, n)."""
+        """Return λ per unit of `value`, the scale of a Gram matrix Θ, (n, n)."""
         if self.scale == "absolute":
             return 1.0
         matrix = numpy_if_small(gram) if isinstance(gram, torch.Tensor) else gram
@@ -58,7 +58,8 @@ class Regularization:
     @overload
     def pull(self, cotangent: torch.Tensor) -> torch.Tensor: ...
     def pull(self, cotangent: Array) -> Array:
-        """Return the cotangent of Θ from that of A = Θ + λ(Θ)I, (n, n), in its memory: G + tr G · ∂λ/∂Θ."""
+        """Return the cotangent of Θ, G + tr G · ∂λ/∂Θ, (n, n), given that of A = Θ + λ(Θ)I. cotangent: G, (n, n),
+        overwritten with the result."""
         if self.scale == "absolute":
             return cotangent
         n, own = len(cotangent), diagonal(cotangent)
@@ -69,7 +70,7 @@ class Regularization:
         return cotangent
 
     def pull_of_outer_products(self, cotangent: OuterProducts) -> OuterProducts:
-        """Return `pull` of a cotangent that is kept by its vectors."""
+        """Return the cotangent of Θ as `pull` does, given that of A, (n, n), as a sum of outer products."""
         if self.scale == "absolute":
             return cotangent
         n = cotangent.shape[0]
@@ -77,10 +78,10 @@ class Regularization:
         return cotangent.shifted(slope, -slope / n if self.scale == "centered" else 0.0)
 
     def slope(self, cotangent: torch.Tensor, gram: torch.Tensor) -> float:
-        """Return the derivative to `value` of a function of A = Θ + λI alone.
+        """Return the derivative with respect to `value` of a function of A = Θ + λI alone.
 
-        cotangent: of Θ, (n, n), as `pull` returns it; its trace is that of A's cotangent times a known factor.
-        gram: Θ, (n, n).
+        cotangent: that of Θ, (n, n), as `pull` returns it. gram: Θ, (n, n). The trace of Θ's cotangent is the trace of
+        A's cotangent times a factor that depends on the scale alone, so the latter need not be kept.
         """
         n = len(gram)
         passed = {"absolute": 0.0, "mean_diagonal": 1.0, "centered": 1.0 - 1.0 / n}[self.scale]

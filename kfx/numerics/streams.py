@@ -11,10 +11,10 @@ import torch
 
 
 class Streams:
-    """One integer seed, any number of named generators that know nothing of each other.
+    """Independent random generators, one for each name, derived from one integer seed.
 
-    `Streams(0)["batches"]` gives the same generator object each time; another name, or more draws from
-    another stream, never changes what it yields.
+    `streams["batches"]` is the same generator object at every access. Its draws depend neither on which other names
+    are used nor on how much is drawn from them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -28,19 +28,18 @@ class Streams:
         return self._generators[name]
 
     def state(self) -> dict[str, Mapping[str, object]]:
-        """Return where each generator stands, as plain numbers, by name."""
+        """Return the state of each generator used so far, as plain numbers, by name."""
         return {name: generator.bit_generator.state for name, generator in self._generators.items()}
 
     def restore(self, state: Mapping[str, Mapping[str, object]]) -> None:
-        """Set the generators to where `state` was taken; others stay as they are."""
+        """Restore the generators in `state`, a result of `state()`; the others stay as they are."""
         for name, of_generator in state.items():
             self[name].bit_generator.state = of_generator
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within the block torch draws on the CPU from this seed; afterwards as if nothing had been drawn. No GPU's
-    generator is touched."""
+    """Seed torch's CPU generator inside the block, and restore its state afterwards. GPU generators are not touched."""
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:

@@ -1,9 +1,9 @@
 """Threads: how many compute, and how they wait for each other.
 
-By default OpenMP's idle threads spin for milliseconds; beside one busy core an iteration then takes up to 20 times as
-long, for whoever has work waits for whoever spins. Threads that sleep at once cost up to an iteration's time when
-nothing else runs. `import kfx` sets GOMP_SPINCOUNT=1000, about 20 µs, unless the environment says something or torch
-is loaded already, which has read it then.
+By default OpenMP's idle threads spin for milliseconds. With one core busy elsewhere, an iteration then takes up to 20
+times as long, since threads with work wait for cores on which others spin. Threads that sleep at once cost up to an
+iteration's time when nothing else runs. `import kfx` sets GOMP_SPINCOUNT=1000, about 20 µs, unless the environment
+sets a waiting policy or torch, which reads the variable when it is loaded, is loaded already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ R = TypeVar("R")
 
 
 def available() -> int:
-    """The cores that this process may use, or as many as OMP_NUM_THREADS says; ConfigError for nonsense there."""
+    """Return OMP_NUM_THREADS where it is set, else the number of cores that this process may use.
+
+    Raises ConfigError where OMP_NUM_THREADS is not a whole number from 1 to 1024.
+    """
     chosen = os.environ.get("OMP_NUM_THREADS")
     if not chosen:
         return len(os.sched_getaffinity(0))
@@ -38,8 +41,10 @@ def available() -> int:
 
 
 def worth(count: int, work: float) -> int:
-    """How many of `count` threads to use for steps of so many multiplications: one where waiting for each other would
-    take what a second saves."""
+    """Return `count`, or 1 where synchronising threads would cost as much as they save.
+
+    work: multiplications in a step.
+    """
     return count if work >= (_ENOUGH if _WAITS_SLEEP else _ENOUGH_SPINNING) else 1
 
 
@@ -49,10 +54,10 @@ _ENOUGH, _ENOUGH_SPINNING = 6e7, 2e9
 
 
 def use(count: int, engine: int | None = None) -> None:
-    """Compute with `count` threads of torch; `engine`: those of the compiled kernels, which have a pool of their own
-    that does not spin, as many by default.
+    """Set the number of torch's threads to `count`, and those of the compiled kernels to `engine`, `count` by default.
 
-    NumPy's and SciPy's pools are left one thread each: they and torch's would hold each other up.
+    Compiled kernels have their own pool, which does not spin. NumPy's and SciPy's pools get one thread each, since
+    they and torch's would block each other.
     """
     global _engine
     _set_torch(count)
@@ -61,21 +66,23 @@ def use(count: int, engine: int | None = None) -> None:
 
 
 def use_for(work: float, count: int) -> None:
-    """Compute with as many of the caller's `count` threads of torch as the work is worth, until `use_again`."""
+    """Give torch one or all of the caller's `count` threads, see `worth`, until `use_again`."""
     _here.caller = count
     _set_torch(worth(count, work))
 
 
 def use_again(count: int) -> None:
-    """Give the calling thread back its `count` threads of torch."""
+    """Restore torch's `count` threads for the calling thread."""
     _here.caller = None
     torch.set_num_threads(count)
 
 
 @contextmanager
 def as_many_as_worth(work: float) -> Iterator[None]:
-    """Within the block torch uses one thread where so many multiplications are not worth more. Which library computes
-    what stays as it is for the threads given by `use`, so that results keep their bits."""
+    """Give torch one thread inside the block where `work` multiplications are not worth more; see `worth`.
+
+    `of_torch` still returns the number set by `use`, so that the same libraries compute and results are bitwise equal.
+    """
     count = torch.get_num_threads()
     _here.given = count
     torch.set_num_threads(worth(count, work))
@@ -87,18 +94,18 @@ def as_many_as_worth(work: float) -> Iterator[None]:
 
 
 def of_torch() -> int:
-    """Threads that torch was given."""
+    """Return the number of threads given to torch."""
     return getattr(_here, "given", None) or torch.get_num_threads()
 
 
 def _set_torch(count: int) -> None:
-    torch.set_num_threads(1 if _is_forked else count)  # OpenMP's threads of the parent are gone, and are waited for
+    torch.set_num_threads(1 if _is_forked else count)  # OpenMP would wait for the parent's threads
     _settle()
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """After the block torch and the compiled kernels have the threads that they had before."""
+    """Restore the numbers of threads of torch and of the compiled kernels after the block."""
     global _engine
     before = torch.get_num_threads(), _engine
     try:
@@ -109,17 +116,17 @@ def restored() -> Iterator[None]:
 
 
 def of_blas() -> list[int]:
-    """Threads of NumPy's and SciPy's BLAS."""
+    """Return the number of threads of each BLAS that NumPy and SciPy use."""
     return [library.get_num_threads() for library in _blas()]
 
 
 def limit_blas() -> None:
-    """Give NumPy's and SciPy's BLAS one thread each."""
+    """Give each BLAS of NumPy and SciPy one thread."""
     release_blas([1] * len(_blas()))
 
 
 def release_blas(counts: Sequence[int]) -> None:
-    """Give each BLAS so many threads, in the order of `of_blas`."""
+    """Set the number of threads of each BLAS, in the order of `of_blas`."""
     _let_any_thread_set()
     for library, count in zip(_blas(), counts, strict=True):
         library.set_num_threads(count)
@@ -127,8 +134,8 @@ def release_blas(counts: Sequence[int]) -> None:
 
 
 def _let_any_thread_set() -> None:
-    """Clear the claim of the Python thread that limited OpenBLAS first: of other threads' limits threadpoolctl makes
-    nothing, without a word, from version 3.7 on."""
+    """Let any Python thread limit OpenBLAS: from version 3.7, threadpoolctl silently ignores limits set by threads
+    other than the first that set one."""
     from threadpoolctl import OpenBLASController
 
     if clear := getattr(OpenBLASController, "clear_controlling_thread", None):
@@ -136,7 +143,7 @@ def _let_any_thread_set() -> None:
 
 
 class _Library(Protocol):
-    """A BLAS as threadpoolctl shows it."""
+    """A BLAS library as threadpoolctl describes it."""
 
     def get_num_threads(self) -> int: ...
 
@@ -145,23 +152,26 @@ class _Library(Protocol):
 
 @lru_cache(maxsize=1)
 def _blas() -> list[_Library]:
-    """The libraries that NumPy and SciPy compute with; to look for them takes milliseconds."""
-    import scipy.linalg  # noqa: F401  # compiled loops call its BLAS, whose pool can be limited once it is there
+    """The BLAS libraries that NumPy and SciPy use, cached: finding them takes milliseconds."""
+    import scipy.linalg  # noqa: F401  # loads the BLAS that compiled loops call, so that it can be limited
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 def of_engine() -> int:
-    """Threads of the compiled kernels."""
+    """Return the number of threads of the compiled kernels."""
     return _engine or getattr(_here, "caller", None) or torch.get_num_threads()
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each item and what `work`, which lets go of the interpreter, makes of it, on `of_engine()` threads, in the items'
-    order: sums of the results have the same bits however many there are. The caller's thread is one of them."""
+    """Yield each item with work(item), in the items' order, computed on `of_engine()` threads.
+
+    Because of the order, sums of the results are bitwise equal for any number of threads. `work` releases the GIL.
+    The caller's thread is one of the threads.
+    """
     count = of_engine()
-    if min(count, len(items)) <= 1 or getattr(_here, "of_pool", False):  # within a thread of the pool, in that one
+    if min(count, len(items)) <= 1 or getattr(_here, "of_pool", False):  # a thread of the pool does its own items
         for item in items:
             yield item, work(item)
         return
@@ -177,11 +187,11 @@ def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R]
             yield item, future.result()
             begun.extend((item, pool.submit(work, item)) for item in islice(left, 1))
     finally:
-        wait([future for _, future in begun if not future.cancel()])  # what runs reads and writes the caller's arrays
+        wait([future for _, future in begun if not future.cancel()])  # running items use the caller's arrays
 
 
 def _help(work: Callable[[T], R], begun: deque[tuple[T, Future[R]]]) -> None:
-    """Do what no thread of the pool has taken up, until the first item is done."""
+    """Do items that no thread of the pool has started, until the first item is done."""
     for k, (item, future) in enumerate(begun):
         if begun[0][1].done():
             return
@@ -190,13 +200,13 @@ def _help(work: Callable[[T], R], begun: deque[tuple[T, Future[R]]]) -> None:
             begun[k] = item, own
             try:
                 own.set_result(work(item))
-            except Exception as error:  # raised when its turn comes, as a thread's would be
+            except Exception as error:  # raised in the items' order, like an error in the pool
                 own.set_exception(error)
 
 
 @lru_cache(maxsize=1)
 def _pool(count: int) -> ThreadPoolExecutor:
-    """Threads that stay: to start two takes as long as a Gram matrix of a hundred points."""
+    """A lasting pool: starting two threads takes as long as a Gram matrix of a hundred points."""
     return ThreadPoolExecutor(count, "kfx", initializer=_mark)
 
 
@@ -205,7 +215,7 @@ def _mark() -> None:
 
 
 def _begin_anew() -> None:
-    """In a forked child, which has none of its parent's threads."""
+    """Forget the pool in a forked child, which has none of its parent's threads."""
     global _is_forked
     _is_forked = True
     _pool.cache_clear()
@@ -219,8 +229,8 @@ _settled = False
 
 
 def _settle() -> None:
-    """Call each function of MKL's vector library once, on one element: it chooses its code at the first call, and of
-    threads that make that call together one may get a version of fewer digits (pytorch/pytorch#188792)."""
+    """Call each function of MKL's vector library once, on one element. MKL selects its code at the first call; if
+    several threads make that call together, one may get a less accurate version (pytorch/pytorch#188792)."""
     global _settled
     if _settled:
         return
