@@ -1,1 +1,1 @@
-"""Optimizers: `fit(kernel, data, streams, record) → kernel`. They know vectors, not kernels."""
+"""Optimizers: `fit(kernel, data, streams, journal) → kernel`. They move the vector `kernel.flat`."""

@@ -1,4 +1,4 @@
-"""Bayesian optimisation of the objective by scikit-optimize, asked and told one point at a time."""
+"""Bayesian optimisation of the objective by scikit-optimize."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from kfx.sampling.samplers import Batch, FixedSampler
 class BayesianOptimization(Optimizer):
     """Expected improvement on a Gaussian-process surrogate, its acquisition maximised by L-BFGS (Khalid 2022, §3.5.4).
 
-    iterations: points evaluated in all, the first `initial_points` of them at random.
-    bounds: (low, high) for every parameter, within the kernel's own bounds; None for those alone.
-    noise: variance that the surrogate assumes for the objective, or "gaussian" to have it estimated. Every point
-        sees another batch, so there is some; the thesis assumed none.
-    recheck, recheck_threshold: two rules keep an unstable kernel from passing for a good one. A ρ below 0, or none at
-        all, is told as 1. A new minimum, the first included, is evaluated on another batch, and told as 1 if ρ changes
-        (`two_sided`, as the thesis prints it) or rises (`one_sided`, as its code has it) by more than the threshold.
-        For an objective that is no ratio, as a likelihood, a failure is told as the worst value so far; the rest is
-        left out.
+    iterations: points evaluated in all, of which the first `initial_points` are random.
+    bounds: (low, high) for every parameter, within the kernel's own bounds; None for the kernel's bounds.
+    space: `raw` or `log`, see `Space`.
+    noise: variance of the objective's noise that the surrogate assumes, or "gaussian" to estimate it. There is some
+        noise, since every point is evaluated on another batch; the thesis assumed none.
+    recheck, recheck_threshold: two rules keep unstable kernels from appearing good. First, the surrogate is told 1
+        where ρ is below 0 or cannot be computed. Second, a new minimum, the first included, is evaluated again on
+        another batch; the surrogate is told 1 if ρ changes (`two_sided`, as the thesis prints the rule) or rises
+        (`one_sided`, as its code does) by more than the threshold. For an objective that is not a ratio, as a
+        likelihood, the surrogate is told the worst value so far where the evaluation fails; nothing else applies.
 
-    The trace keeps what was measured; `told`, what the surrogate heard; `diagnostic.recheck`, ρ on the other batch;
-    `diagnostic.incumbent`, the smallest value told so far. The kernel that comes back is the incumbent's.
+    The trace has the measured objective; `told`, the value given to the surrogate; `diagnostic.recheck`, ρ on the other
+    batch; `diagnostic.incumbent`, the smallest value told so far. The fitted kernel is the incumbent's.
     """
 
     diagnostics = ("recheck", "incumbent")
@@ -70,12 +71,12 @@ class BayesianOptimization(Optimizer):
 
     def restore(self, state: State) -> None:
         self.incumbent, self.best, self.seed = state["incumbent"], state["best"], state["seed"]
-        for point, told in state["history"]:  # asking, too, moves the search on
+        for point, told in state["history"]:  # asking also changes the state of the search
             _quietly(self._search().ask)
             self._hear(point, told)
 
     def _seed(self) -> int:
-        if self.seed is None:  # drawn in a fit that starts, not in one that goes on
+        if self.seed is None:  # drawn by a new fit only; a resumed fit restores it
             self.seed = int(self.rng.integers(2**31))
         return self.seed
 
@@ -109,7 +110,7 @@ class BayesianOptimization(Optimizer):
         return self._row(evaluation, told, math.nan, ())
 
     def _rechecked(self, first: Evaluation, again: Evaluation) -> Row:
-        """Of a new minimum that was evaluated again, on another batch."""
+        """Return the row of a new minimum, given its second evaluation, on another batch."""
         change = again.objective - first.objective
         change = abs(change) if self.two_sided else change
         if again.failed or change > self.recheck_threshold:
@@ -125,7 +126,7 @@ class BayesianOptimization(Optimizer):
         try:
             self._hear(self.vector.tolist(), told)
         except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
-            detail = f"the surrogate has no fit to values as far apart as {told:.3g} ({error})"
+            detail = f"the surrogate cannot be fitted to values as far apart as {told:.3g} ({error})"
             return Row(told, (Event.DIVERGED,), error=NumericalError(Event.DIVERGED, detail))
         return Row(told, events, {"recheck": recheck, "incumbent": self.incumbent})
 
@@ -136,14 +137,20 @@ class BayesianOptimization(Optimizer):
 
 
 def search_box(bounds: np.ndarray, common: tuple[float, float] | None) -> np.ndarray:
-    """(n, 2): a kernel's bounds, cut to a range common to all its parameters. An entry may be empty."""
+    """Return a kernel's bounds restricted to a range common to all its parameters, (n, 2); a range may become empty.
+
+    bounds: (n, 2). common: (low, high); None for no restriction.
+    """
     if common is None:
         return bounds
     return np.stack([np.maximum(bounds[:, 0], common[0]), np.minimum(bounds[:, 1], common[1])], axis=1)
 
 
 def surrogate_search(box: np.ndarray, space: str, noise: float | str, initial_points: int, seed: int) -> Any:
-    """scikit-optimize's ask-and-tell optimizer over `box`, (n, 2): a Matérn surrogate, EI, L-BFGS."""
+    """Return scikit-optimize's ask-and-tell optimizer over a box: Matérn surrogate, expected improvement, L-BFGS.
+
+    box: bounds of each parameter, (n, 2). space: `raw` or `log`. noise: see `BayesianOptimization`.
+    """
     from skopt import Optimizer
     from skopt.space import Real, Space
     from skopt.utils import cook_estimator, normalize_dimensions
@@ -165,5 +172,5 @@ def surrogate_search(box: np.ndarray, space: str, noise: float | str, initial_po
 
 def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the surrogate's own fit: a bound reached, a point asked for again
+        warnings.simplefilter("ignore")  # the surrogate's fit warns of a bound reached or a repeated point
         return call(*arguments)

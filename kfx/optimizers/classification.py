@@ -1,4 +1,4 @@
-"""Cross-entropy of a network's linear head: what a network is trained by without kernels, to compare with."""
+"""Cross-entropy of a network's linear head, to compare training with and without kernels."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from kfx.sampling.samplers import Batch
 class ClassificationLoss(Loss):
     """−mean log softmax(F(x) Wᵀ + b)[class] over a batch, of a `KernelWithHead` kernel.
 
-    dropout: share of the features that are zero in a step, others then 1/(1 − dropout) times as large; which ones, the
-        batch alone decides. None without a gradient, as on held-out batches, where ρ is measured too.
-    inner_weight: of Σ_l e₂(l)/N_f, over the outputs of inner layers: the error of interpolating the batch from its
-        sample by a Gaussian kernel, γ 4 over their mean squared distance (Yoo & Owhadi 2021, who regularize so).
+    dropout: share of the features set to zero in a step; the others are multiplied by 1/(1 − dropout). The seed
+        depends on the batch alone. Evaluations without a gradient, as on held-out batches, use no dropout and measure
+        ρ as well.
+    inner_weight: weight of Σ_l e₂(l)/N_f over the outputs of inner layers l, where e₂(l) is the error of interpolating
+        the batch from its sample by a Gaussian kernel exp(−γ r²), γ = 4 / the mean squared distance of the outputs
+        (Yoo & Owhadi 2021).
+    x: training points, (N, …). y: one-hot targets, (N, outputs).
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class ClassificationLoss(Loss):
 
     @torch.no_grad()
     def _measured_without_step(self, vector: Vector, batch: Batch) -> Evaluation:
-        """ρ of the features' kernel, and the cross-entropy without dropout."""
+        """Return the cross-entropy without dropout, with ρ of the features' kernel."""
         of_kernel = super().__call__(vector, batch, gradient=False)
         x, classes = batch.of(self.x, self.classes)
         value = float(cross_entropy(self._headed(vector).predict(x).outputs, classes))

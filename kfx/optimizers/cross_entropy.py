@@ -1,4 +1,4 @@
-"""The objective that is no function of a Gram matrix: cross-entropy of a network's linear head."""
+"""The option `objective=cross_entropy`: the cross-entropy of a network's linear head."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ class CrossEntropyOption(HeadOption):
         super().check(config)
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        """ConfigError if the network has no layers to regularize."""
+        """Raise ConfigError where the inner layers are to be regularized and the network is not a chain of layers."""
         if self.inner_weight and not getattr(kernel, "has_layers", False):
             raise ConfigError("objective.inner_weight: takes a network that is a Sequential of layers; set 0")

@@ -1,4 +1,4 @@
-"""The objective of deep kernel machines: their evidence lower bound."""
+"""The option `objective=elbo`: the evidence lower bound of a deep kernel machine."""
 
 from __future__ import annotations
 

@@ -22,10 +22,14 @@ from kfx.sampling.samplers import Batch
 
 
 class EvidenceLoss(Loss):
-    """−(E log p(y | f) over a batch − (Σ penalties of Gram layers + KL of the outputs) / N), of a `WithPosterior`.
+    """The negative evidence lower bound per training point of a `WithPosterior` (Milsom et al. 2023, eq. 69):
 
-    samples: of the outputs, for a likelihood without a closed form; which ones, the batch alone decides.
-    per_class: the outputs' KL is divided by their number. ρ is that of the top layer's kernel on the batch.
+        −E log p(y | f), the mean over a batch, + (Σ penalties of Gram layers + KL of the outputs) / N.
+
+    samples: number of samples of the outputs, for a likelihood without a closed form; their seed depends on the batch
+        alone. per_class: whether the outputs' KL divergences are averaged instead of summed.
+    kernel: a `WithPosterior`, with or without its own λ. x: training images, (N, channels, height, width). y: one-hot
+    targets, (N, outputs). ρ in the trace is that of the top layer's kernel on the batch.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class EvidenceLoss(Loss):
 
     @torch.no_grad()
     def _rho(self, kernel: Kernel, top: InducingGram, y: torch.Tensor, batch: Batch) -> tuple[float, float]:
-        """λ and ρ of the top layer's kernel; NaN where they cannot be had, which costs the fit nothing."""
+        """Return λ and ρ of the top layer's kernel; NaN where they cannot be computed, which does not stop the fit."""
         try:
             factored, regularization = Factored(nystrom(top)), kernel.own_regularization or self.regularization
             value, _ = rho(factored, y, batch.sample_size, regularization, False)

@@ -17,10 +17,11 @@ from kfx.sampling.samplers import Batch
 
 
 class DifferencedLoss(Loss):
-    """A loss whose gradient is a difference quotient on the batch of its value, in the parameters' own units.
+    """A loss whose gradient is a difference quotient on the same batch, in the parameters' own units.
 
-    step: h. scheme: `forward`, (ρ(θ + h) − ρ(θ)) / h, one evaluation a parameter beside the value (Khalid 2022,
-    eq. 3.7 with h = 1e-4); `central`, two. Points stay within the kernel's bounds.
+    step: h. scheme: `forward`, (ρ(θ + h) − ρ(θ)) / h, which takes one more evaluation for each parameter (Khalid 2022,
+    eq. 3.7 with h = 1e-4); `central`, (ρ(θ + h) − ρ(θ − h)) / 2h, which takes two. Both points stay within the
+    kernel's bounds. x: training points, (N, …). y: targets, (N, outputs).
     """
 
     def __init__(

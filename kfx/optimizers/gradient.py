@@ -21,7 +21,7 @@ from kfx.sampling.samplers import Batch, FixedSampler
 
 
 class Rule(abc.ABC):
-    """How a gradient becomes a step. `memory` names the attributes that it keeps from step to step."""
+    """An update rule, which turns a gradient into a step. memory: names of the attributes kept between steps."""
 
     memory: ClassVar[tuple[str, ...]] = ()
     learning_rate: float
@@ -30,7 +30,7 @@ class Rule(abc.ABC):
         return {name: getattr(self, name) for name in self.memory}
 
     def restore(self, state: State, like: Vector) -> None:
-        """Go on from there with vectors like this one."""
+        """Continue from a result of `state`. like: a vector (n,) that gives the kind, dtype and device."""
         for name in self.memory:
             held = state[name]
             setattr(self, name, held if isinstance(held, (int, float)) else as_kind(held, like))
@@ -41,11 +41,11 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def point(self, position: Vector) -> Vector:
-        """Where the gradient is wanted."""
+        """Return the point at which to evaluate the gradient, (n,). position: (n,)."""
 
     @abc.abstractmethod
     def step(self, position: Vector, gradient: Vector) -> Vector:
-        """The next position."""
+        """Return the next position, (n,). position: (n,). gradient: at `point(position)`, (n,)."""
 
 
 class SGD(Rule):
@@ -111,14 +111,16 @@ class Adam(Rule):
 
 
 class GradientDescent(Optimizer):
-    """A fresh batch, a gradient, a step, `iterations` times, within the kernel's bounds.
+    """Gradient descent within the kernel's bounds: in each iteration a new batch, a gradient and a step.
 
-    Where the objective cannot be evaluated the parameters are drawn anew, by `redraw`, or within their bounds, at most
-    `max_reinitializations` times; then `NumericalError`.
-    step_rule: `gradient`; `normalized`, its direction alone, so that the learning rate is the length of a step.
-    schedule: how the learning rate falls.
-    final: `last`, where the last step led; `best`, the evaluated point at the end of the `final_window` rows
-    with the smallest mean objective.
+    Where the objective cannot be evaluated, the parameters are drawn anew, by `redraw` or else within their bounds, at
+    most `max_reinitializations` times; then NumericalError is raised.
+    rule: turns gradients into steps. space: `raw` or `log`, see `Space`.
+    step_rule: `gradient`; or `normalized`, the gradient divided by its norm, so that the learning rate is the length of
+        a step of plain gradient descent.
+    schedule: changes the learning rate during the fit; None for a constant one.
+    final: `last`, the parameters after the last step; or `best`, the parameters evaluated last in the window of
+        `final_window` rows with the smallest mean objective.
     """
 
     def __init__(

@@ -18,11 +18,12 @@ from kfx.sampling.samplers import Batch, FixedSampler
 
 
 class GridSearch(Optimizer):
-    """Evaluates the objective at `points` values of one parameter, all of them on a batch before the next is drawn.
+    """Evaluates the objective at `points` values of one parameter, all on one batch before the next is drawn.
 
-    parameter: its name; None for the first that is trainable. bounds: (low, high), the ends of the grid; None for
-    those of the parameter. space: `raw`, equal steps; `log`, equal ratios. gradient: also the derivative, as
-    `diagnostic.gradient`. The kernel that comes back is the one with the smallest mean objective.
+    The fitted kernel is the grid point with the smallest mean objective.
+    parameter: its name; None for the first trainable one. bounds: (low, high), the ends of the grid; None for the
+    parameter's bounds. space: `raw`, equal steps; `log`, equal ratios. gradient: whether to record the derivative, as
+    `diagnostic.gradient`.
     """
 
     def __init__(

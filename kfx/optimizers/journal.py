@@ -1,4 +1,4 @@
-"""A fit's journal: where it writes what happens, and finds what a process before it left."""
+"""A fit's journal: rows of the trace and checkpoints, written by the fit and read when it resumes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
 
 State = dict[str, Any]
-"""What a checkpoint holds: nested dicts and lists of numbers, text and arrays that do not change afterwards."""
+"""The content of a checkpoint: nested dicts and lists of numbers, text and arrays that do not change afterwards."""
 
 
 class Journal:
-    """A journal that keeps nothing; a subclass keeps what it wants. layer_path: where a flow may keep its layers."""
+    """A journal that stores nothing; subclasses override what they store. layer_path: file for the layers of a flow."""
 
     layer_path: Path
 
@@ -32,24 +32,30 @@ class Journal:
         events: Sequence[Event] = (),
         diagnostics: Mapping[str, float] | None = None,
     ) -> None:
-        """Take a row of the trace. kernel_evaluations: Gram matrices so far. told: what a surrogate heard instead."""
+        """Record a row of the trace.
+
+        kernel_evaluations: Gram matrices computed so far. told: the value given to a surrogate where it is not the
+        objective. diagnostics: further columns.
+        """
 
     def restore(self, streams: Streams) -> tuple[int, State] | None:
-        """The iteration and the state of the last checkpoint, with the streams put back; None for a fit that starts."""
+        """Return the iteration and the state of the last checkpoint and restore the streams; None for a new fit."""
         return None
 
     def checkpoint(self, iteration: int, streams: Streams, state: State) -> None:
-        """Take the state before an iteration."""
+        """Record the state before an iteration."""
 
     def wants(self, iteration: int, *, final: bool = False) -> bool:
-        """Whether `moved` is to be called before this iteration, or at the end."""
+        """Return whether to call `moved` before this iteration, or with `final` at the end."""
         return False
 
     def moved(
         self, iteration: int, kernel: Kernel, x: torch.Tensor, along: torch.Tensor, *, final: bool = False
     ) -> None:
-        """Take the kernel before an iteration, or at the end, and where the points are: x, (n, …), and those that flow
-        along."""
+        """Record the kernel and the positions of the points before an iteration, or with `final` at the end.
+
+        x: training points, (n, …). along: points that a flow carries without learning from them, (m, …).
+        """
 
     def stopped(self, layer: int, reason: str) -> None:
-        """Take note that a flow ended before this layer."""
+        """Record that a flow ended before this layer, and why."""

@@ -1,4 +1,4 @@
-"""The loop of every fit: draw a batch, ask where, evaluate there, tell what came, write the row."""
+"""The loop of every fit: draw a batch, ask the optimizer where to evaluate, tell it the result, write a row."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
 
 Data = Sequence[torch.Tensor]
-"""x, y and points that are not learned from, which flow along."""
+"""x, (n, …), y, (n, outputs), and optionally points (m, …) that a flow carries without learning from them."""
 
 
 @dataclass(slots=True)
 class Question:
-    """Where an optimizer wants the objective, on the batch of the iteration.
+    """An optimizer's request to evaluate the objective on the batch of the iteration.
 
-    vector: the parameters, as the trace shows them. gradient: whether the gradient is wanted as well. kernel: to
-    evaluate in place of the one with these parameters. points, targets: positions and targets of the batch's points,
-    where they are not the data's; the gradient to the points is then wanted too.
+    vector: the parameters, (n,), as the trace shows them. gradient: whether to compute the gradient. kernel: the kernel
+    to evaluate; None for the fit's kernel with these parameters. points: positions of the batch's points, (N_f, …),
+    where they are not the data's; the gradient with respect to them is then computed too. targets: targets of the
+    batch's points, (N_f, outputs), where they are not the data's. points and targets take effect with `kernel` alone.
     """
 
     vector: Vector
@@ -43,9 +44,10 @@ class Question:
 
 @dataclass(slots=True)
 class Row:
-    """What the trace shows of an iteration, in addition to its first evaluation.
+    """What the trace shows of an iteration in addition to its first evaluation.
 
-    told: what a surrogate was told, where that is not the objective. error: what ends the fit after this row.
+    told: the value given to a surrogate, where it is not the objective. events, diagnostics: of this iteration.
+    error: ends the fit after this row.
     """
 
     told: float | None = None
@@ -56,8 +58,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Restarts:
-    """What happens where the objective cannot be evaluated: new parameters are drawn, at most so many times, and the
-    optimizer goes on from them with no memory of those before."""
+    """How a fit continues where the objective cannot be evaluated: from newly drawn parameters.
+
+    most: largest number of draws. draw: returns a kernel with new parameters. go_on_from: makes the optimizer continue
+    from a vector, (n,), and forget earlier steps.
+    """
 
     most: int
     draw: Callable[[Kernel, np.random.Generator], Kernel]
@@ -66,10 +71,10 @@ class Restarts:
 
 @dataclass(frozen=True)
 class FitSetup:
-    """What an optimizer is given to start from.
+    """The arguments of `Optimizer.start`.
 
-    along: points that flows carry and none learns from. rng: its own random stream. layer_path: where a flow may
-    keep its layers.
+    x: training points, (n, …). y: targets, (n, outputs). along: points that flows carry without learning from them,
+    (m, …). rng: the optimizer's own random stream. layer_path: file for the layers of a flow.
     """
 
     kernel: Kernel
@@ -82,77 +87,82 @@ class FitSetup:
 
 
 class Optimizer(abc.ABC):
-    """A state with `ask` and `tell`, driven by `fit`, which owns batches, rows, restarts, checkpoints and the end.
+    """Base of optimizers. `fit` drives `ask` and `tell`, and handles batches, rows, restarts and checkpoints.
 
-    loss: from a kernel, x and y to the objective on batches of them. sampler: draws these. iterations: rows of the
-    trace, at most.
+    loss: makes the objective from a kernel, x and y. sampler: draws the batches. iterations: largest number of rows of
+    the trace.
 
-    A subclass writes `start`, `ask`, `tell`, `result`, and `state` with `restore`: after `restore(state())` it must go
-    on with the same numbers, bit for bit.
+    A subclass writes `start`, `ask`, `tell`, `result`, and `state` with `restore`: after `restore(state())` it must
+    continue with bitwise equal numbers.
     """
 
     diagnostics: tuple[str, ...] = ()
-    """Its own columns of the trace."""
+    """The optimizer's own columns of the trace."""
     stops_where_it_stands: ClassVar[bool] = False
-    """Whether a failure ends the fit with what it has, as a flow's, or fails the run."""
+    """Whether a numerical failure ends the fit with its present result, as for a flow, instead of failing the run."""
     restarts: Restarts | None = None
-    """What to do where the objective cannot be evaluated; None: `tell` hears of it."""
+    """How to continue where the objective cannot be evaluated; None: `tell` takes the failed evaluation."""
 
     def __init__(self, loss: Callable[..., Loss], sampler: FixedSampler, iterations: int) -> None:
         self.loss, self.sampler, self.iterations = loss, sampler, iterations
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Its columns of the trace, its sampler's, and where the time went."""
+        """The optimizer's columns of the trace, the sampler's, and `SECONDS`."""
         return (*self.diagnostics, *self.sampler.diagnostics, *SECONDS)
 
     # ---- what a subclass writes
 
     @abc.abstractmethod
     def start(self, setup: FitSetup) -> None:
-        """Begin a fit, and forget every other."""
+        """Begin a new fit and forget any earlier one."""
 
     @abc.abstractmethod
     def ask(self, iteration: int, batch: Batch) -> Question | None:
-        """Where to evaluate next; None ends the fit."""
+        """Return where to evaluate next; None ends the fit."""
 
     @abc.abstractmethod
     def tell(self, evaluation: Evaluation) -> Row | Question:
-        """Take what came of the last question. A further question is asked on another batch before the row is done."""
+        """Take the evaluation of the last question and return the row, or a further question.
+
+        A further question is evaluated on another batch and answered by `tell` again.
+        """
 
     @abc.abstractmethod
     def result(self) -> Kernel:
-        """The fitted kernel. NumericalError where there is none."""
+        """Return the fitted kernel. Raises NumericalError where no evaluation gave one."""
 
     def state(self) -> State:
-        """What `restore` needs: nested dicts and lists of numbers, text and arrays that do not change afterwards.
+        """Return what `restore` needs: nested dicts and lists of numbers, text and arrays that later steps do not change.
 
-        `layer_bytes` is how much of the file at `layer_path` it counts on.
+        The entry `layer_bytes`, where present, is the length of the part of the file at `layer_path` that is needed.
         """
         return {}
 
     def restore(self, state: State) -> None:  # noqa: B027
-        """Go on from there; comes after `start`."""
+        """Continue from a result of `state`; called after `start`."""
 
     def keeps_batch(self, iteration: int) -> bool:
-        """Whether this iteration has the batch of the one before."""
+        """Return whether this iteration uses the batch of the previous one."""
         return False
 
     def candidates(self) -> torch.Tensor | None:
-        """Indices of the points that batches are drawn from, where they have changed; None where they have not."""
+        """Return the indices, (m,), of the points to draw batches from, where they have changed, else None."""
         return None
 
     def positions(self) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
-        """The kernel that the fit would end with now, and where training points and those that flow along are."""
+        """Return the kernel that the fit would end with now, the training points, (n, …), and those carried, (m, …)."""
         return self.result(), self.setup.x, self.setup.along
 
     # ---- the loop
 
     @torch.no_grad()
     def fit(self, kernel: Kernel, data: Data, streams: Streams, journal: Journal) -> Kernel:
-        """The kernel fitted to the data: with new parameters, or composed with the flow that was learned.
+        """Return the kernel fitted to the data: with new parameters, or composed with the learned flow.
 
-        data: (x, y), or (x, y, along). Raises NumericalError where it cannot go on.
+        data: (x, y), or (x, y, along); see `Data`. streams: random streams for batches and the optimizer. journal:
+        takes rows and checkpoints; the fit resumes from its last checkpoint. Raises NumericalError where the fit cannot
+        continue.
         """
         x, y, *along = data
         loss = self.loss(kernel, x, y)
@@ -160,7 +170,7 @@ class Optimizer(abc.ABC):
         rng, path = streams["optimizer"], journal.layer_path
         self.setup = setup = FitSetup(kernel, x, y, along[0] if along else x[:0], loss, rng, path)
         self.start(setup)
-        restored = journal.restore(streams)  # the streams too, from which `start` may have drawn
+        restored = journal.restore(streams)  # after `start`, which may draw from the streams
         fit = _Fit(setup, batch=None, restarts=0, stopped=False)
         first = 0
         if restored is not None:
@@ -206,12 +216,12 @@ class Optimizer(abc.ABC):
     def _show(self, iteration: int, journal: Journal, *, final: bool = False) -> None:
         if journal.wants(iteration, final=final):
             at = self.setup.kernel, self.setup.x, self.setup.along
-            with contextlib.suppress(NumericalError):  # a search that has found nothing yet is where it started
+            with contextlib.suppress(NumericalError):  # a search without a result yet shows its start
                 at = self.positions() if iteration else at
             journal.moved(iteration, *at, final=final)
 
     def _iterate(self, iteration: int, fit: _Fit, streams: Streams, journal: Journal) -> bool:
-        """One row of the trace; False where the optimizer has no further question."""
+        """Write one row of the trace; return False where the optimizer has no further question."""
         batches, loss = streams["batches"], fit.setup.loss
         self._draw_from(fit.setup, self.candidates())
         if fit.batch is None or not self.keeps_batch(iteration):
@@ -246,7 +256,7 @@ class Optimizer(abc.ABC):
         return True
 
     def _draw_from(self, setup: FitSetup, candidates: torch.Tensor | None) -> None:
-        """Have the sampler draw from these points alone, with what it remembers of the fit."""
+        """Make the sampler draw from these points alone, and keep its state."""
         if candidates is not None:
             memory = self.sampler.state()
             self.sampler.start(setup.x[candidates], setup.y[candidates])
@@ -255,7 +265,7 @@ class Optimizer(abc.ABC):
 
 @dataclass
 class _Fit:
-    """What the loop itself keeps from one iteration to the next."""
+    """The loop's own state between iterations."""
 
     setup: FitSetup
     batch: Batch | None

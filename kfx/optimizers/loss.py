@@ -25,14 +25,16 @@ from kfx.sampling.samplers import Batch
 
 @dataclass(slots=True)
 class Evaluation:
-    """One evaluation of the objective, good or bad: a row of the trace.
+    """One evaluation of the objective, successful or failed: a row of the trace.
 
-    vector: where; objective, rho: NaN where they could not be had; gradient: to `vector`, or None;
-    regularization: the effective λ; jitter: what the factorisation added to the diagonal;
-    events: what happened on the way, the cause of a failure last; detail: that cause in words, empty if all is well;
-    rho_half: ρ with the batch's second sample, NaN without one; to_points: the gradient to the batch's points, in
-    their shape, where it was asked for; factored: the Gram matrix then. measured: further columns of the trace, of
-    an objective that has some.
+    vector: the parameters, (n,). objective, rho: NaN where they could not be computed. gradient: with respect to
+        `vector`, (n,), or None. regularization: the effective λ.
+    jitter: the largest value that the factorisation added to the diagonal.
+    events: incidents of the evaluation, the cause of a failure last. detail: the cause in words, empty on success.
+    rho_half: ρ with the batch's second sample, NaN without one.
+    to_points: gradient with respect to the batch's points, (N_f, …), where requested. factored: the Gram matrix,
+        (N_f, N_f), where `to_points` is given.
+    measured: further columns of the trace, by name.
     """
 
     vector: Vector
@@ -50,28 +52,28 @@ class Evaluation:
 
     @property
     def failed(self) -> bool:
-        """Whether what was asked for, the value or its gradient, could not be had."""
+        """Whether the value or a requested gradient could not be computed."""
         return bool(self.detail)
 
     @property
     def error(self) -> NumericalError | None:
-        """The cause, if this evaluation failed."""
+        """The cause, where this evaluation failed, else None."""
         return NumericalError(self.events[-1], self.detail) if self.failed else None
 
     def require(self) -> None:
-        """Raise the cause, if this evaluation failed."""
+        """Raise the cause where this evaluation failed."""
         if self.error is not None:
             raise self.error
 
 
 SECONDS = ("kernel_seconds", "pullback_seconds", "objective_seconds")
-"""Columns of the trace: what of an iteration's time went into Gram matrices, their pullbacks and objectives. On a GPU
-they are those of whoever first waits for it."""
+"""Columns of the trace: an iteration's time in Gram matrices, pullbacks and objectives. On a GPU, which computes
+asynchronously, time is counted for the step that first waits for a result."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What is known of an evaluation so far; its fields as of `Evaluation`."""
+    """The results of an evaluation so far; fields as in `Evaluation`."""
 
     objective: float = math.nan
     rho: float = math.nan
@@ -83,19 +85,21 @@ class Found:
     measured: Mapping[str, float] = field(default_factory=dict)
 
     def require_finite(self) -> None:
-        """NumericalError unless the objective and its gradients are finite."""
+        """Raise NumericalError (diverged) unless the objective and its gradients are finite."""
         finite = math.isfinite(self.objective) and (self.gradient is None or is_finite(self.gradient))
         if finite and self.to_points is not None:
-            finite = math.isfinite(total(numpy_if_small(self.to_points)))  # one pass for all
+            finite = math.isfinite(total(numpy_if_small(self.to_points)))  # one pass for all entries
         if not finite:
             raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
 
 
 def evaluated(kernel: Kernel, vector: Vector, evaluate: Callable[[Found], None]) -> Evaluation:
-    """The evaluation at `vector` that `evaluate` fills in. A failure of the arithmetic is a result with an event and
-    what was known by then, not an exception."""
+    """Return the evaluation at `vector`, (n,), whose results `evaluate` fills in.
+
+    A numerical failure is returned, with its event and the results so far, and not raised.
+    """
     found, failed = Found(), None
-    with collect() as incidents, np.errstate(all="ignore"):  # an event says what leaves the numbers
+    with collect() as incidents, np.errstate(all="ignore"):  # an event reports overflow
         try:
             evaluate(found)
             found.require_finite()
@@ -125,7 +129,10 @@ def evaluated(kernel: Kernel, vector: Vector, evaluate: Callable[[Found], None])
 
 
 class Loss:
-    """objective(Θ(vector)) on a batch of (x, y), with its gradient through the kernel's pullback."""
+    """The objective as a function of a kernel's parameters and a batch, with its gradient by the kernel's pullback.
+
+    x: training points, (N, …). y: targets, (N, outputs). kernel: gives the parameters that `vector` does not replace.
+    """
 
     def __init__(
         self,
@@ -141,7 +148,10 @@ class Loss:
         self._seconds = dict.fromkeys(SECONDS, 0.0)
 
     def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
-        """The objective at `vector`. A failure of the arithmetic is a result with an event, not an exception."""
+        """Return the evaluation at `vector`, (n,), in place of `kernel.flat`, on a batch of the training points.
+
+        A numerical failure is returned with its event and not raised. gradient: whether to compute the gradient, (n,).
+        """
         x, y = batch.of(self.x, self.y)
         return self._evaluated(self.kernel.with_flat(vector), vector, x, y, batch, gradient, False)
 
@@ -154,11 +164,15 @@ class Loss:
         gradient: bool = True,
         points: bool = False,
     ) -> Evaluation:
-        """The objective of a kernel on a batch that lies at x, with the gradient to the points as well if asked."""
+        """Return the evaluation of a kernel on a batch whose points and targets are given.
+
+        x: the batch's points, (N_f, …). y: their targets, (N_f, outputs). points: whether to compute the gradient with
+        respect to x, (N_f, …), as well. A numerical failure is returned with its event and not raised.
+        """
         return self._evaluated(kernel, kernel.flat, x, y, batch, gradient, points)
 
     def lap(self) -> dict[str, float]:
-        """`SECONDS` since the last call; none of them of an objective that has no Gram matrix."""
+        """Return `SECONDS` since the last call, by name; empty for an objective without a Gram matrix."""
         spent, self._seconds = self._seconds, dict.fromkeys(SECONDS, 0.0)
         return {name: round(seconds, 6) for name, seconds in spent.items()} if any(spent.values()) else {}
 
@@ -188,7 +202,7 @@ class Loss:
             for name, seconds in zip(SECONDS, spent, strict=True):
                 self._seconds[name] += seconds
 
-        if not torch.is_grad_enabled():  # as in a fit, which says so once
+        if not torch.is_grad_enabled():  # a fit disables gradients once for all its evaluations
             return evaluated(kernel, vector, evaluate)
         with torch.no_grad():
             return evaluated(kernel, vector, evaluate)
@@ -203,8 +217,8 @@ class Loss:
         batch: Batch,
         points: bool,
     ) -> tuple[float, float]:
-        """ρ of a small batch with its gradients, on arrays throughout: the layers between would take longer than the
-        arithmetic. When the Gram matrix and the objective were done."""
+        """Fill in ρ and its gradients on a small batch, in NumPy: the general path would take longer than the
+        arithmetic. Return the times when the Gram matrix and the objective were done."""
         gram, pull = small
         computed = time.perf_counter()
         require_sizes(gram.shape, y.shape, batch.sample_size)
@@ -232,8 +246,8 @@ class Loss:
         gradient: bool,
         points: bool,
     ) -> tuple[float, float]:
-        """Any objective of any kernel, its mean over the batch's samples. When the Gram matrix and the objective were
-        done."""
+        """Fill in any objective of any kernel, its mean over the batch's samples. Return the times when the Gram matrix
+        and the objective were done."""
         gram, pull = kernel.pullback(x) if gradient else (kernel.gram(x), None)
         computed = time.perf_counter()
         regularization, factored = kernel.own_regularization or self.regularization, Factored(gram)
@@ -258,7 +272,7 @@ class Loss:
         batch: Batch,
         regularization: Regularization,
     ) -> tuple[float, list[float], torch.Tensor | None]:
-        """The mean over the batch's samples of what `Objective.measure` returns, given that of the first."""
+        """Return the mean of `Objective.measure` over the batch's samples, given its results for the first."""
         mean = None if cotangent is None else _dense(cotangent)
         for i, order in enumerate(batch.orders, start=2):
             there = torch.as_tensor(order, device=gram.device)

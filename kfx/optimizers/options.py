@@ -1,4 +1,4 @@
-"""Optimizers to choose from: their settings, what they cannot go with, and how each is built."""
+"""Options of the group `optimizer`: their settings, the combinations that they refuse, and how each is built."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ if TYPE_CHECKING:
 
 @dataclass
 class OptimizerOption(Option):
-    """An optimizer. A subclass has a field for each setting, and `builds` or `build`."""
+    """Base of the optimizer options. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "rows of the trace")
 
     moves_points: ClassVar[bool] = False
-    """Whether it is a flow: it moves points, and parameters perhaps."""
+    """Whether the optimizer is a flow: it moves points, and possibly parameters."""
     views_batches: ClassVar[bool] = True
-    """Whether the images of its batches may be augmented."""
+    """Whether the images of batches may be augmented."""
     can_train_heads: ClassVar[bool] = False
-    """Whether it takes an objective with a head of its own, a `Loss` that no Gram matrix leads to."""
+    """Whether the optimizer takes objectives that train a head, which are not functions of a Gram matrix."""
     minimizes_objective: ClassVar[bool] = True
-    """Whether it minimises the objective, and not one of its own."""
+    """Whether the optimizer minimises the configured objective, and not one of its own."""
     keeps_within_bounds: ClassVar[bool] = True
-    """Whether it starts at the kernel's parameters and moves them within their bounds."""
+    """Whether the optimizer starts at the kernel's parameters and moves them within their bounds."""
 
     def build(self, config: ConfigView) -> Optimizer:
-        """The optimizer, bound to its objective, sampler and λ."""
+        """Return the optimizer with its objective, sampler and λ."""
         loss, sampler, iterations = self.arguments(config)
         return self.constructor()(loss, sampler, iterations=iterations, **self.own(config))
 
     def own(self, config: ConfigView) -> Settings:
-        """What its class takes beside these, by name."""
+        """Return the further keyword arguments of the optimizer's class."""
         return self.beyond(OptimizerOption)
 
     def searched(self, kernel: Kernel) -> np.ndarray:
-        """(n, 2): where it looks for each parameter of the kernel."""
+        """Return the range in which the optimizer searches for each entry of `kernel.flat`, (n, 2)."""
         return kernel.bounds
 
     def loss(self, config: ConfigView) -> Callable[..., Loss]:
-        """From a kernel, x and y to the objective that it sees."""
+        """Return the class of loss, called with a kernel, x and y, that the optimizer minimises."""
         from kfx.optimizers.loss import Loss
 
         if (own := config.objective.own_loss(config)) is not None:
@@ -63,7 +63,7 @@ class OptimizerOption(Option):
         return partial(Loss, config.objective.build(), config.regularization.build())
 
     def arguments(self, config: ConfigView) -> tuple[Callable[..., Loss], FixedSampler, int]:
-        """What every optimizer is built from: loss, sampler, iterations."""
+        """Return the arguments of every optimizer: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
 
     def check(self, config: ConfigView) -> None:
@@ -73,11 +73,11 @@ class OptimizerOption(Option):
             )
 
     def refuses_trained_regularization(self) -> str | None:
-        """Why λ cannot be trained with it, as an error names it; None if it can."""
+        """Return why λ cannot be trained by this optimizer, as an error message; None where it can."""
         return None
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        """ConfigError if it cannot start from the kernel as built."""
+        """Raise ConfigError where the optimizer cannot start from the kernel as built."""
         import numpy as np
 
         from kfx.numerics.arrays import in_numpy
@@ -92,7 +92,7 @@ class OptimizerOption(Option):
             )
 
     def moves_no_regularization(self) -> str:
-        """The refusal of what moves no parameter but some of its own."""
+        """Return the error message of optimizers that do not move λ."""
         return f"regularization.selection=trained: optimizer={self.name} moves no λ; use adam, sgd or nesterov"
 
 
@@ -131,7 +131,7 @@ class UnmovedOption(OptimizerOption):
 
 @dataclass
 class GradientOption(OptimizerOption):
-    """Gradient descent; a subclass says by which rule."""
+    """Base of gradient-descent options; a subclass gives the update rule."""
 
     builds = "kfx.optimizers.gradient:GradientDescent"
     can_train_heads = True
@@ -175,7 +175,7 @@ class GradientOption(OptimizerOption):
 
     @abc.abstractmethod
     def rule(self) -> Rule:
-        """How a gradient becomes a step."""
+        """Return the update rule, which turns a gradient into a step."""
 
     def own(self, config: ConfigView) -> Settings:
         from kfx.kernels.starts import random_kernel

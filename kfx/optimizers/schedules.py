@@ -1,4 +1,4 @@
-"""How the learning rate of a gradient method falls in the course of a fit."""
+"""Schedules of the learning rate of a gradient method."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from kfx.optimizers.journal import State
 
 
 class Constant:
-    """The same rate throughout."""
+    """A constant rate, and the interface of all schedules."""
 
     is_constant = True
 
     def start(self, iterations: int, epoch: int) -> None:
-        """Begin a fit of so many iterations, and so many in an epoch."""
+        """Begin a fit. iterations: of the fit. epoch: iterations of an epoch."""
 
     def factor(self, iteration: int) -> float:
-        """What the rate is multiplied by in this iteration."""
+        """Return the factor on the learning rate in this iteration."""
         return 1.0
 
     def hear(self, objective: float) -> None:
-        """Hear the objective of an iteration."""
+        """Take the objective of the iteration that has ended."""
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Continue from a result of `state`."""
 
 
 class Milestones(Constant):
-    """The rate falls to `decay` of itself at each of these shares of the iterations."""
+    """The rate is multiplied by `decay` after each of these shares of the iterations, in (0, 1)."""
 
     is_constant = False
 
@@ -45,9 +45,11 @@ class Milestones(Constant):
 
 
 class Plateau(Constant):
-    """The rate falls to `decay` of itself where the mean objective of a period, an epoch say, has not been below the
-    best so far, by a share of 1e-4 of it, for more than `patience` periods, as torch's ReduceLROnPlateau has it.
-    period: iterations; None for an epoch."""
+    """The rate is multiplied by `decay` after more than `patience` consecutive periods without improvement.
+
+    A period improves where its mean objective is below the best so far by more than 1e-4 times the best's absolute
+    value, as in torch's ReduceLROnPlateau. period: iterations; None for an epoch.
+    """
 
     is_constant = False
 

@@ -1,4 +1,4 @@
-"""Optimizers that search by values alone, and others' to compare with: their settings and how each is built."""
+"""Options of optimizers that search by values alone, and of other libraries' optimizers for comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyperparameters by scikit-learn's GaussianProcessRegressor, for comparison."""
+"""Hyperparameters fitted by scikit-learn's GaussianProcessRegressor, for comparison."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class _Found:
 
 
 class SklearnGPR(Optimizer):
-    """Marginal likelihood of one batch maximised by scikit-learn, over lengths, amplitudes and the noise variance.
+    """Maximises the marginal likelihood of one batch by scikit-learn, over lengths, amplitudes and noise variance.
 
-    iterations: evaluations of the likelihood, with its gradient, at most; its L-BFGS may converge before. Lengths and
-    exponents stay within the kernel's bounds, amplitudes and noise within `AMPLITUDES` and `NOISES`.
+    iterations: largest number of evaluations of the likelihood with its gradient; L-BFGS may converge before. Lengths
+    and exponents stay within the kernel's bounds, amplitudes and noise within `AMPLITUDES` and `NOISES`.
 
-    The kernel that comes back brings the noise as its λ. `told` in the trace is the negative log likelihood that
-    scikit-learn minimised, of targets divided by their root mean square; `objective` and `rho` are measured by kfx on
-    the same batch with the same kernel and λ, once scikit-learn has ended.
+    The fitted kernel has the noise variance as its own λ. `told` in the trace is the negative log likelihood that
+    scikit-learn minimised, for targets divided by their root mean square. `objective` and `rho` are computed by kfx on
+    the same batch with the same kernel and λ, after scikit-learn has finished.
     """
 
     def start(self, setup: FitSetup) -> None:
@@ -86,7 +86,7 @@ class SklearnGPR(Optimizer):
         return Regularized(self.own.with_parameters(**found.values), Regularization(found.noise, "absolute"))
 
     def _fitted(self, batch: Batch) -> list[_Found]:
-        """Every point at which scikit-learn's fit to a batch evaluated the likelihood."""
+        """Return every point at which scikit-learn's fit to a batch evaluated the likelihood."""
         from scipy.optimize import minimize
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
@@ -121,19 +121,19 @@ class SklearnGPR(Optimizer):
             return best[1], best[0]
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound: the trace shows it
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound, see the trace
             flat = x.reshape(len(x), -1).astype(np.float64)
             GaussianProcessRegressor(whole, optimizer=maximise).fit(flat, y / scale)
         return found
 
 
 def has_counterpart(kernel: Kernel) -> bool:
-    """Whether scikit-learn has this kernel: RBF, rational quadratic, Matérn, or a sum of scaled ones."""
+    """Return whether scikit-learn has this kernel: RBF, rational quadratic, Matérn, or a sum of scaled ones."""
     return all(isinstance(part, (RBF, Matern, RationalQuadratic)) for _, part in _terms(kernel))
 
 
 def _terms(kernel: Kernel) -> list[tuple[float, Kernel]]:
-    """Squared coefficients and kernels of a sum."""
+    """Return the squared coefficients and the kernels of a sum; (1, kernel) for any other kernel."""
     scaled = [part for part in kernel.parts if isinstance(part, Scaled)] if isinstance(kernel, Sum) else []
     if isinstance(kernel, Sum) and len(scaled) == len(kernel.parts):
         return [(float(part.parameters["coefficient"]) ** 2, part.parts[0]) for part in scaled]
@@ -141,11 +141,11 @@ def _terms(kernel: Kernel) -> list[tuple[float, Kernel]]:
 
 
 def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], dict[str, float]]]:
-    """scikit-learn's kernel for c² K, and the way back to K's parameters."""
+    """Return scikit-learn's kernel for c² K, and a function from its fitted form to K's parameters."""
     from sklearn.gaussian_process import kernels
 
     own, bounds = kernel.parameters, kernel.limits
-    if isinstance(kernel, RationalQuadratic):  # (1 + r² / 2αl²)^−α: back with β = 1, for β^2α soon leaves all numbers
+    if isinstance(kernel, RationalQuadratic):  # (1 + r² / 2αl²)^−α, returned with β = 1 since β^2α may overflow
         alpha, beta, gamma = (float(own[name]) for name in ("alpha", "beta", "gamma"))
         theirs = kernels.RationalQuadratic(beta / math.sqrt(2 * alpha * gamma), alpha, (1e-4, 1e4), bounds["alpha"])
 
@@ -166,7 +166,7 @@ def _term(coefficient: float, kernel: Kernel) -> tuple[Any, Callable[[Any], dict
 
 
 def _returned(start: Kernel, terms: list[Any], fitted: Any) -> tuple[Kernel, float]:
-    """kfx's kernel with the parameters of scikit-learn's, and λ."""
+    """Return kfx's kernel with the fitted parameters of scikit-learn's, and λ."""
     noise = float(fitted.k2.noise_level)
     parts: list[Any] = []
     rest = fitted.k1

@@ -1,4 +1,4 @@
-"""`none`: measure the objective of the kernel as it is."""
+"""`optimizer=none`: measure the objective of an unchanged kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kfx.sampling.samplers import Batch
 
 
 class Unmoved(Optimizer):
-    """Evaluates the objective on the same batches as every other optimizer, and moves nothing."""
+    """Evaluates the objective on the same batches as every other optimizer, and changes no parameter."""
 
     def start(self, setup: FitSetup) -> None:
         self.kernel = setup.kernel
