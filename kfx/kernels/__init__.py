@@ -1,4 +1,4 @@
-"""Kernels. Each is imported when it is asked for: options are read without torch, and JAX only for who needs it."""
+"""Kernels, each imported at first use, so that options are read without torch and JAX is loaded only where needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of a kernel, its Gram matrix and the pullback of a cotangent; and the algebra of kernels."""
+"""The base class of kernels, with Gram matrices and their pullback; sums, products and multiples of kernels."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 
 Pull = Callable[[Any, bool], tuple[Mapping[str, Value], torch.Tensor | None]]
-"""`pull(G, inputs)`: the gradients of Σ_ij G_ij Θ_ij by parameter name, floats or arrays, and to the points, in x's
-shape, where `inputs` asks for it; None otherwise. G, (n, n), is symmetric, counts both triangles, is on x's device; it
-is a tensor, or `OuterProducts` where the kernel `takes_outer_products`."""
+"""`pull(G, inputs)` returns the gradients of Σ_ij G_ij Θ_ij with respect to each parameter, by name, and with respect
+to the points, in x's shape, or None without `inputs`. G, (n, n), is symmetric, counts both triangles and is on x's
+device; it is a tensor, or `OuterProducts` where the kernel `takes_outer_products`."""
 Cotangent = Array | OuterProducts
 """G, (n, n), symmetric, with the derivative Σ_ij G_ij dK_ij over both triangles."""
 A_co = TypeVar("A_co", np.ndarray, torch.Tensor, covariant=True)
 
 
 class PullBack(Protocol[A_co]):
-    """What `Kernel.pullback` returns beside the Gram matrix: from a cotangent to gradients."""
+    """The function that `Kernel.pullback` returns with the Gram matrix: maps a cotangent, (n, n), to gradients."""
 
     @overload
     def __call__(self, cotangent: Cotangent, inputs: Literal[False] = False) -> Vector: ...
@@ -41,57 +41,58 @@ class PullBack(Protocol[A_co]):
 
 
 SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[str, float], np.ndarray | None]]]
-"""K(x, x) and its pull, both on arrays; see `Kernel.small_pullback`."""
+"""K(x, x), (n, n), and its pullback, in NumPy; see `Kernel.small_pullback`."""
 
 
 class Kernel(Portable, Parameters, abc.ABC):
     """A positive semidefinite function of two points, with named parameters.
 
     A kernel is immutable: `with_parameters` and `with_flat` return a new one. `flat` is the vector of the
-    *trainable* parameters that optimizers move, in the order of `names`; `bounds` are theirs.
+    *trainable* parameters, which optimizers move, in the order of `names`; `bounds` are their ranges.
 
-    A subclass states `default_bounds` (every parameter, in order) and writes three methods on tensors: `_gram`,
-    `_diagonal` and `_pullback`; or, for a formula that autograd is to differentiate, is a `Formula`. A parameter is a
-    float, or an array when it has one entry a layer.
+    A subclass states `default_bounds`, with every parameter in order, and writes three methods on tensors: `_gram`,
+    `_diagonal` and `_pullback`. For a formula that autograd can differentiate, use `Formula` instead. A parameter is a
+    float, or an array with one entry for each layer, or a tensor of a network's weights.
     """
 
     takes_outer_products: ClassVar[bool] = False
-    """Whether its pullback takes a cotangent as the vectors that it is made of."""
+    """Whether the pullback accepts a cotangent as a sum of outer products."""
 
     def backend_on(self, device: torch.device) -> str:
-        """Return the name of what computes the kernel on a device; recorded with each run."""
+        """Return the name of the engine that computes the kernel on a device, which each run records."""
         return "torch"
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Compile, or whatever else the first Gram matrix would otherwise do once. Most kernels have nothing to do."""
+        """Do in advance the work that the first Gram matrix would do once, as compiling; nothing by default."""
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
-        """Return the same kernel with its blocks in a dtype and on a device. Most kernels have no blocks."""
+        """Return the same kernel with its blocks, such as a network's weights, in a dtype and on a device."""
         return self
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the features of points x, (n, …), that the kernel compares: a network's, or else the points."""
+        """Return the features that the kernel compares: a network's, (n, features), or x itself. x: points, (n, …)."""
         return x
 
     def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
         """Return a map f, from points (n, …) to (n, …), and a kernel k with K(x, x') = k(f(x), f(x')).
 
-        Many Gram matrices of the same points then take one map. For most kernels f is the identity and k the kernel.
+        Several Gram matrices of the same points can then share f(x). By default f is the identity and k this kernel.
         """
         return _as_they_are, self
 
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
-        """`pullback` of a small batch by arrays alone, where the kernel has a fast way; None for most.
+        """Return K(x, x), (n, n), and its pullback in NumPy for a small batch; None for kernels without this fast path.
 
-        x: (n, …). K, (n, n), float64; and pull(cotangent, inputs) → gradients by name, and to the points' rows.
+        x: (n, …). The pullback takes `OuterProducts`, (n, n), and `inputs`; it returns the gradients by parameter name,
+        and with respect to the points as rows, (n, features), or None without `inputs`.
         """
         return None
 
     def require_good_on(self, x: torch.Tensor) -> None:
-        """Raise ValueError where this is no kernel on points like these, x (n, …), few of them. Most never do."""
+        """Raise ValueError where the kernel is not defined on points like x, a few points (n, …); never by default."""
 
     def inner_grams(self, x: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
-        """Yield names and Gram matrices, (n, n), of the kernel's layers at points x, (n, …). Most kernels have none."""
+        """Yield the name and the Gram matrix, (n, n), of each of the kernel's layers; none by default. x: (n, …)."""
         return ()
 
     def predict(self, x: torch.Tensor) -> Prediction | None:
@@ -101,16 +102,16 @@ class Kernel(Portable, Parameters, abc.ABC):
     def fixed_on(self, x: torch.Tensor) -> Self:
         """Return the kernel with data-dependent settings, such as a length, fixed from points x, (n, …).
 
-        Most kernels have none, and return themselves.
+        By default there are none, and the kernel itself is returned.
         """
         return self
 
     @property
     def own_regularization(self) -> Regularization | None:
-        """The kernel's own λ, which objectives and evaluation use in place of theirs; None for most."""
+        """The kernel's own λ, which objectives and evaluation use instead of the configured one; None by default."""
         return None
 
-    # ---- algebra: what is trainable in the parts is trainable in the whole
+    # ---- algebra: trainable parameters of the parts stay trainable
 
     def __add__(self, other: Kernel) -> Kernel:
         if not isinstance(other, Kernel):
@@ -120,7 +121,7 @@ class Kernel(Portable, Parameters, abc.ABC):
     def __mul__(self, other: Kernel | float) -> Kernel:
         if isinstance(other, (int, float)):
             if not other > 0:
-                raise ValueError(f"a kernel times a number takes one > 0, got {other!r}")
+                raise ValueError(f"a kernel can be multiplied by a number > 0, got {other!r}")
             return Scaled(self, math.sqrt(other))
         if not isinstance(other, Kernel):
             return NotImplemented
@@ -137,11 +138,12 @@ class Kernel(Portable, Parameters, abc.ABC):
     @overload
     def gram(self, x: torch.Tensor, y: Array | None = None) -> torch.Tensor: ...
     def gram(self, x: Array, y: Array | None = None) -> Array:
-        """Return K(x, y), (len(x), len(y)), or K(x, x), in x's dtype, on x's device; NumPy or torch as x is.
+        """Return K(x, y), (n, m), or K(x, x), (n, n), in x's dtype and on x's device; NumPy or torch as x is.
 
-        x, y: points, (n, features) or (n, channels, height, width). The diagonal of K(x, x) equals `diagonal(x)`
-        exactly. ValueError for points of shapes that do not match or that the kernel does not take; NumericalError
-        (diverged) where a parameter is too large or too small to compute with.
+        x: points, (n, features) or (n, channels, height, width). y: (m, …) with the same trailing shape, or None for x.
+        The diagonal of K(x, x) equals `diagonal(x)` exactly. Raises ValueError where the shapes do not match or the
+        kernel does not take such points, and NumericalError (diverged) where a parameter is too large or too small to
+        compute with.
         """
         points = _points(x)
         others = None if y is None else _points(y).to(points)
@@ -158,7 +160,7 @@ class Kernel(Portable, Parameters, abc.ABC):
     @overload
     def diagonal(self, x: torch.Tensor) -> torch.Tensor: ...
     def diagonal(self, x: Array) -> Array:
-        """Return K(x_i, x_i) for each point, (len(x),), in x's dtype. Points and errors as for `gram`."""
+        """Return K(x_i, x_i) for each point of x, (n, …), as (n,) in x's dtype. Points and errors as for `gram`."""
         points = _points(x)
         with self._computing(points[:1], points):
             return in_kind(self._diagonal(points), x)
@@ -172,11 +174,11 @@ class Kernel(Portable, Parameters, abc.ABC):
     @overload
     def pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, PullBack[torch.Tensor]]: ...
     def pullback(self, x: Array) -> tuple[Array, PullBack[Any]]:
-        """Return K(x, x), (n, n), and the function that pulls a cotangent of it back. Points and errors as for `gram`.
+        """Return K(x, x), (n, n), and the function that pulls a cotangent of K back. Points and errors as for `gram`.
 
-        `pull(G)` gives the gradient of Σ_ij G_ij K_ij to `flat`, a vector of its kind; `pull(G, inputs=True)` gives
-        the pair of that and the gradient to x, in x's shape, dtype and kind. G, (n, n), counts both triangles and must
-        be symmetric; ValueError for one of another shape.
+        `pull(G)` returns the gradient of Σ_ij G_ij K_ij with respect to `flat`, (p,), a vector of its kind.
+        `pull(G, inputs=True)` returns this gradient and the one with respect to x, in x's shape, dtype and kind. G,
+        (n, n), counts both triangles and must be symmetric. `pull` raises ValueError where G has another shape.
         """
         points = _points(x)
         with self._computing(points):
@@ -206,49 +208,48 @@ class Kernel(Portable, Parameters, abc.ABC):
         gram.diagonal().copy_(self._diagonal(x))
 
     def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
-        """Return about how many multiplications K(x, y) takes, by which the number of threads is chosen.
+        """Return the approximate number of multiplications in K(x, y), which decides the number of threads.
 
-        x, y: (n, …), (m, …). Infinite for a kernel that takes all threads, however few the points.
+        x: (n, …). y: (m, …). Infinite for a kernel that uses all threads for any number of points.
         """
         return float(len(x) * len(y) * (math.prod(x.shape[1:]) + _ENTRY))
 
     @contextmanager
     def _computing(self, x: torch.Tensor, y: torch.Tensor | None = None) -> Iterator[None]:
-        """kfx's own settings of the process while K(x, y) is computed; NumericalError (diverged) where a parameter is
-        too large or too small to compute with."""
+        """A block with kfx's own process settings; overflow inside raises NumericalError (diverged)."""
         work = self.multiplications(x, x if y is None else y)
         try:
-            with computing(work), np.errstate(all="ignore"):  # what is not finite shows in the result
+            with computing(work), np.errstate(all="ignore"):  # infinities and NaN show in the result
                 yield
         except (OverflowError, ZeroDivisionError) as error:
             raise NumericalError(Event.DIVERGED, "its entries leave the range of float64") from error
 
-    # ---- what the author of a kernel writes: on tensors, without gradients being recorded
+    # ---- what the author of a kernel writes: functions of tensors, called while autograd does not record
 
     @abc.abstractmethod
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """K(x, y), or K(x, x) where y is None: a new tensor (len(x), len(y)), in x's dtype and on x's device.
+        """Return K(x, y), (n, m), or K(x, x), (n, n), where y is None: a new tensor in x's dtype and on x's device.
 
-        x, y: (n, features) or (n, channels, height, width), floating, of one dtype and device. The diagonal of K(x, x)
-        is overwritten by `_diagonal`. ValueError for points of a shape that the kernel does not take; NumericalError
-        where it cannot be computed; OverflowError and ZeroDivisionError become one.
+        x: (n, features) or (n, channels, height, width). y: (m, …). Both are floating, of one dtype and device. The
+        diagonal of K(x, x) is overwritten by `_diagonal`. Raises ValueError for points of a shape that the kernel does
+        not take, NumericalError where K cannot be computed; OverflowError and ZeroDivisionError are converted to it.
         """
 
     @abc.abstractmethod
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """K(x_i, x_i), (len(x),), in x's dtype and on x's device. Errors as `_gram`."""
+        """Return K(x_i, x_i), (n,), in x's dtype and on x's device. x: (n, …). Errors as for `_gram`."""
 
     @abc.abstractmethod
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        """K(x, x), as `_gram` gives it, and a function of a cotangent G, see `Pull`, that may be called several times.
+        """Return K(x, x), (n, n), as `_gram` does, and a function of a cotangent G, see `Pull`.
 
-        G comes in x's dtype or float64. What is kept between the two is the kernel's affair; a gradient for each
-        parameter is given, trainable or not. A kernel without gradients to its points raises ValueError for
-        `inputs=True`, and its option says `input_gradients = False`.
+        The function may be called several times. G is in x's dtype or float64. It returns a gradient for every
+        parameter, trainable or not. A kernel without gradients with respect to its points raises ValueError for
+        `inputs=True`, and its option sets `input_gradients = False`.
         """
 
 
-_ENTRY = 20  # multiplications for an exponential and its like
+_ENTRY = 20  # multiplications that an exponential or a similar function counts for
 
 
 def _as_they_are(x: torch.Tensor) -> torch.Tensor:
@@ -266,8 +267,8 @@ def _points(x: Array) -> torch.Tensor:
 
 
 class Combination(Kernel):
-    """A kernel made of `parts`. Their parameters are its own, under `0.sigma`, `1.alpha`, …, with their bounds; what
-    is trainable in them is trainable here."""
+    """A kernel that combines `parts`. It has their parameters, as `0.sigma`, `1.alpha`, …, with the same bounds; those
+    trainable in the parts are trainable here."""
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {}
 
@@ -294,7 +295,7 @@ class Combination(Kernel):
 
     @property
     def parts(self) -> list[Kernel]:
-        """The kernels that this one combines, with its present parameters."""
+        """The combined kernels, with the present parameters."""
         return [
             part._replaced({name: self._values[f"{i}.{name}"] for name in part.parameters})
             for i, part in enumerate(self._made_of)
@@ -337,13 +338,13 @@ class Combination(Kernel):
 
     @abc.abstractmethod
     def _combined(self, each: list[torch.Tensor]) -> torch.Tensor:
-        """From the parts' values to this kernel's, entry by entry."""
+        """Return this kernel's values from those of the parts, entry by entry."""
 
     @abc.abstractmethod
     def _cotangents(
         self, cotangent: torch.Tensor, grams: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], dict[str, float]]:
-        """The parts' cotangents, and the gradient to parameters of its own."""
+        """Return the cotangents of the parts' Gram matrices, (n, n), and the gradients of the own parameters by name."""
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return self._combined([part._gram(x, y) for part in self.parts])
@@ -396,7 +397,7 @@ class Product(Combination):
 
 
 class Scaled(Combination):
-    """c² K, c > 0: `coefficient`, squared so that it keeps the kernel positive (Darcy 2020, §4.3)."""
+    """c² K, where c > 0 is `coefficient`; the square keeps the kernel positive (Darcy 2020, §4.3)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Kernels of the inner product x·x' alone. Images count as vectors of their pixels."""
+"""Kernels that depend on the inner product x·x' alone. Images are treated as vectors of their pixels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class DotProduct(Kernel):
 
     @abc.abstractmethod
     def _profile(self, product: torch.Tensor) -> torch.Tensor:
-        """κ(x·x')."""
+        """Return κ(x·x'), in the shape of `product`."""
 
     @abc.abstractmethod
     def _slopes(self, product: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """∂κ/∂(x·x'), and ∂κ/∂θ for each parameter θ."""
+        """Return ∂κ/∂(x·x'), (n, n), and ∂κ/∂θ, (n, n), for each parameter θ, by name."""
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         a = x.reshape(len(x), -1)
@@ -47,7 +47,7 @@ class DotProduct(Kernel):
 
 
 class Linear(DotProduct):
-    """x·x' + σ_b², `bias_variance` ≥ 0 (scikit-learn's DotProduct)."""
+    """x·x' + σ_b², where σ_b² ≥ 0 is `bias_variance` (scikit-learn's DotProduct)."""
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.LinearOption.default_bounds()
 
@@ -69,7 +69,10 @@ class Linear(DotProduct):
 
 
 class Polynomial(DotProduct):
-    """(γ x·x' + σ_b²)^degree, γ > 0, `bias_variance` ≥ 0, a whole degree ≥ 1 (scikit-learn's polynomial_kernel)."""
+    """(γ x·x' + σ_b²)^degree with `gamma` γ > 0, `bias_variance` σ_b² ≥ 0 and a whole `degree` ≥ 1.
+
+    It equals scikit-learn's `polynomial_kernel` with coef0 = σ_b².
+    """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.PolynomialOption.default_bounds()
 

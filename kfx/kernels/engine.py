@@ -1,4 +1,4 @@
-"""What computes the kernels of infinitely wide networks, `NNGP` and `CNNGP`: the protocol, and which engine where."""
+"""The protocol of engines, which compute kernels of infinitely wide networks, and the choice of an engine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 Scalar = torch.Tensor | float
-"""A number that may stay on its device: reading it would wait for the device."""
+"""A number that may stay on its device, since reading it would wait for the device."""
 Gradient = tuple[Sequence[Scalar], Sequence[Scalar]]
-"""To the weight and the bias variance of each layer, or of each instruction of a CNNGP's program."""
+"""The gradients of the weight and the bias variances, one of each for each layer, or for each instruction of a CNNGP's
+program."""
 COMPILED = (torch.float32, torch.float64)
-"""What compiled loops take."""
+"""The dtypes of the compiled loops."""
 
 
 class Engine(Protocol):
@@ -24,45 +25,48 @@ class Engine(Protocol):
     """
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """K(x, y), (len(x), len(y)); with y None K(x, x), whose diagonal is not looked at."""
+        """Return K(x, y), (n, m); with y None K(x, x), (n, n), whose diagonal the caller ignores. x: (n, …)."""
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """K(x_i, x_i), (len(x),)."""
+        """Return K(x_i, x_i), (n,). x: (n, …)."""
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Gradients of Σ G_ij K_ij(x, x) to the weight and bias variances, and to x, in its shape, when asked.
+        """Return the gradients of Σ_ij G_ij K_ij(x, x) with respect to the variances and, with `inputs`, to x, (n, …).
 
-        `gram(x, None)` was called before. cotangent: G, (n, n), symmetric, in x's dtype.
+        cotangent: G, (n, n), symmetric, in x's dtype. `gram(x, None)` must have been called before.
         """
 
 
 @runtime_checkable
 class ForwardEngine(Engine, Protocol):
-    """An engine that carries derivatives along with the value."""
+    """An engine with forward-mode derivatives."""
 
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """K(x, x) as `gram`, and (2, n, n), its derivatives along two directions, (2, instructions)."""
+        """Return K(x, x), (n, n), and its derivatives along two directions, (2, n, n).
+
+        x: (n, channels, height, width). along_weights, along_biases: the directions, (2, instructions).
+        """
 
 
 def engine_on(chosen: str, device: torch.device) -> str:
-    """Return the name of the engine that `chosen`, which may be `auto`, means on a device."""
+    """Return the engine's name on a device; for `auto`, fused on a CPU with numba, else torch."""
     if chosen == "auto":
         return "fused" if device.type == "cpu" and find_spec("numba") else "torch"
     return chosen
 
 
 def is_compiled(chosen: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether compiled loops compute there."""
+    """Return whether compiled loops are the engine for this dtype and device."""
     return engine_on(chosen, device) == "fused" and dtype in COMPILED
 
 
 def engine_for(chosen: str, x: torch.Tensor, setting: str, instead: str) -> str:
-    """Return the name of the engine for points like x: of `auto` one that takes them.
+    """Return the name of the engine for points like x, (n, …); for `auto`, of one that takes them.
 
-    setting: the option that `chosen` is of, `engine` or `backend`. instead: what else to set, for the error.
-    ValueError where compiled loops were chosen and do not take such points, or Triton and it is not installed.
+    setting: the name of the option, `engine` or `backend`. instead: the alternative that an error suggests. Raises
+    ValueError where `fused` is chosen for a device or dtype that it does not take, or `triton` is not installed.
     """
     name = engine_on(chosen, x.device)
     if name == "fused" and not (x.is_cpu and x.dtype in COMPILED):

@@ -1,4 +1,4 @@
-"""A kernel by its formula alone: autograd gives its pullback."""
+"""A kernel given by its formula alone; autograd computes the pullback."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds, Value
 
-_ROWS = 256  # of a tile: its graph is what has to be in memory
+_ROWS = 256  # rows of a tile; memory holds the autograd graph of one tile
 
 
 class Formula(Kernel):
-    """K(x, y) = `formula(x, y, **parameters)`, in torch: the short way to a kernel of one's own.
+    """K(x, y) = `formula(x, y, **parameters)`, for a user's own formula in torch.
 
-    formula: from points (n, …) and (m, …) and parameters, scalars by name, to (n, m), differentiable by autograd.
-        Where a derivative does not exist, as that of a distance at 0, it must be one that autograd gives as a number.
-    values: the parameters. bounds: the range of each, where it is not `(1e-4, 1e4)`. may_be_zero: those that may be 0.
-    signed: those that may be any number.
+    formula: maps points x, (n, …), and y, (m, …), and parameters, scalars by name, to K(x, y), (n, m), differentiably.
+        Where a derivative does not exist, as that of a distance at 0, autograd must give a finite number.
+    values: the parameters. bounds: the range of each, `(1e-4, 1e4)` by default. may_be_zero: parameters that may be 0.
+    signed: parameters that may be any number.
 
-    A pullback computes each tile of rows twice, once for the value and once to pull back: a kernel that gives its own
-    adjoint, as those beside this one, takes half the time and less memory.
+    The pullback computes each tile of rows twice, for the value and for the gradient. A kernel with its own `_pullback`
+    takes half the time and less memory.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {}

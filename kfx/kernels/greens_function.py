@@ -22,10 +22,11 @@ class GreensFunction(Kernel):
         Θ = π₀ A₀(b)⁻¹ π₀ᵀ,    b(x) = a₀(x) exp(Σ_{i ≤ modes} cosine_i cos 2πix + sine_i sin 2πix)    (eq. 5.2)
 
     with b at the middle of each element. Points are positions of nodes i/intervals, (n, 1), 0 < i < intervals. The
-    paper's discretization has 2⁸ intervals, so 255 inner nodes (its text says "2⁸ interior points").
+    paper's discretization has 2⁸ intervals and so 255 inner nodes (its text says "2⁸ interior points").
 
-    modes: of the Fourier series; `cosine` and `sine` have as many entries, of any sign, 0 at the start.
-    conductivity: a₀ by name, see `elliptic.CONDUCTIVITIES`. No gradient to the points: they are nodes.
+    modes: terms of the Fourier series; `cosine` and `sine` are (modes,), of any sign, and start at 0.
+    conductivity: a₀ by name, see `elliptic.CONDUCTIVITIES`. There is no gradient with respect to the points, since
+    they are nodes.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.GreensFunctionOption.default_bounds()
@@ -58,11 +59,11 @@ class GreensFunction(Kernel):
             return self._start * np.exp(sum(waves @ self._values[name] for name, waves in self._waves.items()))
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Coefficients that give log b variance 1 everywhere."""
+        """Return random coefficients, (modes,) each, for which log b has variance 1 everywhere."""
         return {name: rng.normal(0.0, self.modes**-0.5, self.modes) for name in self._waves}
 
     def _columns(self, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows of the points' nodes, A₀⁻¹π₀ᵀ, (intervals − 1, n), and b."""
+        """Return the indices of the points' nodes, (n,), A₀⁻¹π₀ᵀ, (intervals − 1, n), and b, (intervals,)."""
         rows, b = self._rows(x), self.conductivity
         unit = np.zeros((self.intervals - 1, len(rows)))
         unit[rows, np.arange(len(rows))] = 1.0
@@ -103,7 +104,7 @@ class GreensFunction(Kernel):
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             if inputs:
                 raise ValueError("a Green's function has no gradient to its inputs: they are nodes")
-            # Σ G ∘ ∂Θ = −tr(∂A₀ S G Sᵀ), S = A₀⁻¹π₀ᵀ, and ∂A₀/∂b of an element takes the slopes of S there.
+            # Σ G ∘ ∂Θ = −tr(∂A₀ S G Sᵀ) with S = A₀⁻¹π₀ᵀ, and ∂A₀/∂b_e involves the derivative of S on element e.
             g = in_numpy(cotangent).astype(np.float64)
             to_log = -b / self.intervals * np.einsum("ej,ej->e", slopes @ g, slopes)
             return {name: waves.T @ to_log for name, waves in self._waves.items()}, None

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def readable(name: str, node: object) -> str:
-    """`0.sigma` of a sum as `rbf sigma`, or `rbf 2 sigma` where it has several of them; other names as they are.
+    """Return a parameter's name for display: `0.sigma` of a sum as `rbf sigma`, or `rbf 2 sigma` for its second RBF.
 
     node: the kernel's part of a config, checked or as recorded.
     """

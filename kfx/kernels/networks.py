@@ -13,9 +13,13 @@ Shape = tuple[int, int, int]
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution whose output has ⌈size / stride⌉ pixels, zeros added as evenly as they go, the odd one after."""
+    """A convolution whose output has ⌈size / stride⌉ pixels along each axis.
+
+    Zeros are added evenly on both sides; an odd one comes at the end.
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the convolution of images (n, channels, h, w), (n, outputs, ⌈h / stride⌉, ⌈w / stride⌉)."""
         sides: list[int] = []
         for size, kernel, stride in zip(input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
             zeros = max((_ceil(size, stride) - 1) * stride + kernel - size, 0)
@@ -28,7 +32,7 @@ def _ceil(size: int, step: int) -> int:
 
 
 def _network(image: Shape, convolutions: list[tuple[int, int, int, int]], dense: int, outputs: int) -> nn.Sequential:
-    """Convolutions of (size, channels, stride, pooling), a dense layer, ReLU after each, and a linear output."""
+    """Return convolutions of (size, channels, stride, pooling), a dense layer, ReLU after each, and a linear output."""
     channels, height, width = image
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i, (size, made, stride, pooling) in enumerate(convolutions, start=1):
@@ -46,21 +50,30 @@ def _network(image: Shape, convolutions: list[tuple[int, int, int, int]], dense:
 
 
 def mnist(image: Shape) -> nn.Sequential:
-    """6 × 6 × 6 of stride 1, 5 × 5 × 12 and 4 × 4 × 24 of stride 2, dense 200: M. Görner's network, which Owhadi & Yoo
-    2019, §10.1, take with 300 outputs. Their Fig. 23 shows it; the sizes are those of its public description."""
+    """Return M. Görner's network for MNIST with 300 outputs, as in Owhadi & Yoo 2019, §10.1 and Fig. 23.
+
+    Convolutions 6 × 6 × 6 with stride 1, 5 × 5 × 12 and 4 × 4 × 24 with stride 2, then a dense layer of 200. The sizes
+    are from the network's public description.
+    """
     return _network(image, [(6, 6, 1, 1), (5, 12, 2, 1), (4, 24, 2, 1)], 200, 300)
 
 
 def fashion(image: Shape) -> nn.Sequential:
-    """3 × 3 × 32 and 3 × 3 × 64, each with pooling by 2, dense 128, 300 outputs. The network of Owhadi & Yoo 2019,
-    §10.2, is in a picture alone (Fig. 28): this is a usual one for Fashion-MNIST, not theirs."""
+    """Return a common network for Fashion-MNIST with 300 outputs.
+
+    Convolutions 3 × 3 × 32 and 3 × 3 × 64, each with pooling by 2, then a dense layer of 128. It is not the network of
+    Owhadi & Yoo 2019, §10.2, which is given only as a figure (Fig. 28).
+    """
     return _network(image, [(3, 32, 1, 2), (3, 64, 1, 2)], 128, 300)
 
 
 def small(image: Shape) -> nn.Sequential:
-    """3 × 3 × 8, 3 × 3 × 16 of stride 2, dense 32, 16 outputs: for images of 8 × 8 pixels."""
+    """Return a network for images of 8 × 8 pixels with 16 outputs.
+
+    Convolutions 3 × 3 × 8 with stride 1 and 3 × 3 × 16 with stride 2, then a dense layer of 32.
+    """
     return _network(image, [(3, 8, 1, 1), (3, 16, 2, 1)], 32, 16)
 
 
 NETWORKS: dict[str, Callable[[Shape], nn.Sequential]] = {"small": small, "mnist": mnist, "fashion": fashion}
-"""By name; the names are in `kfx.config.choices` too."""
+"""Networks by name; `kfx.config.choices` has the same names."""

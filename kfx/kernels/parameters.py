@@ -1,4 +1,4 @@
-"""Named parameters, and the flat vector of those that optimizers move."""
+"""Named parameters, and the flat vector of the trainable ones."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from kfx.numerics.arrays import Vector, as_kind, in_numpy
 
 Value = float | Vector
 Given = ArrayLike | torch.Tensor
-"""A parameter as a person gives it: a number, an array or a sequence of numbers, or a block."""
+"""A parameter as a caller gives it: a number, an array or a sequence of numbers, or a tensor of weights."""
 Bounds = tuple[float, float]
 ANYWHERE: Bounds = (-math.inf, math.inf)
 
 NORM = ".norm"
-"""Ends the name of a number that stands for an array."""
+"""Suffix of the name of an array's Euclidean norm, see `flat_parameters`."""
 _MOST_SHOWN = 256
 
 
 class Parameters:
-    """What a kernel has: parameters by name, each a float, an array with one entry a layer or a mode, or a block, the
-    torch tensor of a network's weights.
+    """A kernel's parameters by name: floats, arrays with one entry for each layer or mode, and blocks.
 
-    A parameter is > 0, unless it is a variance or named in `may_be_zero`, then ≥ 0, or named in `signed`.
+    A block is a torch tensor of a network's weights. A parameter is > 0; if it is a variance or named in
+    `may_be_zero`, ≥ 0; if it is named in `signed`, any number.
 
-    Immutable: `with_parameters` and `with_flat` return another. `flat` is the vector of the *trainable* ones, in the
-    order of `names`; `bounds` are theirs. Where a block is among them it is a tensor of the block's dtype, on its
-    device, else float64 in NumPy. A subclass states `default_bounds` of every parameter, in order.
+    Immutable: `with_parameters` and `with_flat` return another object. `flat` is the vector of the *trainable*
+    parameters in the order of `names`, and `bounds` are their ranges. `flat` is a tensor with the dtype and device of
+    the blocks where some are trainable, else a float64 NumPy array. A subclass states `default_bounds` of every
+    parameter, in order.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
     default_trainable: ClassVar[tuple[str, ...] | None] = None
     may_be_zero: frozenset[str] = frozenset()
-    """Parameters that may be 0, beside those whose name ends in `variance`."""
+    """Parameters that may be 0, in addition to those whose name ends in `variance`."""
     signed: frozenset[str] = frozenset()
     """Parameters that may be any number."""
 
@@ -66,7 +67,7 @@ class Parameters:
 
     @property
     def names(self) -> list[str]:
-        """The entries of `flat`: `sigma`, or `weight_variance.0`, … for an array."""
+        """The name of each entry of `flat`: `sigma`, or `weight_variance.0`, … for an array."""
         return [name for key in self.trainable for name in _entries(key, self._values[key])]
 
     @property
@@ -76,22 +77,22 @@ class Parameters:
 
     @property
     def limits(self) -> dict[str, Bounds]:
-        """The range in which an optimizer may move each parameter, by name."""
+        """The range of each parameter in optimization, by name."""
         return dict(self._bounds)
 
     @property
     def flat(self) -> Vector:
-        """The trainable parameters as one vector."""
+        """The trainable parameters as one vector, (p,)."""
         return self.flatten(self._values)
 
     @property
     def bounds(self) -> np.ndarray:
-        """(len(flat), 2): the range in which each entry of `flat` may move."""
+        """The range of each entry of `flat` in optimization, (p, 2)."""
         each = np.array([self._bounds[key] for key in self.trainable], dtype=np.float64).reshape(-1, 2)
         return each.repeat([_size(self._values[key]) for key in self.trainable], axis=0)
 
     def split(self, vector: Vector) -> dict[str, Value]:
-        """Return the trainable parameters by name, from a vector like `flat`; ValueError for one of another length."""
+        """Return the trainable parameters by name. vector: like `flat`, (p,). Raises ValueError for another length."""
         values: dict[str, Value] = {}
         size, start = sum(_size(self._values[key]) for key in self.trainable), 0
         if len(vector) != size:
@@ -109,27 +110,31 @@ class Parameters:
         return values
 
     def with_flat(self, vector: Given) -> Self:
-        """Return the same kernel with `flat` replaced by a vector (len(flat),); ValueError for another shape."""
+        """Return the same kernel with `flat` replaced. vector: (p,). Raises ValueError for another shape."""
         flat: Vector = vector.clone() if isinstance(vector, torch.Tensor) else np.asarray(vector, dtype=np.float64)
         if flat.ndim != 1:
             raise ValueError(f"expected a vector of parameters, got {tuple(flat.shape)}")
         return self._replaced(self.split(flat))
 
     def with_parameters(self, **values: Given) -> Self:
-        """Return the same kernel with the named parameters replaced, trainable or not; ValueError for unknown names,
-        numbers out of range and other shapes."""
+        """Return the same kernel with the named parameters replaced, trainable or not.
+
+        values: numbers, or arrays in the shapes of the parameters, as (layers,). Raises ValueError for unknown names,
+        numbers out of range and blocks of another shape.
+        """
         return self._replaced({self._require(name): self._checked(name, value) for name, value in values.items()})
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Return new values, by name, of parameters that the kernel draws itself, as a network's weights."""
+        """Return new random values, by name, of parameters with a distribution of their own, as a network's weights."""
         return {}
 
     def drawn(
         self, rng: np.random.Generator, ranges: Mapping[str, Bounds] | None = None, distribution: str = "log_uniform"
     ) -> Self:
-        """The same kernel with its trainable parameters, and every block, drawn at random.
+        """Return the same kernel with random trainable parameters and blocks.
 
-        ranges: of a parameter, or an entry of one, where it is not drawn as `fresh` does, or else within its bounds.
+        ranges: by the name of a parameter or of an entry; others are drawn by `fresh`, or else within their bounds.
+        Raises ValueError where a range is infinite.
         """
         ranges = ranges or {}
         ranged = {key for key in self._values for name in ranges if name == key or name.startswith(f"{key}.")}
@@ -154,7 +159,7 @@ class Parameters:
         return self._replaced(values)
 
     def with_fresh_blocks(self, rng: np.random.Generator) -> Self:
-        """The same kernel with its blocks drawn at random, its other parameters as they are."""
+        """Return the same kernel with random blocks and unchanged other parameters."""
         return self._replaced({key: value for key, value in self.fresh(rng).items() if isinstance(value, torch.Tensor)})
 
     def _replaced(self, values: Mapping[str, Value]) -> Self:
@@ -181,7 +186,7 @@ class Parameters:
         return array.copy() if array.ndim else float(array)
 
     def _block(self, name: str, value: Given, held: torch.Tensor | None) -> torch.Tensor:
-        """A copy of a block; one that takes another's place is like it."""
+        """Return a copy of a block, in the dtype and on the device of the block that it replaces."""
         block = (torch.as_tensor(value) if held is None else as_kind(value, held)).detach().clone()
         if held is not None and block.shape != held.shape:
             shapes = f"{tuple(held.shape)}, got {tuple(block.shape)}"
@@ -197,9 +202,9 @@ class Parameters:
         return float(self._values[name])
 
     def flatten(self, by_name: Mapping[str, Value]) -> Vector:
-        """Return the trainable ones of values by name as one vector like `flat`."""
+        """Return the trainable ones among values by name as one vector like `flat`, (p,)."""
         chosen = [by_name[key] for key in self.trainable]
-        if all(isinstance(value, float) for value in chosen):  # the usual case, in a tenth of the time
+        if all(isinstance(value, float) for value in chosen):  # the usual case, ten times faster
             return np.array(chosen, dtype=np.float64)
         if blocks := [value for value in chosen if isinstance(value, torch.Tensor)]:
             return torch.cat([as_kind(value, blocks[0]).reshape(-1) for value in chosen])
@@ -226,13 +231,16 @@ def _short(value: Value) -> str:
 
 
 def are_many(values: Mapping[str, Value]) -> bool:
-    """Whether there are more numbers than a person looks at, or a table has columns for."""
+    """Return whether there are too many numbers for a reader or for the columns of a table."""
     return sum(map(_size, values.values())) > _MOST_SHOWN
 
 
 def flat_parameters(values: Mapping[str, Value]) -> dict[str, float]:
-    """Parameters as numbers by name, the columns of tables: arrays spread out, one entry a number; where that would be
-    more than a table has columns for, each array by its Euclidean norm, `name.norm`."""
+    """Return the parameters as numbers by name, for the columns of tables.
+
+    Each entry of an array gets a column. Where there are too many entries, each array has one column, its Euclidean
+    norm, `name.norm`.
+    """
     if not are_many(values):
         return {
             entry: float(number)

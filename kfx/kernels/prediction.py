@@ -1,4 +1,4 @@
-"""What a kernel's own head predicts of points."""
+"""Predictions by a kernel's own head."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 
 @dataclass(frozen=True)
 class Prediction:
-    """outputs: (n, outputs), the largest of which is the class. log_probabilities: of the classes, (n, classes).
-    variance: of a regression's outputs, (n,). One of the last two is there."""
+    """Predictions at n points, of classes or of a regression.
+
+    outputs: (n, outputs); the predicted class is the largest. log_probabilities: of the classes, (n, classes).
+    variance: of each output of a regression, (n,). Either `log_probabilities` or `variance` is given.
+    """
 
     outputs: torch.Tensor
     log_probabilities: torch.Tensor | None = None
@@ -18,10 +21,11 @@ class Prediction:
 
     @classmethod
     def of_logits(cls, logits: torch.Tensor) -> Prediction:
+        """Return the prediction of classes with log-probabilities log softmax(logits). logits: (n, classes)."""
         return cls(logits, torch.log_softmax(logits, dim=1))
 
     def log_likelihood(self, targets: torch.Tensor) -> torch.Tensor:
-        """Of each point's target, (n,). targets: (n, outputs), one-hot where there are classes."""
+        """Return the log-likelihood of each point's target, (n,). targets: (n, outputs), one-hot for classes."""
         targets = targets.to(self.outputs)
         if self.log_probabilities is not None:
             return (self.log_probabilities * targets).sum(dim=1)
@@ -30,8 +34,11 @@ class Prediction:
         return normal.log_prob(targets).sum(dim=1)
 
     def calibration_error(self, targets: torch.Tensor, bins: int = 15) -> float:
-        """Σ over equal bins of confidence of |accuracy − mean confidence| · share (Guo et al. 2017); NaN where no class
-        has a probability."""
+        """Return the expected calibration error (Guo et al. 2017); NaN for a prediction without log-probabilities.
+
+        It is Σ_b (share of points in bin b) · |accuracy − mean confidence| over equal bins of confidence.
+        targets: (n, classes), one-hot.
+        """
         if self.log_probabilities is None:
             return float("nan")
         confidence, found = self.log_probabilities.double().exp().max(dim=1)

@@ -1,4 +1,4 @@
-"""A kernel with a λ of its own."""
+"""A kernel with its own regularization λ."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kfx.numerics.regularization import Regularization
 
 
 class Regularized(Wrapped[Kernel]):
-    """`kernel` and the regularization to use it with, `regularization`: λ's value, in units of its scale.
+    """`kernel` with its own λ, as the further parameter `regularization`: λ's value in units of its scale.
 
-    Gram matrices are the kernel's alone. An objective on such a kernel takes this λ in place of its own, and the
-    pullback gives ∂/∂λ beside the gradient to the kernel's parameters when `trained`. For objectives of A = Θ + λI
+    Gram matrices do not contain λ. Objectives use this λ instead of the configured one. Where `trained`, the pullback
+    also gives the derivative with respect to `regularization`; it is valid for objectives that depend on A = Θ + λI
     alone, as the likelihood and the leave-one-out error.
     """
 
@@ -38,7 +38,7 @@ class Regularized(Wrapped[Kernel]):
 
 
 def as_recorded(start: Kernel, values: Mapping[str, Value]) -> Kernel:
-    """The kernel of a record: `start` with these parameters. A λ among them that `start` does not bring is absolute."""
+    """Return `start` with recorded parameters. A recorded λ is absolute where `start` has no λ of its own."""
     if "regularization" in values and not isinstance(start, Regularized):
         own = {name: value for name, value in values.items() if name != "regularization"}
         return Regularized(start.with_parameters(**own), Regularization(float(values["regularization"]), "absolute"))

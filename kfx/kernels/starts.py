@@ -1,4 +1,4 @@
-"""Where a kernel's parameters start: as configured, drawn, or with a length taken from the training points."""
+"""Initial parameters of a kernel: as configured, random, or with a length computed from the training points."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class Points(Protocol):
-    """What holds training points."""
+    """Data with training points."""
 
     @property
     def x_train(self) -> np.ndarray:
-        """(n, …)."""
+        """The training points, (n, …)."""
 
 
 def candidates(
     start: KernelOption, built: Kernel, parts: Sequence[Points], rng: np.random.Generator
 ) -> list[list[Kernel]]:
-    """For each part the kernels to choose its start from: the one that the config describes, then random ones.
+    """Return, for each part of the data, the kernels to choose the start from: the configured one, then random ones.
 
-    built: the kernel with its configured values. DataError where a length taken from the points is none that an
-    optimizer may start from.
+    built: the kernel with its configured values. parts: data with training points `x_train`, (n, …). Raises DataError
+    where a length computed from the points is outside the kernel's bounds.
     """
     first = random_kernel(built, rng, start) if start.initial == "random" else built
     if start.initial != "random" and start.draws_blocks():
@@ -49,23 +49,25 @@ def candidates(
 
 
 def random_kernel(built: Kernel, rng: np.random.Generator, start: KernelOption) -> Kernel:
-    """The same kernel, its trainable parameters drawn within `initial_range`, or, where that is silent, as the kernel
-    draws them or within their bounds."""
+    """Return the same kernel with random trainable parameters.
+
+    They are drawn within `initial_range`, or where it does not name them as the kernel draws them or within bounds.
+    """
     return built.drawn(rng, start.initial_range, start.initial_distribution)
 
 
 def _natural(x: np.ndarray) -> float:
-    """σ² = Var ‖x‖: what gives the numbers of Darcy 2020, Tables 5.1 to 5.8, for his σ̂; ch. 5 prints the variance of
-    the squared norms."""
+    """σ² = Var ‖x‖, which reproduces σ̂ in Tables 5.1 to 5.8 of Darcy 2020; his ch. 5 prints the variance of the squared
+    norms."""
     return float(np.std(np.linalg.norm(x.reshape(len(x), -1), axis=1)))
 
 
 def _mean_squared_distance(x: np.ndarray) -> float:
-    """2σ² = mean of ‖x − x'‖² over all pairs, a point with itself among them (Owhadi & Yoo 2019, §8, γ⁻¹ = MSD; Darcy
-    2020, §5.0.1, prints 1/2σ² for it)."""
+    """2σ² = mean of ‖x − x'‖² over all pairs, those of a point with itself included (Owhadi & Yoo 2019, §8, γ⁻¹ = MSD;
+    Darcy 2020, §5.0.1, prints 1/2σ² instead)."""
     flat = x.reshape(len(x), -1)
     return math.sqrt(float(np.mean(np.sum((flat - flat.mean(axis=0)) ** 2, axis=1))))
 
 
 LENGTHS = {"natural": _natural, "mean_squared_distance": _mean_squared_distance}
-"""σ from the training points, by the words of `kernel.initial`."""
+"""Functions that compute σ from training points, (n, …), by the values of `kernel.initial`."""

@@ -1,8 +1,8 @@
-"""Kernels of the distance r = ‖x − x'‖ alone. Images count as vectors of their pixels.
+"""Kernels that depend on the distance r = ‖x − x'‖ alone. Images are treated as vectors of their pixels.
 
-The formulas are written once, for NumPy arrays and torch tensors alike. Distances, exponentials and gradients to the
-points are computed by `stationary_arrays` for small matrices and by `stationary_tensors` for all others; `_gram` and
-`_pullback` of `Stationary` choose.
+Each formula is written once, for NumPy arrays and torch tensors. Distances, exponentials and gradients with respect to
+the points are computed by `stationary_arrays` for small matrices and by `stationary_tensors` for all others;
+`Stationary._gram` and `Stationary._pullback` choose.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from kfx.numerics.arrays import A, Array, is_small
 from kfx.numerics.outer_products import OuterProducts
 
 Inner = Callable[[A], float]
-"""Σ_ij G_ij M_ij of a matrix M, (n, n), with a cotangent G."""
+"""The function M ↦ Σ_ij G_ij M_ij of a matrix M, (n, n), for a cotangent G, (n, n)."""
 PullRows = Callable[[A | OuterProducts, bool], tuple[dict[str, float], A | None]]
-"""From a cotangent G, (n, n), to the gradients of Σ_ij G_ij K_ij by parameter, and to the points, (n, features), where
-asked for."""
+"""Maps a cotangent G, (n, n), to the gradients of Σ_ij G_ij K_ij by parameter name, and with respect to the points,
+(n, features), where requested."""
 
 
 class Arithmetic(Protocol[A]):
-    """What the formulas need beyond operators, on one kind of array: `stationary_arrays` or `stationary_tensors`."""
+    """Functions that the formulas need, for one kind of array: `stationary_arrays` or `stationary_tensors`."""
 
     def squared_distances(self, x: A, y: A | None) -> A:
-        """‖x_i − y_j‖², (n, m), of points (n, features) and (m, features), or of x with itself, by a matrix product."""
+        """Return ‖x_i − y_j‖², (n, m), by a matrix product. x: (n, features). y: (m, features), or None for x."""
 
     def squared_distances_by_differences(self, x: A, y: A | None) -> A:
-        """The same with the digits of the differences: r itself has as many."""
+        """Return ‖x_i − y_j‖², (n, m), by differences of coordinates, so that r has as many correct digits as they."""
 
     def exp(self, x: A) -> A:
-        """exp(x), in place."""
+        """Return exp(x), (n, m), computed in place. x: (n, m)."""
 
     def log(self, x: A) -> A:
-        """log x."""
+        """Return log x, (n, m). x: (n, m)."""
 
     def in_float64(self, x: A) -> A:
-        """x in float64; itself where it is."""
+        """Return x, (n, m), in float64, without a copy where it already is."""
 
     def fill_diagonal(self, matrix: A, value: float) -> None:
-        """Write the value on the diagonal of (n, n)."""
+        """Write the value on the diagonal of a matrix (n, n)."""
 
     def inner(self, a: A, b: A) -> float:
-        """Σ_ij a_ij b_ij."""
+        """Return Σ_ij a_ij b_ij of two matrices (n, n)."""
 
     def to_points(self, cotangent: A | OuterProducts, slope: A, points: A) -> A:
-        """Σ_j 4 G_ij S_ij (x_i − x_j), (n, features): the gradient to points (n, features) from a cotangent G of K.
+        """Return the gradient with respect to the points, Σ_j 4 G_ij S_ij (x_i − x_j), (n, features).
 
-        S, (n, n), are the slopes ∂K/∂(r²), which may be overwritten. ∂(r²_ij)/∂x_i = 2 (x_i − x_j), and a pair stands
-        in both triangles.
+        cotangent: G of K, (n, n). slope: S = ∂K/∂(r²), (n, n), which may be overwritten. points: x, (n, features).
+        The factor is 4 because ∂(r²_ij)/∂x_i = 2 (x_i − x_j) and each pair is in both triangles.
         """
 
 
@@ -74,7 +74,7 @@ def _rows(x: A) -> A:
 
 
 class Stationary(Kernel):
-    """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once a call."""
+    """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once for each call."""
 
     takes_outer_products = True
 
@@ -84,21 +84,21 @@ class Stationary(Kernel):
 
     @abc.abstractmethod
     def _profile(self, on: Arithmetic[A], r2: A) -> A:
-        """κ(r²), entry by entry of (n, m)."""
+        """Return κ(r²), (n, m). r2: (n, m)."""
 
     @abc.abstractmethod
     def _slope(self, on: Arithmetic[A], r2: A, gram: A) -> A:
-        """∂κ/∂(r²), with κ(r²) = gram known."""
+        """Return ∂κ/∂(r²), (n, n). r2: (n, n). gram: κ(r²), (n, n)."""
 
     @abc.abstractmethod
     def _gradients(self, on: Arithmetic[A], inner: Inner[A], r2: A, gram: A) -> dict[str, float]:
-        """`inner` of ∂κ/∂(parameter) for each of them: the sum of its entries, weighted by a cotangent."""
+        """Return `inner` of ∂κ/∂θ for each parameter θ, by name. r2: (n, n). gram: κ(r²), (n, n)."""
 
     def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
         return on.squared_distances(x, y)
 
     def _variance(self) -> float:
-        """κ(0)."""
+        """Return κ(0)."""
         return 1.0
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
@@ -107,7 +107,7 @@ class Stationary(Kernel):
         return self._of_rows(_rows(x), None if y is None else _rows(y))[1]
 
     def _of_rows(self, x: A, y: A | None) -> tuple[A, A]:
-        """r² and K of points (n, features) and (m, features)."""
+        """Return r² and K, both (n, m), of points (n, features) and (m, features)."""
         on = _arithmetic(x)
         r2 = self._squared_distances(on, x, y)
         gram = self._profile(on, r2)
@@ -119,10 +119,10 @@ class Stationary(Kernel):
         return x.new_full((1,), self._variance()).expand(len(x))
 
     def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
-        """Nothing: `_of_rows` has filled it."""
+        """Do nothing, since `_of_rows` has filled the diagonal."""
 
     def is_finite_at(self, x: torch.Tensor) -> bool:
-        """Return whether κ(0), which is on every diagonal, is within the range of x's dtype."""
+        """Return whether κ(0), the value of every diagonal entry, is within the range of x's dtype."""
         return self._variance() <= torch.finfo(x.dtype).max
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
@@ -141,7 +141,7 @@ class Stationary(Kernel):
         return self.pullback_of_rows(_rows(x.numpy()))
 
     def _pullback_by_arrays(self, x: torch.Tensor) -> tuple[torch.Tensor, PullRows[torch.Tensor]]:
-        """`pullback_of_rows` of a tensor, computed by NumPy in the same memory."""
+        """Return `pullback_of_rows` of a tensor, computed by NumPy in the same memory."""
         gram, pull_rows = self.pullback_of_rows(x.numpy())
 
         def pull(cotangent: torch.Tensor | OuterProducts, inputs: bool) -> tuple[dict[str, float], torch.Tensor | None]:
@@ -151,9 +151,10 @@ class Stationary(Kernel):
         return torch.from_numpy(gram), pull
 
     def pullback_of_rows(self, rows: A) -> tuple[A, PullRows[A]]:
-        """Return K of points (n, features), and its pullback, in NumPy where the points are, else in torch.
+        """Return K, (n, n), and its pullback, in NumPy or torch as the points are.
 
-        The pullback takes a cotangent of the points' kind, (n, n), or `OuterProducts`; it may be called several times.
+        rows: points, (n, features). The pullback takes a cotangent of the points' kind, (n, n), or `OuterProducts`; it
+        may be called several times.
         """
         on = _arithmetic(rows)
         r2, gram = self._of_rows(rows, None)
@@ -161,7 +162,7 @@ class Stationary(Kernel):
         def pull(cotangent: A | OuterProducts, inputs: bool) -> tuple[dict[str, float], A | None]:
             given = cotangent.of_kind(rows) if isinstance(cotangent, OuterProducts) else cotangent
             inner: Inner[A] = given.inner if isinstance(given, OuterProducts) else partial(on.inner, given)
-            wide = on.in_float64(gram)  # a slope may leave float32 where the value does not
+            wide = on.in_float64(gram)  # a slope may overflow float32 where the value does not
             by_name = self._gradients(on, inner, r2, wide)
             return by_name, on.to_points(given, self._slope(on, r2, wide), rows) if inputs else None
 
@@ -169,7 +170,7 @@ class Stationary(Kernel):
 
 
 class RBF(Stationary):
-    """exp(−r² / (2 σ²)), σ > 0: `sigma`, a length in the units of x."""
+    """exp(−r² / (2 σ²)), where σ > 0 is `sigma`, a length in the units of x."""
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBFOption.default_bounds()
 
@@ -196,7 +197,7 @@ class RBF(Stationary):
 class RationalQuadratic(Stationary):
     """(β² + γ r²)^(−α), α, β, γ > 0 (Darcy 2020, eq. 1.9, with the norm squared).
 
-    γ stays 1 unless named in `trainable`: with α and β alone the kernel's length is β.
+    γ is not trained unless named in `trainable`. With γ = 1 the kernel's length is β.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.RationalQuadraticOption.default_bounds()
@@ -236,7 +237,7 @@ class RationalQuadratic(Stationary):
 
 
 class Matern(Stationary):
-    """Matérn with smoothness ν, as in scikit-learn; `sigma` is its length, a = √(2ν) r / σ:
+    """Matérn kernel with smoothness ν and length σ, `sigma`, as in scikit-learn, with a = √(2ν) r / σ:
 
     ν = 1/2: exp(−a).    ν = 3/2: (1 + a) exp(−a).    ν = 5/2: (1 + a + a²/3) exp(−a).
     """
@@ -257,7 +258,7 @@ class Matern(Stationary):
         self.nu = nu
 
     def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
-        # r itself matters here, and the square root would halve the digits of a matrix product's r².
+        # The kernel depends on r; the square root of r² by a matrix product would have half the digits.
         return on.squared_distances_by_differences(x, y)
 
     def _scaled(self, r2: A) -> A:
@@ -274,7 +275,7 @@ class Matern(Stationary):
         a = self._scaled(r2)
         slope = on.exp(-a)
         if self.nu == 0.5:
-            slope *= (a > 0) / (a + (a == 0))  # 1/a, but 0 at the cusp at r = 0, where nothing is to be moved
+            slope *= (a > 0) / (a + (a == 0))  # 1/a, but 0 at the cusp at r = 0
         elif self.nu == 2.5:
             slope *= (1 + a) / 3
         return slope * (-self.nu / self._scalar("sigma") ** 2)
@@ -284,8 +285,10 @@ class Matern(Stationary):
 
 
 class Laplace(Kernel):
-    """exp(−‖x − x'‖₁ / σ), the sum of absolute differences, as scikit-learn's `laplacian_kernel`; with one feature
-    Matérn's ν = 1/2."""
+    """exp(−‖x − x'‖₁ / σ), where σ > 0 is `sigma`, as scikit-learn's `laplacian_kernel` with γ = 1/σ.
+
+    With one feature it equals Matérn with ν = 1/2.
+    """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.LaplaceOption.default_bounds()
 

@@ -1,4 +1,4 @@
-"""What kernels of the distance compute with on small matrices: NumPy and compiled loops."""
+"""Arithmetic of distance kernels on small matrices, by NumPy and compiled loops."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kfx.kernels import stationary_tensors
 from kfx.numerics.arrays import as_tensor, diagonal
 from kfx.numerics.outer_products import OuterProducts, with_ones
 
-_FEW = 64  # coordinates of a point up to which sums of differences are faster than a matrix product
+_FEW = 64  # largest number of features for which sums of differences are faster than a matrix product
 
 
 def squared_distances(x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
-    """Return ‖x_i − y_j‖², (n, m), of points (n, features) and (m, features), or of x with itself.
+    """Return ‖x_i − y_j‖², (n, m), by a matrix product; where y is None and features ≤ 64, by differences.
 
-    Of x with itself by differences where a point has at most 64 coordinates, else by a matrix product.
+    x: (n, features). y: (m, features), or None for x.
     """
     if y is None and x.shape[1] <= _FEW:
         return _by_loops(x)
-    centre = x[:1]  # distances do not change, cancellation shrinks; a mean would cost more
+    centre = x[:1]  # a shift keeps distances and reduces cancellation; the mean would cost more
     a = x - centre
     b = a if y is None else y - centre
     products = a @ b.T
@@ -31,7 +31,7 @@ def squared_distances(x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
 
 
 def squared_distances_by_differences(x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
-    """Return ‖x_i − y_j‖² as `squared_distances`, never by a matrix product."""
+    """Return ‖x_i − y_j‖², (n, m), from differences of coordinates. x: (n, features). y: (m, features) or None."""
     if y is None and x.shape[1] <= _FEW:
         return _by_loops(x)
     others = None if y is None else as_tensor(y)
@@ -47,22 +47,22 @@ def _by_loops(x: np.ndarray) -> np.ndarray:
 
 
 def exp(x: np.ndarray) -> np.ndarray:
-    """Return exp(x), in x's memory."""
+    """Return exp(x), (n, m), computed in place. x: (n, m)."""
     return np.exp(x, out=x)
 
 
 def log(x: np.ndarray) -> np.ndarray:
-    """Return log x, entry by entry."""
+    """Return log x, (n, m), entry by entry. x: (n, m)."""
     return np.log(x)
 
 
 def in_float64(x: np.ndarray) -> np.ndarray:
-    """Return x in float64; x itself where it is."""
+    """Return x, (n, m), in float64, without a copy where it already is."""
     return x.astype(np.float64, copy=False)
 
 
 def fill_diagonal(matrix: np.ndarray, value: float) -> None:
-    """Write the value on the diagonal of (n, n)."""
+    """Write the value on the diagonal of a matrix (n, n)."""
     diagonal(matrix)[:] = value
 
 
@@ -72,15 +72,17 @@ def inner(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def to_points(cotangent: np.ndarray | OuterProducts, slope: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return Σ_j 4 G_ij S_ij (x_i − x_j), (n, features), float64, of a cotangent G and slopes S, (n, n), which may be
-    overwritten."""
+    """Return Σ_j 4 G_ij S_ij (x_i − x_j), (n, features), float64.
+
+    cotangent: G, (n, n). slope: S, (n, n), which may be overwritten. points: x, (n, features).
+    """
     if isinstance(cotangent, OuterProducts) and points.shape[1] <= _FEW:
         from kfx.numerics import small_loops
 
         moved = np.empty(points.shape)
         small_loops.moved_points(slope, cotangent.vectors, cotangent.weights, points, moved)
         return moved
-    diagonal(slope)[:] = 0.0  # so that a point alone is not moved by round-off
+    diagonal(slope)[:] = 0.0  # so that round-off gives a single point no gradient
     if isinstance(cotangent, OuterProducts):
         flat = points.astype(cotangent.vectors.dtype, copy=False)
         both = cotangent.product(slope, with_ones(flat))
@@ -91,7 +93,7 @@ def to_points(cotangent: np.ndarray | OuterProducts, slope: np.ndarray, points: 
 
 
 def compile_for(dtype: torch.dtype) -> None:
-    """Load the compiled loops for float32 or float64; the first time on a machine they are compiled, and kept."""
+    """Load the compiled loops for float32 or float64; the first call on a machine compiles and caches them."""
     from kfx.numerics import small_loops
 
     small_loops.compile_for(np.float32 if dtype == torch.float32 else np.float64)

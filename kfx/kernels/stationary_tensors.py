@@ -1,4 +1,4 @@
-"""What kernels of the distance compute with on torch tensors, on any device."""
+"""Arithmetic of distance kernels on torch tensors, on any device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kfx.numerics.outer_products import OuterProducts, with_ones
 
 
 def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-    """Return ‖x_i − y_j‖², (n, m), of points (n, features) and (m, features), or of x with itself.
+    """Return ‖x_i − y_j‖², (n, m), by one matrix product; (n, n) with an exact 0 on the diagonal where y is None.
 
-    By one matrix product; exactly 0 on the diagonal of x with itself.
+    x: (n, features). y: (m, features), or None for x.
     """
-    centre = x[:1]  # distances do not change, cancellation shrinks; a mean would cost more
+    centre = x[:1]  # a shift keeps distances and reduces cancellation; the mean would cost more
     a = x - centre
     b = a if y is None else y - centre
     norms = a.square().sum(dim=1)
@@ -26,12 +26,12 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
 
 
 def squared_distances_by_differences(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-    """Return ‖x_i − y_j‖² as `squared_distances`, from the differences of the coordinates."""
+    """Return ‖x_i − y_j‖², (n, m), from differences of coordinates. x: (n, features). y: (m, features) or None."""
     return torch.cdist(x, x if y is None else y, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
-    """Return exp(x), in x's memory."""
+    """Return exp(x), (n, m), computed in place. x: (n, m)."""
     if by_one_thread(x) and x.dtype in (torch.float32, torch.float64):
         array = x.numpy()
         np.exp(array, out=array)
@@ -40,17 +40,17 @@ def exp(x: torch.Tensor) -> torch.Tensor:
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
-    """Return log x, entry by entry."""
+    """Return log x, (n, m), entry by entry. x: (n, m)."""
     return x.log()
 
 
 def in_float64(x: torch.Tensor) -> torch.Tensor:
-    """Return x in float64; x itself where it is."""
+    """Return x, (n, m), in float64, without a copy where it already is."""
     return x.to(torch.float64)
 
 
 def fill_diagonal(matrix: torch.Tensor, value: float) -> None:
-    """Write the value on the diagonal of (n, n)."""
+    """Write the value on the diagonal of a matrix (n, n)."""
     matrix.diagonal()[:] = value
 
 
@@ -61,9 +61,11 @@ def inner(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def to_points(cotangent: torch.Tensor | OuterProducts, slope: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Return Σ_j 4 G_ij S_ij (x_i − x_j), (n, features), float64, of a cotangent G and slopes S, (n, n), which may be
-    overwritten."""
-    slope.fill_diagonal_(0.0)  # so that a point alone is not moved by round-off
+    """Return Σ_j 4 G_ij S_ij (x_i − x_j), (n, features), float64.
+
+    cotangent: G, (n, n). slope: S, (n, n), which may be overwritten. points: x, (n, features).
+    """
+    slope.fill_diagonal_(0.0)  # so that round-off gives a single point no gradient
     if isinstance(cotangent, OuterProducts):
         flat = points.to(cotangent.vectors)
         both = cotangent.product(slope, with_ones(flat))

@@ -133,7 +133,7 @@ class Optimizer(abc.ABC):
         """Return the fitted kernel. Raises NumericalError where no evaluation gave one."""
 
     def state(self) -> State:
-        """Return what `restore` needs: nested dicts and lists of numbers, text and arrays that later steps do not change.
+        """Return what `restore` needs: nested dicts and lists of numbers, text and arrays that no later step changes.
 
         The entry `layer_bytes`, where present, is the length of the part of the file at `layer_path` that is needed.
         """
