@@ -344,7 +344,7 @@ class Combination(Kernel):
     def _cotangents(
         self, cotangent: torch.Tensor, grams: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], dict[str, float]]:
-        """Return the cotangents of the parts' Gram matrices, (n, n), and the gradients of the own parameters by name."""
+        """Return the cotangents of the parts' Gram matrices, (n, n), and the gradients of own parameters by name."""
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         return self._combined([part._gram(x, y) for part in self.parts])

@@ -1,4 +1,4 @@
-"""What every kernel option has, and the one for a kernel by its formula."""
+"""Base classes of the kernel options: for any kernel, for a network's features, and for a formula."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
 
 Image = tuple[int, ...] | None
-"""Height and width of the data set's images and, where it is not 1, how many channels; None for a table of numbers."""
+"""Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
 
 
 def is_number(value: object) -> bool:
@@ -38,7 +38,7 @@ def _ranges(meaning: str) -> dict:
 
 @dataclass
 class KernelOption(Option):
-    """A kernel. A subclass has a field for each parameter and setting, and `builds` or `make`."""
+    """Base of the kernel options. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
     initial: str = one_of(
         "explicit",
@@ -66,19 +66,19 @@ class KernelOption(Option):
     bounds: dict = _ranges("where optimizers may move each parameter, and random ones are drawn")
 
     images_only: ClassVar[bool] = False
-    """Whether it takes images and no tables."""
+    """Whether the kernel takes images only."""
     input_gradients: ClassVar[bool] = True
-    """Whether its pullback reaches the points, as flows need it."""
+    """Whether the pullback gives gradients with respect to the points, which flows need."""
     has_network: ClassVar[bool] = False
-    """Whether it is of a network's features."""
+    """Whether the kernel compares the features of a network."""
     is_deep: ClassVar[bool] = False
-    """Whether it is a deep kernel machine, which has an objective of its own."""
+    """Whether the kernel is a deep kernel machine, which has its own objective."""
     uses_jax: ClassVar[bool] = False
-    """Whether JAX computes it."""
+    """Whether JAX computes the kernel."""
 
     @classmethod
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
-        """Where optimizers may move each parameter."""
+        """Return the range of each parameter in optimization, by name."""
         return {k: item.metadata["bounds"] for k, item in cls.fields().items() if "bounds" in item.metadata}
 
     @classmethod
@@ -86,11 +86,14 @@ class KernelOption(Option):
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
     def make(self, image: Image, **common: Any) -> Kernel:
-        """The kernel. common: `trainable` and `bounds`, as every kernel takes them."""
+        """Return the kernel. common: `trainable` and `bounds`, as for every kernel."""
         return self.constructor()(**self.beyond(KernelOption), **common)
 
     def build(self, image: Image) -> Kernel:
-        """The kernel with its configured values, for images of this size; ConfigError for what does not fit."""
+        """Return the kernel with its configured values, for images of this size.
+
+        Raises ConfigError where the data set has no images and the kernel needs them, or a value is not accepted.
+        """
         if self.images_only and image is None:
             raise ConfigError(
                 f"kernel={self.name}: it takes images, and the data set is a table of numbers; use dataset=digits, "
@@ -102,11 +105,11 @@ class KernelOption(Option):
             raise ConfigError(f"kernel={self.name}: {error}") from error
 
     def own_threads(self) -> bool:
-        """Whether it is to have all threads, however small a batch is."""
+        """Return whether the kernel uses all threads for batches of any size."""
         return False
 
     def draws_blocks(self) -> bool:
-        """Whether a network's weights in it are drawn by seed, whatever becomes of its other parameters."""
+        """Return whether the weights of the kernel's network are drawn by seed, however its other parameters start."""
         return False
 
     def check(self, config: ConfigView) -> None:
@@ -114,10 +117,10 @@ class KernelOption(Option):
             raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
 
     def check_device(self, name: str, device: torch.device) -> None:
-        """ConfigError if it cannot be computed there. name: the device as the config has it."""
+        """Raise ConfigError where the kernel cannot be computed on a device. name: the device as configured."""
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        """ConfigError if the start that the config describes is none for the kernel as built."""
+        """Raise ConfigError where the configured start does not fit the kernel as built."""
         from kfx.kernels.parameters import are_many
 
         if self.initial in LENGTHS and "sigma" not in kernel.parameters:
@@ -145,8 +148,8 @@ class KernelOption(Option):
 
 @dataclass
 class NetworkOption(KernelOption, abc.ABC):
-    """A Gaussian kernel on the features of a network. A subclass says by `module` of which, and has its settings as
-    fields."""
+    """A Gaussian kernel on the features of a network. A subclass gives the network by `module`; its fields are the
+    network's settings."""
 
     has_network = True
 
@@ -172,7 +175,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
     @abc.abstractmethod
     def module(self, image: Image) -> torch.nn.Module:
-        """The network: from points to features, (n, features). image: the size of the data set's images."""
+        """Return the network, which maps points (n, …) to features (n, features). image: size of the data's images."""
 
     def make(self, image: Image, **common: Any) -> Kernel:
         import torch
@@ -204,7 +207,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
 @dataclass
 class FormulaOption(KernelOption):
-    """A kernel given by its formula in torch alone: `formula(x, y, **parameters)`; autograd makes its pullback.
+    """A kernel given by its formula in torch, `formula(x, y, **parameters)`; autograd computes the pullback.
 
     A subclass has a field for each parameter, made by `parameter`, `variance` or `signed_parameter`.
     """
@@ -212,7 +215,7 @@ class FormulaOption(KernelOption):
     @staticmethod
     @abc.abstractmethod
     def formula(x: torch.Tensor, y: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
-        """K(x, y), (len(x), len(y)), of points (n, …) in x's dtype and device. parameters: scalars, by name."""
+        """Return K(x, y), (n, m), in x's dtype and on x's device. x: (n, …). y: (m, …). parameters: scalars by name."""
 
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels.formula import Formula

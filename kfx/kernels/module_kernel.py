@@ -18,13 +18,12 @@ T = TypeVar("T")
 
 
 class ModuleKernel(Kernel):
-    """A kernel with a torch module, `_module`, whose parameters are its blocks, under the names that it has for
-    them."""
+    """A kernel whose blocks are the parameters of a torch module, `_module`, with the module's names."""
 
     _module: nn.Module
 
     def _hold(self, module: nn.Module) -> None:
-        """Keep a copy of it, in evaluation mode, so that dropout does nothing."""
+        """Keep a copy of the module in evaluation mode, so that dropout has no effect."""
         self._module = copy.deepcopy(module).eval().requires_grad_(False)
 
     @property
@@ -49,13 +48,16 @@ class ModuleKernel(Kernel):
         return {name: value.to(x) for name, value in self._blocks().items()}
 
     def _leaves(self, x: torch.Tensor, further: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The weights, and further ones, as tensors that gradients are wanted for."""
+        """Return the weights and further tensors, by name, as leaves of the autograd graph."""
         return {k: v.to(x).detach().requires_grad_() for k, v in {**self._blocks(), **further}.items()}
 
 
 @dataclass(frozen=True)
 class Tape(Generic[T]):
-    """A forward pass: its points, the weights that it was made with, the outputs of inner layers and what it made."""
+    """A recorded forward pass.
+
+    points: (n, …). leaves: the weights by name. inner: the outputs of inner layers. made: the result.
+    """
 
     points: torch.Tensor
     leaves: Mapping[str, torch.Tensor]
@@ -65,7 +67,11 @@ class Tape(Generic[T]):
     def pull(
         self, outputs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], inputs: bool = False
     ) -> tuple[Mapping[str, Value], torch.Tensor | None]:
-        """From the cotangents of outputs, None for a single number's 1, to the weights by name and to the points."""
+        """Return the gradients with respect to the weights, by name, and with `inputs` to the points, (n, …).
+
+        outputs: pairs of an output of the pass and its cotangent in the same shape, as (n, features); None stands for
+        1 where the output is a scalar.
+        """
         made, cotangents = zip(*outputs, strict=True)
         wanted = [*self.leaves.values(), *([self.points] if inputs else [])]
         slopes = torch.autograd.grad(made, wanted, cotangents, retain_graph=True, allow_unused=True)

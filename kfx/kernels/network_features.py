@@ -26,18 +26,20 @@ _RESERVED = ("gamma", "regularization", "head.weight", "head.bias")
 
 
 class NetworkFeatures(ModuleKernel):
-    """exp(−γ ‖F(x) − F(x')‖²), F a network: its weights are blocks, under the names that the module has for them.
+    """exp(−γ ‖F(x) − F(x')‖²) with a network F, whose weights are parameters under the module's names for them.
 
-    module: from points, (n, …), to features, (n, features); in evaluation mode, so that dropout does nothing. It must
-        treat each point by itself, change nothing in place that it did not make, and give the same twice.
-    gamma: γ; 0 stands for 4 over the mean squared distance of the features of the points at hand (of all pairs, a
-        point with itself among them): those of the batch in a fit, of y in K(x, y), else of x. `fixed_on` fixes it.
-        Trained only if `trainable` names it.
-    length_gradient: where γ is of the batch, `differentiated`, or `held`, as if it were a number.
-    mixed_precision: the network computes in bfloat16; points, weights, features and Gram matrices stay in float32.
-    remake: makes another such module, for weights to be drawn anew; else its parts' `reset_parameters` are called.
+    module: maps points, (n, …), to features, (n, features), in evaluation mode, so that dropout has no effect. It must
+        treat each point independently, must not change its input in place, and must be deterministic.
+    gamma: γ. With 0, γ = 4 / m, where m is the mean squared distance of features over all pairs, those of a point with
+        itself included: in a fit over the batch, in K(x, y) over y, else over x. `fixed_on` fixes it. γ is trained
+        only if `trainable` names it.
+    length_gradient: for gamma=0, whether gradients include γ's dependence on the batch: `differentiated` or `held`.
+    mixed_precision: whether the network computes in bfloat16; points, weights, features and Gram matrices stay in
+        float32.
+    remake: returns a new module with random weights; None to call `reset_parameters` of the module's parts.
 
-    A module without parameters, or with batch normalization, which couples the points of a batch, is refused.
+    Raises ValueError for a module without parameters, and for one with batch normalization, which couples the points
+    of a batch.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NetworkFeaturesOption.default_bounds()
@@ -71,7 +73,7 @@ class NetworkFeatures(ModuleKernel):
     # ---- features
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """F(x), (n, features), in x's dtype."""
+        """Return F(x), (n, features), in x's dtype. x: points, (n, …)."""
         with torch.no_grad():
             weights = self._weights(x)
             return torch.cat([self._forward(weights, block) for block in x.split(_BLOCK)])
@@ -91,7 +93,8 @@ class NetworkFeatures(ModuleKernel):
         return made
 
     def require_good_on(self, x: torch.Tensor) -> None:
-        """ValueError unless the network gives features of these points, the same twice, and of each by itself."""
+        """Raise ValueError unless the network gives finite features of points x, (n, …), deterministically and for
+        each point independently."""
         try:
             together, again = self.features(x), self.features(x)
             alone = torch.cat([self.features(one) for one in x.split(1)])
@@ -110,12 +113,14 @@ class NetworkFeatures(ModuleKernel):
     # ---- γ
 
     def _gamma(self, mean: torch.Tensor) -> float | torch.Tensor:
-        """γ, for this mean squared distance; a tensor where it is of the points, so that no GPU waits for it."""
+        """Return γ for this mean squared distance; a tensor where it depends on the points, so that no GPU waits."""
         return self._scalar("gamma") or 4 / mean
 
     def fixed_on(self, x: torch.Tensor) -> Self:
-        """With γ of these points, if it had none; itself where their features are all the same: evaluation then says
-        what is wrong."""
+        """Return the kernel with γ computed from points x, (n, …), where gamma is 0.
+
+        Where all features are equal, the kernel is returned unchanged, and evaluation reports the error.
+        """
         if self._scalar("gamma"):
             return self
         mean = float(_mean_squared_distance(self.features(x)))
@@ -147,7 +152,10 @@ class NetworkFeatures(ModuleKernel):
         return gram, pull
 
     def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape[torch.Tensor]:
-        """One forward pass that gradients can be pulled back through. head: further leaves, beside the weights."""
+        """Return one forward pass at points x, (n, …), for `Tape.pull`; it made F(x), (n, features).
+
+        head: further tensors, in addition to the weights, for which gradients are wanted, by name.
+        """
         with torch.enable_grad():
             leaves = self._leaves(x, head or {})
             points = x.detach().requires_grad_()
@@ -163,7 +171,7 @@ class NetworkFeatures(ModuleKernel):
 
     @property
     def has_layers(self) -> bool:
-        """Whether the network is a chain of layers, whose outputs are known."""
+        """Whether the network is an `nn.Sequential` of several layers, so that the layers' outputs are known."""
         return isinstance(self._module, nn.Sequential) and len(self._module) > 1
 
     def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
@@ -173,7 +181,7 @@ class NetworkFeatures(ModuleKernel):
     # ---- other weights, another place
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Weights as the network's layers draw them; γ as it is."""
+        """Return random weights, drawn as the network's layers do, and the present γ, by name."""
         with seeded(int(rng.integers(2**63))):
             if self._remake is not None:
                 module = self._remake()
@@ -191,12 +199,14 @@ class NetworkFeatures(ModuleKernel):
 def gaussian(
     f: torch.Tensor, gamma: float | None, differentiated: bool
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
-    """Θ = exp(−γ ‖f_i − f_j‖²), and the function of a cotangent of it that gives those of f and γ.
+    """Return Θ = exp(−γ ‖f_i − f_j‖²), (n, n), and its pullback.
 
-    gamma: None for 4 over the mean squared distance m of all pairs, whose dependence on f is `differentiated` or not.
+    The pullback maps a cotangent of Θ, (n, n), to those of f, (n, features), and of γ, a scalar.
+    f: features, (n, features). gamma: γ; None for 4 / m, where m is the mean squared distance of all pairs.
+    differentiated: whether the cotangent of f includes that dependence of γ.
     """
     r2 = squared_distances(f, None)
-    used = 4 / r2.mean(dtype=torch.float64) if gamma is None else gamma  # a tensor: no GPU waits for it
+    used = 4 / r2.mean(dtype=torch.float64) if gamma is None else gamma  # a tensor, so that no GPU waits
     gram = (r2 * -used).exp_()
 
     def pull(cotangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -206,7 +216,7 @@ def gaussian(
         to_r2 = w.mul_(-used)
         if differentiated:
             to_r2 -= (to_gamma * (used**2 / 4 / len(f) ** 2)).to(to_r2)
-        # ∂(r²_ij)/∂f_i = 2 (f_i − f_j), and the pair stands in both triangles
+        # ∂(r²_ij)/∂f_i = 2 (f_i − f_j), and each pair is in both triangles
         centred, to_r2 = f - f.mean(dim=0), to_r2.to(f)
         return 4 * (to_r2.sum(dim=1, keepdim=True) * centred - to_r2 @ centred), to_gamma
 
@@ -214,7 +224,7 @@ def gaussian(
 
 
 def _mean_squared_distance(features: torch.Tensor) -> torch.Tensor:
-    """Of all pairs, a point with itself among them."""
+    """Return the mean over all pairs, those of a point with itself included."""
     centred = features.to(torch.float64) - features.mean(dim=0, dtype=torch.float64)
     return 2 * centred.square().sum(dim=1).mean()
 

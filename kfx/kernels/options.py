@@ -1,4 +1,4 @@
-"""Kernels to choose from: their parameters with defaults and bounds, which data they take, and how each is built."""
+"""Options of the group `kernel`: parameters with defaults and bounds, accepted data, and how each is built."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class GreensFunctionOption(KernelOption):
 
 
 def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
-    """A field of kernels as parts: pairs of a coefficient, or None, and a kernel option.
+    """Return a converter for a field of parts, to pairs of a coefficient, or None, and a kernel option.
 
-    allowed: by name; None for all. coefficient: of parts that have none.
+    allowed: names of the allowed kernels; None for all. coefficient: the default coefficient of a part.
     """
 
     def convert(path: str, parts: object) -> object:
@@ -138,7 +138,7 @@ def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Cal
 
 @dataclass
 class CombinationOption(KernelOption):
-    """A kernel made of others, each with a `coefficient` c, for c^2 K, where one is wanted."""
+    """A kernel that combines others; a part with a `coefficient` c enters as c² K."""
 
     parts: Any = None
 

@@ -1,4 +1,4 @@
-"""Where an optimizer moves: the parameters themselves or their logarithms, within bounds."""
+"""Coordinates in which an optimizer moves: the parameters themselves or their logarithms, within bounds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch
 
 from kfx.numerics.arrays import Array, Vector, as_kind, in_numpy
 
-_LOWEST = 1e-12  # stands for a lower bound of 0 where a logarithm is taken
+_LOWEST = 1e-12  # replaces a lower bound of 0 before taking logarithms
 
 
 class Space:
-    """A box in raw or logarithmic coordinates. bounds: (n, 2) in the parameters' own units; a parameter that may be
-    negative is always raw."""
+    """A box in raw or logarithmic coordinates.
+
+    name: `raw` or `log`. bounds: in the parameters' own units, (n, 2). A parameter that may be negative is always raw.
+    """
 
     def __init__(self, name: str, bounds: np.ndarray) -> None:
         logged = (bounds[:, 0] >= 0) if name == "log" else np.zeros(len(bounds), dtype=bool)
@@ -27,31 +29,34 @@ class Space:
         self.is_free = not np.isfinite(self.bounds).any()
 
     def to_coordinates(self, vector: Vector) -> Vector:
-        """Return the coordinates, (n,), of parameters (n,): their logarithms where they are logged."""
+        """Return the coordinates, (n,), of parameters (n,): the logarithms of those with a logarithmic coordinate."""
         return self._of_logged(_module(vector).log, vector, 1.0)
 
     def to_parameters(self, coordinates: Vector) -> Vector:
-        """Return the parameters, (n,), at coordinates (n,), within the bounds where they are logged."""
+        """Return the parameters, (n,), at coordinates (n,); those with a logarithmic one lie within the bounds."""
         if self.logged is None:
             return coordinates
-        # the logarithm of a bound and back may overshoot it by a bit
+        # exp(log(bound)) may exceed the bound by round-off
         low, high = (as_kind(bound, coordinates) for bound in self.bounds.T)
         return _within(self._of_logged(_module(coordinates).exp, coordinates, 0.0), low, high)
 
     def gradient(self, vector: Vector, slope: Vector) -> Vector:
-        """Return the gradient to the coordinates, (n,), at parameters (n,), from the gradient `slope` to those."""
+        """Return the gradient with respect to the coordinates, (n,).
+
+        vector: the parameters, (n,). slope: the gradient with respect to them, (n,).
+        """
         if self.logged is None:
             return slope
         return slope * vector if self.is_log else slope * _module(vector).where(self._mask(vector), vector, 1.0)
 
     def project(self, coordinates: Vector) -> Vector:
-        """Return the nearest point of the box to coordinates (n,). NaN stays NaN, for the caller to see."""
+        """Return the point of the box nearest to coordinates (n,). NaN stays NaN."""
         if self.is_free:
             return coordinates
         return _within(coordinates, as_kind(self.low, coordinates), as_kind(self.high, coordinates))
 
     def _of_logged(self, function: Callable[[Vector], Vector], vector: Vector, harmless: float) -> Vector:
-        """`function` of the entries whose logarithms are moved; the others, shown to it as `harmless`, as they are."""
+        """Apply `function` to the logarithmic entries alone; it sees `harmless` in place of the others."""
         if self.logged is None:
             return vector
         if self.is_log:
@@ -69,10 +74,13 @@ def _module(vector: Vector) -> Any:
 
 def _within(x: Vector, low: Vector, high: Vector) -> Vector:
     module = _module(x)
-    return module.minimum(module.maximum(x, low), high)  # what clip does at a tenth of its price for a short vector
+    return module.minimum(module.maximum(x, low), high)  # as clip, but ten times faster for a short vector
 
 
 def random_within(bounds: np.ndarray, rng: np.random.Generator, distribution: str = "log_uniform") -> np.ndarray:
-    """Return a point, (n,), in bounds (n, 2): `uniform`, or `log_uniform` for scales that may be off by decades."""
+    """Return a random point, (n,), within bounds (n, 2).
+
+    distribution: `uniform`, or `log_uniform` for parameters whose order of magnitude is unknown.
+    """
     space = Space("log" if distribution == "log_uniform" else "raw", bounds)
     return np.asarray(space.to_parameters(rng.uniform(space.low, space.high)))

@@ -1,4 +1,4 @@
-"""A kernel on a network's features with a linear head: the network as people train it without kernels."""
+"""A kernel on a network's features with a linear head, to train the network without kernels for comparison."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _BLOCK = 2000
 
 
 class KernelWithHead(Wrapped[NetworkFeatures]):
-    """`kernel`, and a linear map of its features, F(x) Wᵀ + b, whose largest output is the class: `head.weight`,
-    (outputs, features), and `head.bias`. Gram matrices are the kernel's alone."""
+    """`kernel` with a linear head F(x) Wᵀ + b on its features; the predicted class is the largest output.
+
+    W is `head.weight`, (outputs, features), and b is `head.bias`, (outputs,). Gram matrices do not depend on the head.
+    """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {WEIGHT: ANYWHERE, BIAS: ANYWHERE}
 
@@ -33,7 +35,7 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
     def over(cls, kernel: Kernel, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
         """Return `kernel` with a head drawn at random, uniform in ±1/√features.
 
-        x: a point, (1, …). ValueError for a kernel without a network.
+        x: one point, (1, …). Raises ValueError for a kernel without a network.
         """
         if not isinstance(kernel, NetworkFeatures):
             raise ValueError("expected a kernel of a network's features")

@@ -1,4 +1,4 @@
-"""Kernels with further parameters that their Gram matrices do not depend on."""
+"""Kernels with additional parameters that do not affect their Gram matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ K = TypeVar("K", bound=Kernel)
 
 
 class Wrapped(Kernel, Generic[K]):
-    """`kernel`, and parameters beside its own, whose `default_bounds` a subclass states. `_pull_own` gives theirs."""
+    """`kernel` with additional parameters.
+
+    A subclass states `default_bounds` of the additional parameters and gives their gradients by `_pull_own`.
+    """
 
     default_bounds: ClassVar[Mapping[str, Bounds]]
 
@@ -31,12 +34,12 @@ class Wrapped(Kernel, Generic[K]):
 
     @property
     def kernel(self) -> K:
-        """The kernel itself, with its present parameters."""
+        """The wrapped kernel, with the present parameters."""
         return self._kernel._replaced({name: self._values[name] for name in self._kernel.parameters})
 
     @abc.abstractmethod
     def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
-        """Return the gradients to the further parameters by name, from a cotangent and the Gram matrix, both (n, n)."""
+        """Return the gradients of the additional parameters by name. cotangent, gram: (n, n)."""
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         return self._kernel.fresh(rng)

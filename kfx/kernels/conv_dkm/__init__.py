@@ -1,1 +1,1 @@
-"""Convolutional deep kernel machines (Milsom, Anson & Aitchison 2023): layers of Gram matrices that are learned."""
+"""Convolutional deep kernel machines (Milsom, Anson & Aitchison 2023), whose layers have learned Gram matrices."""

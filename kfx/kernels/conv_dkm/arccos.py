@@ -1,4 +1,4 @@
-"""The nonlinearity: the arc-cosine kernel of first order, which is a ReLU network's (Cho & Saul 2009)."""
+"""The nonlinearity: the arc-cosine kernel of first order, that of a ReLU network (Cho & Saul 2009)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kfx.kernels.conv_dkm.gram import InducingGram
 class Arccos(nn.Module):
     """K = w Φ(G) + b, Φ(G)_ij = (√(G_ii G_jj − G_ij²) + (π − θ) G_ij) / π, cos θ = G_ij / √(G_ii G_jj).
 
-    Φ keeps the diagonal, to which `jitter`, relative and absolute, is added beforehand. w, b: learned variances, from
-    1 and 0.1.
+    Φ keeps the diagonal. Before, `jitter` is added to the diagonal, as a relative and as an absolute amount. w and b
+    are learned variances; they start at `weight_variance` and `bias_variance`.
     """
 
     def __init__(self, jitter: float, weight_variance: float = 1.0, bias_variance: float = 0.1) -> None:
@@ -31,7 +31,7 @@ class Arccos(nn.Module):
         t = self._jittered(g.t)
         w, b = self.log_weight_variance.exp(), self.log_bias_variance.exp()
         ii = _Phi.apply(ii, variance, variance, w.double(), b.double())
-        ii = ii + torch.diag(variance * w + b - ii.diagonal())  # exactly, where the sine is a rounding error
+        ii = ii + torch.diag(variance * w + b - ii.diagonal())  # exact, whereas its sine is round-off
         return g.having(ii, _Phi.apply(g.ti, variance.to(g.ti), t, w, b), t * w + b)
 
     def _jittered(self, variance: torch.Tensor) -> torch.Tensor:
@@ -39,9 +39,9 @@ class Arccos(nn.Module):
 
 
 class _Phi(torch.autograd.Function):
-    """w Φ + b of covariances (…, P), from the variances of the P and of the others (…). Sine and angle are computed
-    again for the gradient, not kept: they would be most of a network's memory. On a CPU the compiled loops do it; the
-    formula in torch is for the other devices."""
+    """w Φ + b of covariances (…, P), given the variances of the P inducing points and of the others (…). The gradient
+    computes sine and angle again, since keeping them would take most of a network's memory. Compiled loops compute on a
+    CPU, torch on other devices."""
 
     @staticmethod
     def forward(
@@ -80,6 +80,6 @@ def _is_fused(covariance: torch.Tensor) -> bool:
 def _sine_and_angle(
     covariance: torch.Tensor, inducing: torch.Tensor, others: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """√(a − c²), a the product of the variances, and π − θ."""
+    """Return sine √(a − c²), a the product of the variances, and angle π − θ, both (…, P)."""
     sine = (others[..., None] * inducing).addcmul_(covariance, covariance, value=-1).clamp_(min=0).sqrt_()
     return sine, torch.atan2(sine, -covariance)

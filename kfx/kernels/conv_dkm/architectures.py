@@ -19,19 +19,20 @@ from kfx.kernels.conv_dkm.skip import Skip
 from kfx.kernels.conv_dkm.top import AveragePooling, Linear
 
 BLOCKS = {"resnet20": 3, "small": 1}
-"""Of an architecture how many residual blocks a stage has; the names are in `kfx.config.choices` too."""
+"""Residual blocks of a stage, by the architecture's name; `kfx.config.choices` has the same names."""
 _PATCH = 3
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A ResNet of Gram matrices: patches, a convolution, stages of residual blocks of two convolutions, a top, which is
-    normalized too, as in the public scripts.
+    """A ResNet of Gram matrices: patches, a convolution, stages of residual blocks of two convolutions, and a top layer
+    with a normalization, as in the public scripts.
 
-    image: channels, height and width. inducing: P of each stage; the first is also that of the patches.
-    strides: of the first convolution of each stage. blocks: residual blocks a stage.
-    strength: ν of every Gram layer; ∞ for none of them, an inducing-point NNGP. top: `average` or `linear`.
-    learned_patches: whether inducing patches are parameters. recomputed: see `Skip`.
+    image: channels, height and width. inducing: number of inducing points P of each stage; the first is also the number
+    of patches. strides: stride of the first convolution of each stage. blocks: residual blocks of a stage.
+    strength: ν of every Gram layer; with ∞ there are none, which gives an NNGP with inducing points. jitter: see
+    `Arccos`. top: `average` or `linear`. learned_patches: whether the inducing patches are trained. recomputed: see
+    `Skip`.
     """
 
     image: tuple[int, int, int]
@@ -46,7 +47,7 @@ class Architecture:
     recomputed: bool | None = None
 
     def build(self) -> nn.Sequential:
-        """The network, its weights drawn by torch, its patches at random; in float64."""
+        """Return the network in float64, with weights and patches drawn by torch."""
         channels, height, width = self.image
         if len(self.inducing) != len(self.strides):
             raise ValueError(f"inducing and strides go by stage, got {len(self.inducing)} and {len(self.strides)}")
@@ -92,7 +93,7 @@ class Architecture:
     def _layers(
         self, name: str, inducing: tuple[int, int], size: tuple[int, int], stride: int
     ) -> list[tuple[str, nn.Module]]:
-        """Nonlinearity, convolution, Gram layer, normalization."""
+        """Return nonlinearity, convolution, Gram layer and normalization, by name."""
         after = (math.ceil(size[0] / stride), math.ceil(size[1] / stride))
         learned = [] if math.isinf(self.strength) else [(f"gram{name}", GramLayer(inducing[1], self.strength))]
         return [

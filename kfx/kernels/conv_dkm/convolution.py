@@ -1,4 +1,4 @@
-"""The convolution of a Gram matrix, with learned weights that lead from inducing points to inducing points."""
+"""The convolution of a Gram matrix, with learned weights that map inducing points to inducing points."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from kfx.kernels.conv_dkm.gram import InducingGram
 
 
 class Convolution(nn.Module):
-    """K_ii = mean_d C_d Φ_ii C_dᵀ, K_ti = conv(Φ_ti, C) / D, K_tt = average pooling of Φ_tt, padding not counted (eq.
-    59).
+    """K_ii = mean_d C_d Φ_ii C_dᵀ, K_ti = conv(Φ_ti, C) / D, K_tt = average pooling of Φ_tt without the padding.
 
-    C: (P_out, P_in, D), standard normal numbers over √P_in. size: of the window, D positions. padding: zeros on each
-    side.
+    This is eq. 59 of Milsom et al. 2023. The weights C, (P_out, P_in, D), start as standard normal numbers over √P_in.
+    inducing: P_in and P_out. size: height and width of the window, D positions. padding: zeros on each side.
     """
 
     def __init__(self, inducing: tuple[int, int], size: tuple[int, int], stride: int = 1, padding: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""w Φ + b and its gradient on a CPU: one compiled pass over the covariances each, all cores on different rows."""
+"""w Φ + b and its gradient on a CPU, each by one compiled pass over the covariances, with rows split between cores."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from kfx.kernels.compiled import matrices
 from kfx.numerics.threads import in_order
 
 DTYPES = (torch.float32, torch.float64)
-# Entries of a task, for less than which a second thread is not worth its start; and of a sum in the points' own dtype.
-# The number of threads has no part in them, nor in the bits of a sum.
+# Entries of a task, below which a second thread is not worth its start, and entries of a sum in the points' own dtype.
+# Neither depends on the number of threads, so that sums are bitwise equal for any number.
 _OF_A_TASK, _OF_A_SUM = 1 << 22, 1 << 18
 
 
 def value(
     covariance: torch.Tensor, inducing: torch.Tensor, others: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """w Φ + b of covariances (…, P), variances of the P and of the others (…)."""
+    """Return w Φ + b, (…, P), see `Arccos`.
+
+    covariance: (…, P). inducing: variances of the inducing points, (P,). others: variances of the other points, (…).
+    weight, bias: w and b, scalars.
+    """
     c, rows, columns, scalars = _arguments(covariance, inducing, others, weight, bias)
     out = torch.empty_like(covariance, memory_format=torch.contiguous_format)
     made = out.numpy().reshape(c.shape)
@@ -37,7 +41,7 @@ def back(
     others: torch.Tensor,
     weight: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """From the cotangent of `value` those of its arguments."""
+    """Return the cotangents of the arguments of `value`, in their shapes. slope: the cotangent of `value`, (…, P)."""
     c, rows, columns, scalars = _arguments(covariance, inducing, others, weight, weight)
     g = slope.contiguous().numpy().reshape(c.shape)
     to_covariance = torch.empty_like(covariance, memory_format=torch.contiguous_format)
@@ -62,20 +66,20 @@ def back(
 def _arguments(
     covariance: torch.Tensor, inducing: torch.Tensor, others: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-    """Covariances as a matrix, scales and inverse scales of its rows and of its columns, and the two numbers."""
+    """Return the covariances as a matrix, the scales and inverse scales of its rows and columns, and w and b."""
     c = covariance.detach().contiguous().numpy().reshape(-1, len(inducing))
     rows, columns = (_scales(v.detach().contiguous().numpy().reshape(-1)) for v in (others, inducing))
     return c, rows, columns, np.array([float(weight.detach()), float(bias.detach())], c.dtype)
 
 
 def _scales(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Roots and their inverses, 0 where a variance vanishes."""
-    with np.errstate(invalid="ignore"):  # of a run that diverges, which is found out by its value
+    """Return square roots of variances and their inverses, 0 where a variance is 0."""
+    with np.errstate(invalid="ignore"):  # a diverging run is detected by its value
         roots = np.sqrt(variances)
     return roots, np.divide(1, roots, out=np.zeros_like(roots), where=roots != 0)
 
 
 def _slices(rows: slice, columns: int, entries: int) -> list[slice]:
-    """Slices of so many entries each."""
+    """Return slices of rows with about `entries` entries each."""
     step = max(entries // max(columns, 1), 1)
     return [slice(start, min(start + step, rows.stop)) for start in range(rows.start, rows.stop, step)]

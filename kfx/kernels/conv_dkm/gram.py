@@ -1,4 +1,4 @@
-"""The Gram matrix that layers hand on: inducing points whole, data by their pairs with these and their variances."""
+"""The blocks of a Gram matrix that pass through the layers: inducing points, their pairs with data, data variances."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kfx.outcomes import Event, NumericalError
 class InducingGram:
     """Blocks of a Gram matrix of P inducing points and of every position of n images.
 
-    ii: (P, P), float64 whatever the run computes in. ti: (n, height, width, P). t: (n, height, width), the diagonal of
-    the tt block, which is never formed. Behind the top layer ti is (n, P) and t (n,).
-    penalties: of each Gram layer so far what the objective loses by it, by the layer's name. means: of each
-    normalization of the points at hand their mean variance.
+    ii: (P, P), always float64. ti: (n, height, width, P). t: (n, height, width), the diagonal of the tt block, which is
+    never formed. After the top layer, ti is (n, P) and t is (n,).
+    penalties: the penalty of each Gram layer so far in the objective, by the layer's name. means: the mean variance of
+    the present points in each normalization so far, by its name.
     """
 
     ii: torch.Tensor
@@ -29,14 +29,18 @@ class InducingGram:
     means: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def having(self, ii: torch.Tensor, ti: torch.Tensor, t: torch.Tensor) -> InducingGram:
-        """Other blocks, with the penalties and means so far."""
+        """Return a Gram matrix with other blocks and the same penalties and means.
+
+        ii: (P, P). ti: (n, height, width, P) or (n, P). t: (n, height, width) or (n,).
+        """
         return InducingGram(ii, ti, t, self.penalties, self.means)
 
 
 def factor(matrix: torch.Tensor) -> torch.Tensor:
-    """Return L, lower, of A = LLᵀ, (P, P), in float64, differentiable; jitter as for every Gram matrix of kfx.
+    """Return the lower factor L of A = LLᵀ, (P, P), float64, differentiable by autograd.
 
-    NumericalError (not_positive_definite) where that does not help.
+    matrix: A, (P, P). Where the factorisation fails, each of `jitters` is tried on the diagonal. Raises NumericalError:
+    `diverged` where A has entries that are not finite, `not_positive_definite` where no jitter helps.
     """
     found, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0:
@@ -57,6 +61,9 @@ def factor(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_factor(lower: torch.Tensor) -> torch.Tensor:
-    """Return L⁻ᵀ, (P, P): with it K_ti L⁻ᵀ is what the inducing points explain of each position, as features."""
+    """Return L⁻ᵀ, (P, P). The rows of K_ti L⁻ᵀ are features of each position, as far as inducing points explain it.
+
+    lower: L, (P, P), with K_ii = L Lᵀ.
+    """
     eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
     return torch.linalg.solve_triangular(lower, eye, upper=False).mT

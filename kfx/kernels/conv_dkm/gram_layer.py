@@ -1,4 +1,4 @@
-"""The layer whose Gram matrix is learned: near to its kernel, as far as the regularizer holds it there."""
+"""The layer with a learned Gram matrix, which a regularizer keeps near the kernel."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
 
 
 class GramLayer(nn.Module):
-    """G_ii = V Vᵀ/P · e^s, learned; G_ti = K_ti K_ii⁻¹ G_ii; g = k − diag(K_ti K_ii⁻¹ K_it) + diag(K_ti K_ii⁻¹ G_ii
-    K_ii⁻¹ K_it).
+    """A learned Gram matrix G_ii = V Vᵀ/P · e^s of the inducing points, with the blocks that follow for the data:
 
-    Its penalty is (ν/2)(tr(K_ii⁻¹ G_ii) − log det(K_ii⁻¹ G_ii) − P), ν KL(N(0, G_ii) ‖ N(0, K_ii)) (eq. 68).
-    strength: ν ≥ 0, finite; where ν = ∞ there is no such layer. label: its name among the penalties.
+        G_ti = K_ti K_ii⁻¹ G_ii,    g = k − diag(K_ti K_ii⁻¹ K_it) + diag(K_ti K_ii⁻¹ G_ii K_ii⁻¹ K_it).
+
+    The layer's penalty is (ν/2)(tr(K_ii⁻¹ G_ii) − log det(K_ii⁻¹ G_ii) − P) = ν KL(N(0, G_ii) ‖ N(0, K_ii)) (Milsom et
+    al. 2023, eq. 68).
+    inducing: P. strength: ν ≥ 0, finite; for ν = ∞ the network has no such layer. label: the name of the penalty.
     """
 
     label = ""
     starting = False
-    """While True, V is set so that G_ii is the K_ii that arrives."""
+    """While True, `forward` sets V and s so that G_ii equals its input K_ii."""
 
     def __init__(self, inducing: int, strength: float) -> None:
         super().__init__()
@@ -36,7 +38,7 @@ class GramLayer(nn.Module):
             self.root.data.copy_(lower * math.sqrt(len(lower)))
             self.log_scale.data.zero_()
         root = self.root.double() * (0.5 * self.log_scale.double()).exp() / math.sqrt(len(lower))
-        whitened = torch.linalg.solve_triangular(lower, root, upper=False)  # L⁻¹ V: G_ii in K_ii's own coordinates
+        whitened = torch.linalg.solve_triangular(lower, root, upper=False)  # L⁻¹ V, with K_ii = L Lᵀ
         explaining = inverse_factor(lower)
         ti, t = _Conditioned.apply(k.ti, k.t, explaining.to(k.ti), (explaining @ whitened).to(k.ti), root.to(k.ti))
         made = k.having(root @ root.mT, ti, t)
@@ -50,17 +52,17 @@ class GramLayer(nn.Module):
 
 
 class _Conditioned(torch.autograd.Function):
-    """(K_ti R) Vᵀ, and k − |K_ti E|² + |K_ti R|² along the inducing points. The products with K_ti are computed again
-    for the gradient, not kept."""
+    """(K_ti R) Vᵀ, (…, P), and k − |K_ti E|² + |K_ti R|², (…), with norms along the inducing points. The gradient
+    computes the products with K_ti again instead of keeping them."""
 
     @staticmethod
     def forward(
         ctx: Any, ti: torch.Tensor, t: torch.Tensor, e: torch.Tensor, r: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        both = torch.cat((r, e), dim=1)  # one product for two: K_ti is read once
+        both = torch.cat((r, e), dim=1)  # one product instead of two, so that K_ti is read once
         learned, explained = (ti @ both).split(len(r), dim=-1)
         rest = t - explained.square().sum(dim=-1)
-        ctx.save_for_backward(ti, e, r, v, rest > 0)  # below it is rounding
+        ctx.save_for_backward(ti, e, r, v, rest > 0)  # a negative rest is round-off
         return learned @ v.mT, rest.clamp_(min=0) + learned.square().sum(dim=-1)
 
     @staticmethod

@@ -29,18 +29,17 @@ _MEAN = ".mean"
 
 
 class ConvDKM(ModuleKernel):
-    """K(x, x') = K_ti K_ii⁻¹ K_it of the top layer, on the diagonal k_tt: the Nyström kernel of a deep kernel machine.
+    """The Nyström kernel of a deep kernel machine: K_ti K_ii⁻¹ K_it of the top layer, with k_tt on the diagonal.
 
-    architecture: what its layers are; their numbers are its parameters, drawn by torch, patches too and every G_ii the
-    identity, until `with_patches` starts it from images.
-    likelihood: `categorical` or `gaussian`, of what a posterior over its inducing points predicts. noise_variance: of
-    the Gaussian one.
+    architecture: the layers; their weights are the kernel's parameters. torch draws the weights and patches, and every
+        G_ii is the identity, until `with_patches` starts the kernel from images.
+    likelihood: of the outputs, `categorical` or `gaussian`. noise_variance: of the Gaussian likelihood.
 
-    The diagonal of K(X, X) has what inducing points do not explain; K(x, x') of two points that happen to be equal has
-    not. In ridge regression, and in ρ, that part acts as a λ of its own.
+    The diagonal of K(X, X) includes the variance that inducing points do not explain; K(x, x') of two equal points does
+    not. In ridge regression and in ρ this part acts as an additional λ.
 
-    A normalization by the points at hand, `batch` or `location`, takes those of the batch in a fit, of y in K(x, y),
-    else of x, until `fixed_on` fixes it.
+    A normalization over the present points, `batch` or `location`, uses the batch in a fit, y in K(x, y), and x
+    otherwise, until `fixed_on` fixes it.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {}
@@ -67,15 +66,16 @@ class ConvDKM(ModuleKernel):
     # ---- where it starts
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Other weights C, every G_ii at its K_ii, scales and variances as at first; the same patches."""
+        """Return, by name, new random weights C, the same patches, every G_ii equal to K_ii, and initial scales and
+        variances."""
         with seeded(int(rng.integers(2**63))):
             module = self.architecture.build()
         return self._started(module, self._blocks()[PATCHES])
 
     def with_patches(self, x: torch.Tensor, rng: np.random.Generator) -> Self:
-        """The same weights C, with inducing patches drawn from these images, and every G_ii at its new K_ii.
+        """Return the kernel with inducing patches drawn from images, the same weights C, and every G_ii equal to K_ii.
 
-        ValueError where there are not so many patches.
+        x: images, (n, channels, height, width). Raises ValueError where they have fewer patches than inducing points.
         """
         wanted, channels, size, _ = self._blocks()[PATCHES].shape
         rows, columns = x.shape[2] - size + 1, x.shape[3] - size + 1
@@ -97,7 +97,10 @@ class ConvDKM(ModuleKernel):
     # ---- the Gram matrix of the top layer
 
     def top(self, x: torch.Tensor) -> InducingGram:
-        """Return the Gram matrices of inducing points and images x, (n, channels, height, width), without gradients."""
+        """Return the top layer's Gram matrix of inducing points and images, ti (n, P) and t (n,), without gradients.
+
+        x: images, (n, channels, height, width).
+        """
         kernel = self if self._is_fixed else self.fixed_on(x)
         module = kernel._bound(kernel._weights(x))
         with torch.no_grad():
@@ -105,11 +108,14 @@ class ConvDKM(ModuleKernel):
         return parts[0].having(parts[0].ii, torch.cat([g.ti for g in parts]), torch.cat([g.t for g in parts]))
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K_ti L⁻ᵀ, (n, P), with K_ii = L Lᵀ: their products are the kernel off its diagonal."""
+        """Return K_ti L⁻ᵀ, (n, P), with K_ii = L Lᵀ; inner products of its rows are the kernel off the diagonal."""
         return _features(self.top(x))
 
     def taped(self, x: torch.Tensor, head: Mapping[str, torch.Tensor] | None = None) -> Tape[InducingGram]:
-        """One forward pass that gradients can be pulled back through. head: further leaves, beside the weights."""
+        """Return one forward pass at images x, (n, channels, height, width), for `Tape.pull`.
+
+        head: further tensors, in addition to the weights, for which gradients are wanted, by name.
+        """
         with torch.enable_grad():
             leaves = self._leaves(x, head or {})
             points = x.detach().requires_grad_()
@@ -117,7 +123,7 @@ class ConvDKM(ModuleKernel):
         return Tape(points, leaves, [], made)
 
     def _bound(self, weights: Mapping[str, torch.Tensor]) -> nn.Module:
-        """The module with these tensors in place of its parameters, for as long as a gradient may compute it again."""
+        """Return a copy of the module with these tensors as parameters, also for later recomputation by a gradient."""
         return copy.deepcopy(self._module, {id(held): weights[name] for name, held in self._module.named_parameters()})
 
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
@@ -141,8 +147,10 @@ class ConvDKM(ModuleKernel):
         return gram.detach().clone(), pull
 
     def inner_grams(self, x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """The kernel of each block between images, (n, n): its Gram matrix pooled over positions, as by the top; and
-        by itself what inducing points explain of it, `….explained`, without the correction of the diagonal."""
+        """Yield the Gram matrix of images, (n, n), of each block, pooled over positions as by the top layer.
+
+        The part that inducing points explain, without the corrected diagonal, follows as `<name>.explained`, (n, n).
+        """
         kernel = self if self._is_fixed else self.fixed_on(x)
         module, pool = kernel._bound(kernel._weights(x)), AveragePooling()
         with torch.no_grad():
@@ -165,15 +173,18 @@ class ConvDKM(ModuleKernel):
 
         return (mapped, _Nystrom({})) if self._is_fixed else super().feature_map_and_kernel()
 
-    # ---- normalization by the points at hand
+    # ---- normalization over the present points
 
     @property
     def _is_fixed(self) -> bool:
         return all(bool((value > 0).all()) for name, value in self._blocks().items() if name.endswith(_MEAN))
 
     def fixed_on(self, x: torch.Tensor) -> Self:
-        """With mean variances of these points: of blocks of them, each normalized by its own, the mean, as batch
-        normalization of networks has it. Itself where they cannot be had: evaluation then says what is wrong."""
+        """Return the kernel with mean variances fixed from images x, (n, channels, height, width).
+
+        They are averages over blocks of images, each normalized by its own, as in batch normalization. Where they
+        cannot be computed, the kernel is returned without them, and evaluation reports the error.
+        """
         if self._is_fixed:
             return self
         module = self._bound(self._weights(x))
@@ -190,7 +201,7 @@ class ConvDKM(ModuleKernel):
 
 
 class _Nystrom(Kernel):
-    """Of rows (φ, k): φ·φ', on the diagonal k."""
+    """The kernel of rows (φ, k), (n, P + 1): φ·φ', and k on the diagonal."""
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {}
 
@@ -210,7 +221,7 @@ class _Nystrom(Kernel):
 
 
 def nystrom(k: InducingGram) -> torch.Tensor:
-    """Return K_ti K_ii⁻¹ K_it, (n, n), with k_tt on the diagonal."""
+    """Return K_ti K_ii⁻¹ K_it, (n, n), with k_tt on the diagonal. k: a top layer's Gram matrix, ti (n, P), t (n,)."""
     features = _features(k)
     gram = features @ features.mT
     return gram + torch.diag(k.t - gram.diagonal())
@@ -222,7 +233,7 @@ def _features(k: InducingGram) -> torch.Tensor:
 
 @torch.no_grad()
 def _put_at_kernels(module: nn.Module, image: tuple[int, int, int]) -> None:
-    """Set each G_ii to the K_ii that arrives, by propagating the patches of a module in float64."""
+    """Set each G_ii to the layer's input K_ii, by a forward pass of the module in float64."""
     layers = [layer for layer in module.modules() if isinstance(layer, GramLayer)]
     for layer in layers:
         layer.starting = True

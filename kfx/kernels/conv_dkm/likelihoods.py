@@ -1,4 +1,4 @@
-"""Likelihoods of the outputs: Gaussian, in closed form, and categorical, by Monte Carlo (appendix D.2)."""
+"""Likelihoods of the outputs: Gaussian, in closed form, and categorical, by Monte Carlo (Milsom et al. 2023, D.2)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ _PREDICTED_WITH = 1000
 
 
 class Likelihood(abc.ABC):
-    """p(y | f) of outputs f that are independent and normal."""
+    """A likelihood p(y | f) of independent, normally distributed outputs f."""
 
     @abc.abstractmethod
     def expected(
         self, mean: torch.Tensor, variance: torch.Tensor, y: torch.Tensor, samples: int, generator: torch.Generator
     ) -> torch.Tensor:
-        """The mean over points of E log p(y | f). mean, y: (n, outputs); variance: (n,), of each output."""
+        """Return the mean over points of E log p(y | f), a scalar.
+
+        mean, y: (n, outputs). variance: of each output of a point, (n,). samples, generator: for Monte Carlo.
+        """
 
     @abc.abstractmethod
     def predicted(self, mean: torch.Tensor, variance: torch.Tensor) -> Prediction:
-        """What that says of unseen points: the same of a point whatever others there are."""
+        """Return the prediction at unseen points, which for each point is independent of the other points.
+
+        mean: (n, outputs). variance: of each output of a point, (n,).
+        """
 
 
 class Gaussian(Likelihood):
-    """N(y; f, noise): E log p = log N(y; mean, noise) − variance / (2 noise) of each output (eq. 77)."""
+    """N(y; f, noise), with E log p = log N(y; mean, noise) − variance / (2 noise) for each output (eq. 77)."""
 
     def __init__(self, noise: float) -> None:
         self.noise = noise
@@ -44,7 +50,7 @@ class Gaussian(Likelihood):
 
 
 class Categorical(Likelihood):
-    """softmax(f)_y, by samples of f (eq. 86 to 88); a prediction is the mean of their probabilities."""
+    """softmax(f)_y, by samples of f (eq. 86 to 88); a prediction is the mean of the samples' probabilities."""
 
     def expected(
         self, mean: torch.Tensor, variance: torch.Tensor, y: torch.Tensor, samples: int, generator: torch.Generator
@@ -66,5 +72,5 @@ class Categorical(Likelihood):
 
 
 def likelihood(name: str, noise_variance: float) -> Likelihood:
-    """By its name in `kfx.config.choices`."""
+    """Return the likelihood with a name from `kfx.config.choices`; noise_variance: of the Gaussian one."""
     return Gaussian(noise_variance) if name == "gaussian" else Categorical()

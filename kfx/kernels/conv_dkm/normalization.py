@@ -1,4 +1,4 @@
-"""Normalization and rescaling of Gram matrices, inducing points and data apart (Milsom et al. 2023, appendix C)."""
+"""Normalization and rescaling of Gram matrices, apart for inducing points and data (Milsom et al. 2023, appendix C)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from kfx.kernels.conv_dkm.gram import InducingGram
 
 @dataclass(frozen=True)
 class Normalizing:
-    """How blocks are normalized, and what they are multiplied by afterwards.
+    """Which variances the blocks are divided by, and which learned scales they are multiplied by afterwards.
 
-    inducing: `none`, `batch` (the mean of G_ii's diagonal), `local` (each by its own).
-    points: `none`, `batch` (the mean of g over images and positions), `image`, `location` (over positions, over
-    images), `local` (each by its own).
-    inducing_scale: `none`, `batch`, `local`. point_scale: `none`, `batch`, `location`.
+    inducing: `none`; `batch`, the mean of G_ii's diagonal; `local`, each inducing point's own variance.
+    points: `none`; `batch`, the mean of g over images and positions; `image`, over the positions of an image;
+        `location`, over the images at a position; `local`, each position's own variance.
+    inducing_scale: `none`; `batch`, one scale; `local`, one for each inducing point.
+    point_scale: `none`; `batch`, one scale; `location`, one for each position.
     """
 
     inducing: str = "local"
@@ -26,16 +27,16 @@ class Normalizing:
     point_scale: str = "batch"
 
     def without_space(self) -> Normalizing:
-        """What that is for points without positions: over images or each image by itself."""
+        """Return the same normalization for points without positions, over images or for each image."""
         points = {"location": "batch", "image": "local"}.get(self.points, self.points)
         return replace(self, points=points, point_scale={"location": "batch"}.get(self.point_scale, self.point_scale))
 
 
 class Normalization(nn.Module):
-    """Ĝ_ii / (n_i n_iᵀ), Ĝ_ti / (n_t n_i), ĝ / n_t², n the roots of mean diagonals; then times learned scales, e^s.
+    """G_ii / (n_i n_iᵀ), G_ti / (n_t n_i) and g / n_t², n the roots of mean variances; then times learned scales e^s.
 
-    mean: the points' mean variance that is divided by; 0 for that of the points at hand. Only `batch` and `location`
-    have one. size: of the maps, None behind the top layer.
+    how: which variances and scales. inducing: P. size: height and width of the maps; None after the top layer.
+    For `batch` and `location`, `mean` is the fixed mean variance of the points; 0 means that of the present points.
     """
 
     label = ""

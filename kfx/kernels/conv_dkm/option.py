@@ -1,4 +1,4 @@
-"""The deep kernel machine as an option: what its layers are."""
+"""The option `kernel=conv_dkm`: the layers of a deep kernel machine."""
 
 from __future__ import annotations
 

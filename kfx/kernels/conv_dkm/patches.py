@@ -10,9 +10,10 @@ from kfx.kernels.conv_dkm.gram import InducingGram
 
 
 class Patches(nn.Module):
-    """G_ii = X_i X_iᵀ / (C D), G_ti = conv(X, X_i) / (C D), G_tt = mean over a patch of |x|² / C, padding not counted.
+    """G_ii = X_i X_iᵀ / (C D), G_ti = conv(X, X_i) / (C D), G_tt = mean over a patch of |x|² / C, without the padding.
 
-    patches: X_i, (P, channels, size, size), size odd; D = size². learned: whether they are parameters, or stay.
+    patches: inducing patches X_i, (P, channels, size, size), size odd; C is the number of channels, D = size².
+    learned: whether the patches are trained.
     """
 
     def __init__(self, patches: torch.Tensor, learned: bool) -> None:
@@ -20,7 +21,7 @@ class Patches(nn.Module):
         self.patches = nn.Parameter(patches, requires_grad=learned)
 
     def forward(self, x: torch.Tensor) -> InducingGram:
-        """x: (n, channels, height, width)."""
+        """Return the Gram matrices of the patches and of every position of images x, (n, channels, height, width)."""
         size = self.patches.shape[-1]
         each = self.patches[0].numel()
         flat = self.patches.flatten(1).double()

@@ -1,4 +1,4 @@
-"""The output layer: a Gaussian posterior of functions of the inducing points, one a class."""
+"""The output layer: a Gaussian posterior over the outputs at the inducing points."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _BLOCK = 250
 
 @dataclass(frozen=True)
 class Outputs:
-    """Of each point mean (n, outputs) and variance (n,) of its outputs, and KL(q ‖ p) of each output, (outputs,)."""
+    """The posterior of the outputs at n points.
+
+    mean: (n, outputs). variance: of each output of a point, (n,). divergence: KL(q ‖ p) of each output, (outputs,).
+    """
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -32,8 +35,11 @@ class Outputs:
 
 
 class WithPosterior(Wrapped[ConvDKM]):
-    """`kernel`, and q(f_i) = N(μ, L Lᵀ/P) of each output at its inducing points: `output.mean`, (P, outputs), and
-    `output.root`, (P, P), shared by all. Gram matrices are the kernel's alone."""
+    """`kernel` with a posterior q(f_i) = N(μ, L Lᵀ/P) of each output at the inducing points.
+
+    μ is a column of `output.mean`, (P, outputs). L is `output.root`, (P, P), shared by all outputs. Gram matrices do
+    not depend on the posterior.
+    """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = {MEAN: ANYWHERE, ROOT: ANYWHERE}
 
@@ -42,13 +48,16 @@ class WithPosterior(Wrapped[ConvDKM]):
 
     @classmethod
     def over(cls, kernel: ConvDKM, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
-        """With standard normal numbers for μ and L. x: a point, for its dtype and device."""
+        """Return `kernel` with a posterior whose μ and L are standard normal numbers.
+
+        x: points, (n, …), which give the dtype and device.
+        """
         inducing = kernel.architecture.inducing[-1]
         return cls(kernel, *(as_kind(drawn, x) for drawn in _drawn(inducing, outputs, rng)))
 
     @property
     def posterior(self) -> dict[str, torch.Tensor]:
-        """Mean and root, by name."""
+        """`output.mean`, (P, outputs), and `output.root`, (P, P), by name."""
         return {name: value for name in (MEAN, ROOT) if isinstance(value := self._values[name], torch.Tensor)}
 
     @property
@@ -71,8 +80,12 @@ class WithPosterior(Wrapped[ConvDKM]):
 
 
 def outputs(k: InducingGram, own: Mapping[str, torch.Tensor]) -> Outputs:
-    """Mean K_ti K_ii⁻¹ μ, variance k − diag(K_ti K_ii⁻¹ K_it) + diag(K_ti K_ii⁻¹ A K_ii⁻¹ K_it), A = L Lᵀ/P (eq. 79
-    to 85), and KL(N(μ, A) ‖ N(0, K_ii)) of each output. own: `output.mean` and `output.root`."""
+    """Return the posterior of the outputs at each point (Milsom et al. 2023, eq. 79 to 85).
+
+    Mean K_ti K_ii⁻¹ μ, variance k − diag(K_ti K_ii⁻¹ K_it) + diag(K_ti K_ii⁻¹ A K_ii⁻¹ K_it) with A = L Lᵀ/P, and
+    KL(N(μ, A) ‖ N(0, K_ii)) of each output.
+    k: the top layer's Gram matrix, ti (n, P). own: `output.mean`, (P, outputs), and `output.root`, (P, P).
+    """
     lower = factor(k.ii)
     explaining = inverse_factor(lower)
     mean, root = own[MEAN].double(), own[ROOT].double() / math.sqrt(len(lower))

@@ -1,4 +1,4 @@
-"""A skip connection: halfway between what enters a block and what leaves it."""
+"""A skip connection: the mean of a block's input and output."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch.utils.checkpoint import checkpoint
 
 from kfx.kernels.conv_dkm.gram import InducingGram
 
-_LARGE = 32 << 20  # bytes: below it a whole ResNet keeps less than 3 GB, and is a third faster for it
+_LARGE = 32 << 20  # bytes; below it a whole ResNet keeps less than 3 GB and is a third faster without recomputation
 
 
 class Skip(nn.Module):
     """½ shortcut(G) + ½ block(G), a convex combination of Gram matrices.
 
-    shortcut: None for G itself. recomputed: whether the block's inner matrices are computed a second time for the
-    gradient rather than kept, so that memory does not grow with its depth; None: where `ti` takes more than 32 MiB.
+    shortcut: None for G itself. recomputed: whether the gradient computes the block's inner matrices again instead of
+    keeping them, so that memory does not grow with the depth; None: yes where `ti` takes more than 32 MiB.
     """
 
     def __init__(self, block: nn.Module, shortcut: nn.Module | None, recomputed: bool | None) -> None:

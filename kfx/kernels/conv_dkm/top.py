@@ -1,4 +1,4 @@
-"""Top layers: a Gram matrix of images, without positions."""
+"""Top layers, which turn a Gram matrix of positions into one of images."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
 
 
 class AveragePooling(nn.Module):
-    """K_ii as it is, K_ti the mean over positions, and k of the mean over both positions of the tt block.
+    """Average pooling: K_ii unchanged, K_ti averaged over positions, k the tt block averaged over pairs of positions.
 
-    Of that the inducing points explain K_ti K_ii⁻¹ K_it; what they do not explain is known of its diagonal alone, and
-    taken to be uncorrelated (appendix E.3.2, eq. 117 to 123).
+    The inducing points explain K_ti K_ii⁻¹ K_it of the tt block. Only the diagonal of the remainder is known, so the
+    remainder is taken to be uncorrelated between positions (Milsom et al. 2023, appendix E.3.2, eq. 117 to 123).
     """
 
     def forward(self, k: InducingGram) -> InducingGram:
@@ -25,8 +25,8 @@ class AveragePooling(nn.Module):
 
 
 class Linear(Convolution):
-    """A convolution over the whole map, of which one position is left: weights of each position's own (appendix
-    E.1)."""
+    """A convolution over the whole map, with weights for each position and one position left (Milsom et al. 2023,
+    appendix E.1)."""
 
     def forward(self, g: InducingGram) -> InducingGram:
         k = super().forward(g)
