@@ -1,4 +1,4 @@
-"""Architectures by name. Sizes follow the image, so that each fits any data set of images."""
+"""Architectures by name, for images of any size."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ from kfx.kernels.cnngp.layers import Conv2d, Layer, ReLU, Residual, Sequential, 
 
 
 def simple(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
-    """The three-layer network of Khalid 2022, Fig. 3.7: Conv 7 same, ReLU, Conv over the whole map."""
+    """Return the three-layer network of Khalid 2022, Fig. 3.7: Conv 7 same, ReLU, Conv over the whole map."""
     return _stack(1, 7, image, hidden_weight_multiplier)
 
 
 def convnet(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
-    """ConvNet-GP (Garriga-Alonso et al. 2019; Khalid 2022, Fig. 3.9): 7 × (Conv 7 same, ReLU), whole-map Conv."""
+    """Return ConvNet-GP (Garriga-Alonso et al. 2019; Khalid 2022, Fig. 3.9).
+
+    7 × (Conv 7 same, ReLU), whole-map Conv.
+    """
     return _stack(7, 7, image, hidden_weight_multiplier)
 
 
 def convnet_cifar(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
-    """ConvNet-GP as Khalid 2022, §3.6.1 changes it for CIFAR-10: kernels of 8 instead of 7."""
+    """Return ConvNet-GP with the change of Khalid 2022, §3.6.1, for CIFAR-10: kernel size 8 instead of 7."""
     return _stack(7, 8, image, hidden_weight_multiplier)
 
 
 def resnet(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
-    """The residual network of Garriga-Alonso et al. 2019, as cnn-gp publishes it: 8 × (u + ReLU(Conv 4 same)), Conv 4
-    same, ReLU, whole-map Conv."""
+    """Return the residual network of Garriga-Alonso et al. 2019, as published in cnn-gp.
+
+    8 × (u + ReLU(Conv 4 same)), Conv 4 same, ReLU, whole-map Conv.
+    """
     convolution = Conv2d(4, padding="same", weight_multiplier=hidden_weight_multiplier)
-    # The sum comes after the ReLU, where units are not Gaussian and not of mean zero: a kernel, but no network's limit.
-    # The published numbers are of this kernel.
+    # The sum comes after the ReLU, where units are neither Gaussian nor of mean zero. The result is a kernel, but not
+    # the limit of a network. The published numbers are those of this kernel.
     blocks = [Residual(convolution, ReLU()) for _ in range(8)]
     return Sequential(*blocks, convolution, ReLU(), Conv2d(image, padding=0))
 
 
 def resnet32(image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
-    """The 32-layer residual network of Garriga-Alonso et al. 2019, as cnn-gp publishes it: Conv 3, three stages of five
-    blocks of two Conv 3 with strides 1, 2 and 2, Conv over the whole map, ReLU, Conv 1.
+    """Return the 32-layer residual network of Garriga-Alonso et al. 2019, as published in cnn-gp.
 
-    The first block of a stage has its ReLU before the fork, and a Conv 1 beside its body. σ_b² is 0 there.
+    Conv 3, three stages of five blocks of two Conv 3 with strides 1, 2 and 2, Conv over the whole map, ReLU, Conv 1.
+    The first block of a stage has its ReLU before the fork, and a Conv 1 as its shortcut. cnn-gp has σ_b² = 0.
     """
 
     def convolution(kernel_size: int | Size, stride: int = 1, padding: str = "same") -> Conv2d:
@@ -63,5 +68,5 @@ ARCHITECTURES: dict[str, Callable[[Size, float], Sequential]] = dict(
 
 
 def architecture(name: str, image: Size, hidden_weight_multiplier: float = 1.0) -> Sequential:
-    """The architecture of this name for images of this size."""
+    """Return the architecture with this name for images of this size."""
     return ARCHITECTURES[name](image, hidden_weight_multiplier)

@@ -1,4 +1,4 @@
-"""Covariance maps through a network on a CPU, sixteen pairs at a time and in cache, all cores on different tiles."""
+"""Covariance maps through a network on a CPU: sixteen pairs at a time, in cache, with tiles split between cores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _KINDS = {Conv2d: maps.CONV, ReLU: maps.RELU, Erf: maps.ERF, Add: maps.ADD}
 class FusedEngine:
     """Gram matrices and gradients of a program on a CPU, in x's dtype.
 
-    `pull` is reverse mode within sixteen pairs: forward again with maps and slopes kept, then back, at the same cost
-    for two parameters, for two a layer and for all pixels. `gram_along` is forward mode, for two parameters in all.
-    The bits of entries and sums do not depend on the number of threads.
+    `pull` is reverse mode over sixteen pairs at a time: it computes the maps again, keeps maps and slopes, and goes
+    back. Its cost is the same for two shared parameters, for two in each layer and for all pixels. `gram_along` is
+    forward mode for two shared parameters. Results are bitwise equal for any number of threads.
     """
 
     def __init__(self, program: tuple[Instruction, ...], weights: Sequence[float], biases: Sequence[float]) -> None:
@@ -36,7 +36,7 @@ class FusedEngine:
         return tables.steps, tables.table, self.weights.astype(x.dtype), self.biases.astype(x.dtype), tables.activations
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m); with y None K(x, x) without its diagonal, one triangle computed and copied."""
+        """Return K(x, y), (n, m); with y None K(x, x), (n, n), without its diagonal, one triangle computed."""
         left = _flat(x)
         right = left if y is None else _flat(y)
         gram = torch.empty(len(left), len(right), dtype=x.dtype)
@@ -65,7 +65,10 @@ class FusedEngine:
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return K(x, x) as `gram`, and (2, n, n), its derivatives along two directions, (2, instructions)."""
+        """Return K(x, x), (n, n), and its derivatives along two directions, (2, n, n).
+
+        x: (n, channels, height, width). along_weights, along_biases: the directions, (2, instructions).
+        """
         points, arguments = _flat(x), self._arguments(_flat(x))
         directions = [
             np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
@@ -91,7 +94,8 @@ class FusedEngine:
         return gram, along
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked."""
+        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
+        `inputs`. cotangent: G, (n, n)."""
         points, arguments = _flat(x), self._arguments(_flat(x))
         both = (cotangent + cotangent.mT).numpy()
         own = cotangent.diagonal().contiguous().numpy()
@@ -117,7 +121,7 @@ class FusedEngine:
 
 
 def compile_for(dtype: torch.dtype) -> None:
-    """Load the compiled loops for float32 or float64; the first time on a machine they are compiled, and kept."""
+    """Load the compiled loops for float32 or float64; the first call on a machine compiles and caches them."""
     size = (2, 2)
     program = (Instruction(Conv2d(size), (0,), size),)
     engine = FusedEngine(program, [1.0], [1.0])
@@ -132,9 +136,12 @@ def _flat(x: torch.Tensor) -> np.ndarray:
 
 
 def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:
-    """Tiles of up to 64 × 64, in which the images' own maps cost little beside the pairs'; but enough of them, and
-    those on the diagonal, which are half the work, last, so that all cores end together. Of a triangle what is left
-    over beside sixteens are the first rows, where it costs no lanes: among the columns it would cost most of them."""
+    """Return tiles of up to 64 × 64 pairs, in which single images' maps cost little compared with the pairs'.
+
+    There are enough tiles for all cores, and those on the diagonal, with half the work, come last, so that cores finish
+    together. Of a triangle, a first strip takes the remainder modulo sixteen as rows; as columns it would leave most
+    lanes empty.
+    """
     side = min(max(16 * (max(n, m or 0) // 80), 32), 64)
     if m is not None:
         return list(tiles(n, m, side))
@@ -148,13 +155,13 @@ def _tiles(n: int, m: int | None) -> list[tuple[slice, slice]]:
 
 
 class _Tables:
-    """What the compiled walks read: a row for each instruction, and the windows of its convolution."""
+    """The tables that compiled loops read: a row for each instruction, and the windows of its convolution."""
 
     def __init__(self, program: tuple[Instruction, ...]) -> None:
         steps = np.zeros((len(program), maps.FIELDS), np.int64)
         sizes = [program[0].size, *(instruction.output_size for instruction in program)]
         windows: list[int] = [max(height * width for height, width in sizes), 0]
-        counts = {True: 0, False: 0}  # convolutions, and what else has numbers of its own
+        counts = {True: 0, False: 0}  # of convolutions, and of activations
         for k, instruction in enumerate(program):
             layer, row = instruction.layer, steps[k]
             row[maps.KIND] = _KINDS[type(layer)]
@@ -169,7 +176,7 @@ class _Tables:
                     row[place] = len(windows)
                     window = _window(layer, axis, instruction.size[axis], back)
                     windows += window
-                    # A row with zeros around it: what all windows along it reach, sliding.
+                    # The length of a row, with the zeros around it, that the sliding windows reach.
                     reach = window[maps.OUTPUTS] + window[maps.INPUTS] + window[maps.TAPS] + abs(window[maps.FIRST_TAP])
                     windows[1] = max(windows[1], reach)
         self.steps, self.table, self.activations = steps, np.array(windows), max(counts[False], 1)
@@ -183,12 +190,12 @@ def _tables(program: tuple[Instruction, ...]) -> _Tables:
 
 
 def _window(layer: Conv2d, axis: int, length: int, back: bool) -> list[int]:
-    """The windows of a convolution along one axis, or with `back` of its adjoint, as `cnngp_maps` reads them."""
+    """Return the windows of a convolution, or with `back` of its adjoint, along one axis, as `maps` reads them."""
     band = layer.band(axis, length)
     first, taps = layer.first_tap(axis, length), layer.along(axis)[0]
     if back:
         band, first = band.T, 1 - first - taps
-    slides = layer.along(axis)[1:] == (1, 1)  # then each window is the last one, one further
+    slides = layer.along(axis)[1:] == (1, 1)  # each window is the previous one shifted by one
     low = [int(np.flatnonzero(row)[0]) if row.any() else 0 for row in band]
     high = [int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in band]
     steps = {int(step) for row in band for step in np.diff(np.flatnonzero(row))}
@@ -197,9 +204,9 @@ def _window(layer: Conv2d, axis: int, length: int, back: bool) -> list[int]:
 
 
 def _share_maps(steps: np.ndarray, forward: bool) -> int:
-    """Give each map of the walk, or each cotangent of the walk back, a place that it shares with those dead by then.
+    """Assign each map, or each cotangent on the way back, a place in memory, reusing those no longer needed.
 
-    Fills in the columns of places and returns how many there are.
+    Fills in the columns of places in `steps`, and returns the number of places.
     """
     order = range(len(steps)) if forward else range(len(steps) - 1, -1, -1)
     sources = [[row[maps.SOURCE], row[maps.SECOND]][: 1 + (row[maps.KIND] == maps.ADD)] for row in steps]

@@ -1,4 +1,4 @@
-"""The Gaussian process of an infinitely wide convolutional network."""
+"""The covariance kernel of an infinitely wide convolutional network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from kfx.kernels.parameters import Bounds, Value
 class CNNGP(Kernel):
     """The covariance of a convolutional network of infinitely many channels (Garriga-Alonso et al. 2019).
 
-    K¹ = σ_b² + σ_w² · mean over patch and channels of x x',  K^{l+1} = σ_b² + σ_w² · mean over patch of V(K^l).
+    K¹ = σ_b² + σ_w² · mean over patch and channels of x x',  K^{l+1} = σ_b² + σ_w² · mean over patch of V(K^l),
+    where V is the covariance of the activation.
 
     architecture: `Sequential(Conv2d(…), ReLU(), …, Conv2d(…))`, ending in 1 × 1 maps.
     weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each convolution, in the
@@ -28,12 +29,12 @@ class CNNGP(Kernel):
     variance_scaling: `fan_in`, the mean over the patch, padding included (as cnn-gp and neural-tangents); `weight`,
         the sum over the patch (Khalid 2022, eq. 2.27 as printed).
     engine: `fused`, compiled loops over maps that stay in a CPU's cache; `torch`, for any device; `triton`, float32 on
-        a CUDA device, a pair's map in registers through all layers; `auto`, fused for points on a CPU, else torch.
-    tile_megabytes: memory of the torch engine's maps that are alive at once; on a GPU the tile is halved where memory
-        runs out. In triton a launch takes 32 times that. The fused engine's tiles are as large as its cache likes.
+        a CUDA device, with a pair's map in registers through all layers; `auto`, fused for points on a CPU, else torch.
+    tile_megabytes: memory of the maps that the torch engine holds at once; on a GPU the tile is halved where memory
+        runs out. A launch of the triton engine takes up to 32 times as much. The fused engine ignores it.
 
-    Points are (n, channels, height, width), square or not. Computed in x's dtype, on x's device. Gram matrices and
-    exact gradients are computed tile by tile, in the memory of a few tiles at any batch size and depth.
+    Points are images, (n, channels, height, width). Results are computed in x's dtype, on x's device. Gram matrices and
+    exact gradients are computed tile by tile, so that memory holds a few tiles at any batch size and depth.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGPOption.default_bounds()
@@ -72,10 +73,10 @@ class CNNGP(Kernel):
 
             compile_for(dtype)
 
-    # ---- between parameters and what an engine takes: the factor and the shift of each instruction
+    # ---- from parameters to an engine's arguments: the factor and the shift of each instruction
 
     def _factors(self, program: tuple[Instruction, ...]) -> list[float]:
-        """σ_w² of each instruction is multiplied by this; 0 where there is none."""
+        """Return the factor on σ_w² of each instruction; 0 for one without weights."""
         convolutions = [i.layer if isinstance(i.layer, Conv2d) else None for i in program]
         mean = self.variance_scaling == "fan_in"
         return [0.0 if c is None else c.weight_multiplier / (c.area if mean else 1) for c in convolutions]
@@ -86,7 +87,7 @@ class CNNGP(Kernel):
         return self.architecture.program((x.shape[2], x.shape[3]))
 
     def _engine(self, x: torch.Tensor) -> Engine:
-        """What computes it for images like x; ValueError where the chosen engine does not take them."""
+        """Return the engine for images like x; ValueError where the chosen engine does not take them."""
         program = self._program(x)
         factors = self._factors(program)
         each = [iter(np.broadcast_to(v, self.architecture.convolutions)) for v in self._values.values()]
@@ -107,7 +108,10 @@ class CNNGP(Kernel):
         return TorchEngine(program, weights, biases, self.tile_megabytes)
 
     def _gradient(self, program: tuple[Instruction, ...], gradient: Gradient) -> dict[str, Value]:
-        """From an engine's gradient, one entry an instruction, to the parameters': shared ones get the sum."""
+        """Return the parameters' gradients from an engine's, which has an entry for each instruction.
+
+        A shared parameter gets the sum.
+        """
         factors = np.array(self._factors(program))
         to_weights, to_biases = (np.array([float(g) for g in each]) for each in gradient)
         return {
@@ -127,9 +131,12 @@ class CNNGP(Kernel):
         return self._engine(x).diagonal(x)
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        """Keeps the points, and each tile is computed again, pulled back and dropped. Where the network shares its two
-        parameters, an engine with forward mode carries their tangents along with the value instead, two more matrices:
-        2.0 to 2.8 times the value's time for both, against 3.0 to 3.9 in reverse; `scripts/bench_cnngp.py` compares."""
+        """Return K(x, x) and its pullback, which computes each tile again, pulls it back and drops it.
+
+        Where all layers share the two parameters, an engine with forward mode computes their derivatives, two more
+        matrices, along with the value. Value and gradient then take 2.0 to 2.8 times the value's time, instead of 3.0
+        to 3.9 in reverse mode; `scripts/bench_cnngp.py` compares.
+        """
         engine, program = self._engine(x), self._program(x)
         along: torch.Tensor | None = None
         if isinstance(engine, ForwardEngine) and all(np.size(value) == 1 for value in self._values.values()):

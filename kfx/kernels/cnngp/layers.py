@@ -1,8 +1,8 @@
-"""Layers of a convolutional network of infinite width, and the program that a stack of them makes.
+"""Layers of a convolutional network of infinite width, and the program of instructions that an architecture gives.
 
-A pair of images has one covariance map, (height, width): only the diagonal of the spatial covariance is needed
-(Garriga-Alonso et al. 2019, §3.3). An image by itself has its variance map. Here is what layers *are*; how the maps
-pass through them is in `torch_engine`, `maps` and `triton_kernels`.
+A pair of images has one covariance map, (height, width), since only the diagonal of the spatial covariance is needed
+(Garriga-Alonso et al. 2019, §3.3). A single image has a variance map. This module describes the layers; `torch_engine`,
+`maps` and `triton_kernels` compute the maps.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Size = tuple[int, int]
 class Conv2d:
     """A convolution with Gaussian weights and biases.
 
-    kernel_size, stride, dilation: a number, or one for height and one for width.
-    padding: zeros on each side; "valid" is 0; "same" covers the offsets −((k−1)//2) … k//2 around each kept point,
-        at every stride (as cnn-gp; equal to JAX's SAME at stride 1 only).
+    kernel_size, stride, dilation: one number, or one for height and one for width.
+    padding: number of zeros on each side; "valid" is 0; "same" covers the offsets −((k−1)//2) … k//2 around each kept
+        point, at every stride (as cnn-gp; equal to JAX's SAME at stride 1 only).
     weight_multiplier: a constant factor on σ_w² in this layer.
     """
 
@@ -49,7 +49,7 @@ class Conv2d:
         return math.prod(_pair(self.kernel_size))
 
     def _geometry(self, axis: int, length: int) -> tuple[int, int, int]:
-        """(outputs, stride, offset of the first tap) along one axis."""
+        """Return (outputs, stride, offset of the first tap) along one axis."""
         kernel, stride, dilation = self.along(axis)
         if self.padding == "same":
             return -(-length // stride), stride, -dilation * ((kernel - 1) // 2)
@@ -57,16 +57,16 @@ class Conv2d:
         return (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1, stride, -padding
 
     def output_size(self, size: Size) -> Size:
-        """The size of the map that leaves, for one that arrives; an entry below 1 where it does not fit."""
+        """Return the size of the output map for an input map; an entry is below 1 where the input is too small."""
         return self._geometry(0, size[0])[0], self._geometry(1, size[1])[0]
 
     def along(self, axis: int) -> tuple[int, int, int]:
-        """(kernel size, stride, dilation) along one axis."""
+        """Return (kernel size, stride, dilation) along one axis."""
         kernel, stride, dilation = (_pair(v)[axis] for v in (self.kernel_size, self.stride, self.dilation))
         return kernel, stride, dilation
 
     def first_tap(self, axis: int, length: int) -> int:
-        """The position that the first tap of output 0 takes along one axis; negative in the padding."""
+        """Return the input position of the first tap of output 0 along one axis; negative in the padding."""
         return self._geometry(axis, length)[2]
 
     def band(self, axis: int, length: int) -> np.ndarray:
@@ -84,7 +84,7 @@ class Conv2d:
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of each unit by itself: maps keep their size."""
+    """A function applied to each unit, which keeps the size of maps."""
 
     def output_size(self, size: Size) -> Size:
         return size
@@ -103,10 +103,11 @@ class Erf(Activation):
 class Residual:
     """body(u) + u, or body(u) + shortcut(u) with a projection.
 
-    body: layers, of which the first sees what the block sees.
-    shortcut: a Conv2d, with weights of its own, where the body changes the size.
+    body: layers; the first takes the block's input. shortcut: a Conv2d with its own weights, where the body changes the
+    size.
 
-    The sum of two Gaussian processes is one when they are independent and of mean zero: end the body with a Conv2d.
+    End the body with a Conv2d: a sum of Gaussian processes has the sum of their covariances only if they are
+    independent and of mean zero.
     """
 
     def __init__(self, *body: Layer, shortcut: Conv2d | None = None) -> None:
@@ -120,7 +121,7 @@ class Residual:
 
 
 class Sequential:
-    """Layers one after another; a Sequential inside another is laid flat."""
+    """Layers one after another; a Sequential inside another is flattened."""
 
     def __init__(self, *layers: Layer | Sequential) -> None:
         self.layers = self._flattened(layers, "Sequential")
@@ -138,11 +139,14 @@ class Sequential:
 
     @property
     def convolutions(self) -> int:
-        """How many there are, projections of shortcuts included: each may have its own σ_w² and σ_b²."""
+        """The number of convolutions, projections of shortcuts included; each may have its own σ_w² and σ_b²."""
         return sum(map(_convolutions, self.layers))
 
     def program(self, size: Size) -> tuple[Instruction, ...]:
-        """Return the steps of maps of images of this size. ValueError unless each fits and the last leaves 1 × 1."""
+        """Return the instructions for images of this size.
+
+        Raises ValueError where a map is too small for a layer, or the last layer does not give 1 × 1 maps.
+        """
         program: list[Instruction] = []
         size, _ = _lower(self.layers, size, 0, program)
         if size != (1, 1):
@@ -185,7 +189,7 @@ class Instruction:
 
 
 def _lower(layers: tuple[Layer, ...], size: Size, value: int, program: list[Instruction]) -> tuple[Size, int]:
-    """Append the steps of layers that read map `value`; the size and number of the map that they end with."""
+    """Append the instructions of layers that read map `value`; return the size and number of the last map."""
     for layer in layers:
         if isinstance(layer, Residual):
             end, through = _lower(layer.body, size, value, program)

@@ -1,4 +1,4 @@
-"""Covariance maps through a network in torch: the reference, and what a GPU uses by default."""
+"""Covariance maps through a network in torch: the reference, and the default on a GPU."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kfx.outcomes import Event
 
 T = TypeVar("T")
 Kept = tuple[torch.Tensor, ...]
-"""What a step's adjoint needs of its forward pass."""
+"""Tensors of a step's forward pass that its adjoint needs."""
 Sums = tuple[list[Scalar], list[Scalar]]
-"""A gradient that tiles add to."""
+"""A gradient to which each tile adds; see `Gradient`."""
 
 _MAPS_OF_A_VALUE = 6  # alive at once for each pair, while a Gram tile is computed
 _MAPS_OF_A_STEP = 3  # kept for each pair and step, while a tile is pulled back
@@ -33,18 +33,20 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
-        """Return variance maps (n, height, width) through the layer."""
+        """Return the layer's output variance maps, (n, height, width). v: input variance maps, (n, height, width)."""
 
     @abc.abstractmethod
     def variance_adjoint(self, g: torch.Tensor, v: torch.Tensor, weight: float) -> tuple[torch.Tensor, Scalar, Scalar]:
-        """Return the cotangents of v, weight and bias from that of `variance`, in its shape."""
+        """Return the cotangents of v, weight and bias. g: the cotangent of `variance`. v, g: (n, height, width)."""
 
     @abc.abstractmethod
     def forward(
         self, c: torch.Tensor, v: torch.Tensor, w: torch.Tensor, weight: float, bias: float
     ) -> tuple[torch.Tensor, Kept]:
-        """Covariance maps (n, m, height, width) of images with variances v, (n, …), and w, (m, …); and what the
-        adjoint needs of this."""
+        """Return the layer's output covariance maps, (n, m, height, width), and the tensors that the adjoint needs.
+
+        c: input covariance maps, (n, m, height, width). v, w: variance maps of rows and columns, (n, …) and (m, …).
+        """
 
     @abc.abstractmethod
     def adjoint(
@@ -54,7 +56,7 @@ class Step(abc.ABC):
 
 
 class ConvStep(Step):
-    """K = bias + weight · B_h c B_wᵀ: a window of ones is separable."""
+    """K = bias + weight · B_h c B_wᵀ, with the bands B of `Conv2d.band`, since a window of ones is separable."""
 
     def __init__(self, layer: Conv2d, size: Size, dtype: torch.dtype, device: torch.device) -> None:
         self.rows, self.columns = (torch.as_tensor(layer.band(i, size[i])).to(device, dtype) for i in (0, 1))
@@ -103,14 +105,14 @@ class ReLUStep(Step):
         s, angle = kept
         to_s = (s * g).mul_(1 / (4 * math.pi))
         to_c = (angle * g).mul_(1 / (2 * math.pi))
-        to_c *= (v > 0)[:, None] & (w > 0)[None, :]  # at a vanishing variance all derivatives are 0
+        to_c *= (v > 0)[:, None] & (w > 0)[None, :]  # where a variance is 0, all derivatives are 0
         to_v = torch.where(v > 0, to_s.sum(dim=1) / v, 0.0)
         to_w = torch.where(w > 0, to_s.sum(dim=0) / w, 0.0)
         return to_c, to_v, to_w, 0.0, 0.0
 
 
 class ErfStep(Step):
-    """V = (2/π) arcsin(u), u = 2c / √((1 + 2v)(1 + 2v')); ∂V/∂c = (2/π) u/(c √(1 − u²)), ∂V/∂v = −c/(1 + 2v) of it."""
+    """V = (2/π) arcsin(u), u = 2c / √((1 + 2v)(1 + 2v')); ∂V/∂c = (2/π) u/(c √(1 − u²)), ∂V/∂v = −c/(1 + 2v) ∂V/∂c."""
 
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
         return (2 * v / (1 + 2 * v)).arcsin_().mul_(2 / math.pi)
@@ -136,7 +138,7 @@ class ErfStep(Step):
 
 
 class AddStep(Step):
-    """The second of two maps is added by the engine, which alone sees both; this passes the first on."""
+    """The identity on the first of two maps; the engine, which has both, adds the second."""
 
     def variance(self, v: torch.Tensor, weight: float, bias: float) -> torch.Tensor:
         return v
@@ -178,7 +180,7 @@ def _bound(program: tuple[Instruction, ...], dtype: torch.dtype, device: torch.d
 class TorchEngine:
     """Gram matrices and gradients of a program, tile by tile, in x's dtype and on its device.
 
-    weights, biases: of each instruction; 0 where it has none. tile_megabytes: memory of the maps alive at once.
+    weights, biases: of each instruction; 0 where it has none. tile_megabytes: memory of the maps held at once.
     """
 
     def __init__(
@@ -192,7 +194,7 @@ class TorchEngine:
         self.tile_megabytes = tile_megabytes
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x), one triangle computed and copied."""
+        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x), (n, n), one triangle computed and copied."""
 
         def compute(side: int) -> torch.Tensor:
             others = x if y is None else y
@@ -213,9 +215,11 @@ class TorchEngine:
         return torch.cat(blocks) if blocks else x.new_empty(0)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked.
+        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
+        `inputs`. cotangent: G, (n, n).
 
-        Each tile is computed again, pulled back and dropped: an exact gradient needs the memory of one tile."""
+        Each tile is computed again, pulled back and dropped, so that an exact gradient needs the memory of one tile.
+        """
 
         def compute(side: int) -> tuple[Gradient, torch.Tensor | None]:
             gradient: Sums = ([0.0] * len(self.program), [0.0] * len(self.program))
@@ -237,7 +241,7 @@ class TorchEngine:
         return [(k, instruction, step, *pair) for k, (instruction, step, pair) in enumerate(together)]
 
     def _variances(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Every variance map, in the program's numbering."""
+        """Return every variance map, (n, height, width) each, in the program's numbering."""
         maps = [x.square().mean(dim=1)]
         for _, instruction, step, weight, bias in self._steps(x):
             first, *second = instruction.sources
@@ -248,7 +252,8 @@ class TorchEngine:
     def _tile(
         self, x: torch.Tensor, y: torch.Tensor, v: list[torch.Tensor], w: list[torch.Tensor], keep: bool
     ) -> tuple[torch.Tensor, list[Kept]]:
-        """K(x, y), (n, m), of a tile with the variance maps v of x and w of y; and what the adjoint needs."""
+        """Return K(x, y), (n, m), of a tile with variance maps v of x and w of y, and the tensors that the adjoint
+        needs, where `keep`."""
         c = torch.einsum("ichw,jchw->ijhw", x, y) if x.shape[1] > 1 else x[:, None, 0] * y[None, :, 0]
         maps: dict[int, torch.Tensor] = {0: c / x.shape[1]}
         last_read = {source: k for k, instruction in enumerate(self.program) for source in instruction.sources}
@@ -279,7 +284,7 @@ class TorchEngine:
         _, kept = self._tile(here, there, v, w, keep=True)
         g = cotangent[rows, columns]
         own = None
-        if on_diagonal:  # an image with itself goes by its variance alone, which is exact
+        if on_diagonal:  # the diagonal depends on the variance maps alone, which are exact
             own = g.diagonal().clone()
             g = g - torch.diag(own)
         else:  # both triangles
@@ -303,7 +308,7 @@ class TorchEngine:
         x: torch.Tensor,
         gradient: Sums,
     ) -> tuple[torch.Tensor, list[torch.Tensor | None], list[torch.Tensor | None]]:
-        """From a tile's cotangent g to that of the product maps, and to the variance maps that each step reads."""
+        """Return the cotangents of the product maps and of the variance maps that each step reads, from a tile's."""
         to_v: list[torch.Tensor | None] = [None] * len(self.program)
         to_w: list[torch.Tensor | None] = [None] * len(self.program)
         cotangents = {len(self.program): g[..., None, None]}
@@ -325,7 +330,7 @@ class TorchEngine:
         x: torch.Tensor,
         gradient: Sums,
     ) -> torch.Tensor:
-        """From cotangents of the variance maps, those that steps read and the last, to that of the mean square."""
+        """Return the cotangent of the mean square, from those of the variance maps that steps read and of the last."""
         cotangents = [torch.zeros_like(each) for each in maps]
         if last is not None:
             cotangents[-1] += last[:, None, None]
@@ -350,7 +355,7 @@ def _accumulate(gradient: Sums, k: int, to_weight: Scalar, to_bias: Scalar) -> N
 def tiles(n: int, m: int | None, side: int) -> Iterator[tuple[slice, slice]]:
     """Yield the rows and columns of tiles of an (n, m) matrix; with m None, those on and above the diagonal of (n, n).
 
-    The last may be ragged.
+    The last ones may be smaller.
     """
     for top in range(0, n, side):
         for left in range(top if m is None else 0, n if m is None else m, side):
@@ -358,7 +363,7 @@ def tiles(n: int, m: int | None, side: int) -> Iterator[tuple[slice, slice]]:
 
 
 def halving(compute: Callable[[int], T], side: int) -> T:
-    """Return compute(side), or with half the side, again and again, where a GPU's memory runs out."""
+    """Return compute(side); where a GPU's memory runs out, halve the side and try again, down to 1."""
     while True:
         try:
             return compute(side)

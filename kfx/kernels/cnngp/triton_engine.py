@@ -1,4 +1,4 @@
-"""Covariance maps through a network on a GPU by programs of Triton, a tile of pairs each, from the images to K."""
+"""Covariance maps through a network on a GPU by Triton programs, one for each tile of pairs, from images to K."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from kfx.kernels.cnngp.triton_kernels import Kind
 from kfx.kernels.engine import Gradient
 
 LARGEST = 64
-"""The largest height and width of a map: a pair's stays in registers."""
+"""The largest height and width of a map, since a pair's map stays in registers."""
 _KINDS = {Conv2d: Kind.CONV, ReLU: Kind.RELU, Erf: Kind.ERF, Add: Kind.ADD}
-MOST_PROGRAMS = 2048  # that keep a large GPU busy at a time
+MOST_PROGRAMS = 2048  # programs of a launch, enough to keep a large GPU busy
 _MOST = 16  # images on a side of a program's tile
-_LAUNCH = 32  # memory of a launch, and of a block's images, in that of a tile of the torch engine
+_LAUNCH = 32  # memory of a launch, and of a block's images, in units of tile_megabytes
 
 
 class TritonEngine(TorchEngine):
     """Gram matrices and gradients of a program on a GPU, in float32, block by block of images.
 
-    The maps of images by themselves, a small part of the work, go through torch. tile_megabytes: a block's images, and
-    what the programs of one launch keep, take up to 32 times that; half as many images where a GPU's memory runs out.
-    The bits are the same in every run.
+    torch computes the maps of single images, a small part of the work. tile_megabytes: a block's images, and the memory
+    of the programs of one launch, take up to 32 times as much; the number of images is halved where a GPU's memory runs
+    out. Results are bitwise equal in every run.
     """
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x) without its diagonal, each pair computed once."""
+        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x), (n, n), without its diagonal, each pair once."""
         others = x if y is None else y
 
         def compute(most: int) -> torch.Tensor:
@@ -50,10 +50,8 @@ class TritonEngine(TorchEngine):
         return halving(compute, self._images_at_once(x))
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x when asked.
-
-        Each pair is computed again.
-        """
+        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
+        `inputs`. cotangent: G, (n, n). Each pair is computed again."""
 
         def compute(most: int) -> tuple[Gradient, torch.Tensor | None]:
             gradient: Sums = ([0.0] * len(self.program), [0.0] * len(self.program))
@@ -137,7 +135,7 @@ class TritonEngine(TorchEngine):
         gradient: Sums,
         to_x: torch.Tensor | None,
     ) -> None:
-        """Add what passes by the images' own variances, `own` of it from the diagonal, and what goes to pixels."""
+        """Add the gradients through single images' variances and to pixels. own: the diagonal of the cotangent."""
         at_steps: list[torch.Tensor | None] = [None] * len(self.program)
         for k, index in tables.activation_at.items():
             height, width = self.program[k].size
@@ -149,7 +147,7 @@ class TritonEngine(TorchEngine):
             to_x[at] += to_squares[:, None] * x[at] * (2 / channels)
 
     def _images_at_once(self, x: torch.Tensor) -> int:
-        """How many images, with all that is known of each, fit into the memory of a block's two sides."""
+        """Return how many images, with their maps, fit into the memory of a block's two sides."""
         area, steps = _square(self.program) ** 2, len(self.program)
         each = 4 * area * (2 * steps + 2 * x.shape[1] + 2 * len(_numbers(self.program, Activation)))
         return max(int(self._bytes() / 2 / each), 1)
@@ -157,7 +155,7 @@ class TritonEngine(TorchEngine):
     def _launches(
         self, n: int, m: int | None, side: int, bytes_each: int, device: torch.device
     ) -> Iterator[torch.Tensor]:
-        """The first row and column of each tile, as many at a time as may keep what they need."""
+        """Yield the first row and column of each tile, for as many tiles at a time as fit into memory."""
         if m is None:
             starts = np.arange(0, n, side)
             low, high = np.triu_indices(len(starts))
@@ -179,7 +177,7 @@ class TritonEngine(TorchEngine):
 
 
 class _Images:
-    """Images of float32 in squares of a power of two, and what activations need of their variances."""
+    """Images in float32, padded to squares of a power of two, with the scales that activations need."""
 
     def __init__(self, engine: TorchEngine, x: torch.Tensor) -> None:
         program = engine.program
@@ -196,7 +194,7 @@ class _Images:
 
 
 def _scales(layer: Layer | Add, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """r and q of a variance: √v and its inverse for a ReLU, 1 and 1/√(1 + 2v) for Erf."""
+    """Return the scales r and q of a variance v: √v and 1/√v for a ReLU, 1 and 1/√(1 + 2v) for Erf."""
     if isinstance(layer, Erf):
         return torch.ones_like(v), (1 + 2 * v).rsqrt()
     root = v.sqrt()
@@ -204,7 +202,7 @@ def _scales(layer: Layer | Add, v: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 
 def _in_squares(maps: torch.Tensor, side: int) -> torch.Tensor:
-    """Maps (…, height, width) with zeros to the right and below, (…, side, side)."""
+    """Return maps (…, height, width) with zeros to the right and below, (…, side, side)."""
     height, width = maps.shape[-2:]
     return torch.nn.functional.pad(maps, (0, side - width, 0, side - height)).contiguous()
 
@@ -213,7 +211,7 @@ def _in_squares(maps: torch.Tensor, side: int) -> torch.Tensor:
 
 
 class _Tables:
-    """What the programs read: a row for each instruction, on the way there and on the way back, and the bands."""
+    """The tables that the programs read: a row for each instruction, forward and backward, and the bands."""
 
     def __init__(self, program: tuple[Instruction, ...], side: int, device: torch.device) -> None:
         self.convolution_at = {k: i for i, k in enumerate(_numbers(program, Conv2d))}
@@ -271,13 +269,13 @@ def _numbers(program: tuple[Instruction, ...], kind: type) -> list[int]:
 
 
 def _side(n: int, m: int | None) -> int:
-    """Images on a side of a program's tile: as many as leave work for a whole GPU."""
+    """Return the number of images on a side of a program's tile: the most that keep a whole GPU busy."""
     pairs = n * (n - 1) / 2 if m is None else n * m
     return min(max(int(math.sqrt(pairs / MOST_PROGRAMS)), 1), _MOST)
 
 
 def _add_parts(to_images: torch.Tensor, parts: torch.Tensor, firsts: torch.Tensor, side: int) -> None:
-    """Sum each image's part of every tile, in the order of the tiles. firsts: the first image of each."""
+    """Add each image's part of every tile, in the order of the tiles. firsts: the first image of each tile."""
     here = firsts.cpu()
     for first in here.unique().tolist():
         rows = slice(first, min(first + side, len(to_images)))
@@ -286,13 +284,13 @@ def _add_parts(to_images: torch.Tensor, parts: torch.Tensor, firsts: torch.Tenso
 
 
 def _square(program: tuple[Instruction, ...]) -> int:
-    """The side of the squares that maps lie in: a power of two."""
+    """Return the side of the squares to which maps are padded, a power of two."""
     largest = max(max(*step.size, *step.output_size) for step in program)
-    return max(1 << (largest - 1).bit_length(), 16)  # 16: the least that a product takes
+    return max(1 << (largest - 1).bit_length(), 16)  # 16: the smallest size of a product
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:
-    """Where programs are launched: Triton takes the current device."""
+    """Return a context in which Triton, which uses the current device, launches on this one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -301,11 +299,14 @@ def _precision() -> str:
 
 
 def _warps(side: int) -> int:
-    return max(side**2 // 512, 1)  # so that a map, and what is made of it, stay in registers
+    return max(side**2 // 512, 1)  # so that a map and its results stay in registers
 
 
 def require(x: torch.Tensor, program: tuple[Instruction, ...]) -> None:
-    """ValueError for images (n, channels, height, width), or maps of theirs, that these programs do not take."""
+    """Raise ValueError for images, (n, channels, height, width), that the programs do not take.
+
+    They take float32 on a CUDA device, and maps up to `LARGEST` in height and width.
+    """
     if x.dtype != torch.float32 or not runs_on(x.device):
         raise ValueError(
             f"engine=triton takes float32 on a CUDA device, and the points are {x.dtype} on {x.device}; use torch or "
@@ -319,5 +320,5 @@ def require(x: torch.Tensor, program: tuple[Instruction, ...]) -> None:
 
 
 def runs_on(device: torch.device) -> bool:
-    """Return whether programs of Triton run there: on a GPU, or anywhere under its interpreter."""
+    """Return whether Triton programs run on a device: on a GPU, or on any device with Triton's interpreter."""
     return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"

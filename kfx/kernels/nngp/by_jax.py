@@ -1,4 +1,4 @@
-"""The dense network of infinite width by a module of JAX functions, and the way there and back."""
+"""The dense network of infinite width by JAX functions, with conversions between torch and JAX."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from kfx.kernels.engine import Gradient
 
-jax.config.update("jax_enable_x64", True)  # the Gram follows the dtype of x; JAX alone would cut it to float32
+jax.config.update("jax_enable_x64", True)  # else JAX would reduce float64 to float32
 
 
 class JaxNetwork:
-    """K and its gradients by `module`, native or by_neural_tangents, in x's dtype and on its device.
+    """K and its gradients by `module`, `native` or `by_neural_tangents`, in x's dtype and on its device.
 
-    weights, biases: of each layer. tangent: the NTK in place of the NNGP.
+    weights, biases: σ_w² and σ_b² of each layer. tangent: whether K is the NTK and not the NNGP.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class JaxNetwork:
         return _to_torch(self.module.variance(*self._arguments(x), **self.static), x)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and to x when asked."""
+        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and with `inputs` to x, (n, …). cotangent: (n, n)."""
         pulled = self.module.pull(*self._arguments(x, cotangent.to(x.dtype)), **self.static, inputs=inputs)
         to_parameters, to_x = pulled if inputs else (pulled[0], None)
         gradient = np.asarray(to_parameters, np.float64)
@@ -44,8 +44,8 @@ class JaxNetwork:
         return to_variances, None if to_x is None else _to_torch(to_x, x).reshape(x.shape)
 
     def _arguments(self, x: torch.Tensor, *others: torch.Tensor | None) -> list[np.ndarray | jax.Array | None]:
-        """The variances and rows of points as the compiled call takes them: NumPy on a CPU, which copies them at most
-        once."""
+        """Return the variances and the points as rows, as the compiled call takes them: in NumPy on a CPU, which copies
+        them at most once."""
         rows = [None if a is None else a.detach().flatten(1).cpu().numpy() for a in (x, *others)]
         arguments: list[np.ndarray | jax.Array | None] = [
             self.parameters.astype(str(x.dtype).removeprefix("torch.")),
@@ -61,5 +61,5 @@ def _jax_device(device: torch.device) -> jax.Device:
 
 
 def _to_torch(array: jax.Array, like: torch.Tensor) -> torch.Tensor:
-    """The array once it is computed, in the memory that nothing else holds."""
+    """Return the array as a tensor once it is computed, in the same memory."""
     return torch.from_dlpack(array.block_until_ready()).to(like)

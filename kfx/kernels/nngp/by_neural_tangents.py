@@ -1,6 +1,6 @@
-"""The dense network of infinite width by neural-tangents, with which the others are compared.
+"""The dense network of infinite width by neural-tangents, an independent reference for the other backends.
 
-The same functions as `native`, with no code in common. neural-tangents 0.6.5 imports with jax < 0.6.
+It has the same functions as `native` and no code in common. neural-tangents 0.6.5 needs jax < 0.6.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 
 def _import_stax() -> ModuleType:
-    """neural-tangents' `stax`, without its experimental part: that alone needs TensorFlow, six seconds of import."""
+    """Return neural-tangents' `stax` without its experimental part, which imports TensorFlow for six seconds."""
     unused = "neural_tangents.experimental"
     stand_in = sys.modules.setdefault(unused, ModuleType(unused))
     try:
@@ -32,10 +32,10 @@ def _import_stax() -> ModuleType:
 stax = _import_stax()
 
 traces: Counter[str] = Counter()
-"""How often JAX has traced the kernel: once a shape, however many iterations."""
+"""The number of times that JAX has traced the kernel: once for each shape."""
 
 _ACTIVATIONS = {"relu": stax.Relu, "erf": stax.Erf}
-_LEAST = 1e-30  # added to variances: at 0 the standard deviation has no derivative
+_LEAST = 1e-30  # added to variances, since the standard deviation has no derivative at 0
 
 
 def _kernel(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
@@ -46,18 +46,21 @@ def _kernel(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation
         layers += [_ACTIVATIONS[activation]()] if i else []
         layers.append(stax.Dense(1, W_std=w, b_std=b))
     kernel = stax.serial(*layers)[2](x, y, "ntk" if tangent else "nngp")
-    return kernel.astype(x.dtype)  # of its own it would go over to float64
+    return kernel.astype(x.dtype)  # the parameters would make it float64
 
 
 @partial(jax.jit, static_argnames=("activation", "tangent"))
 def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
-    """K(x, y), or with `tangent` the NTK; parameters: (2, depth + 1), σ_w² and σ_b²."""
+    """Return K(x, y), (n, m), or with `tangent` the NTK.
+
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x.
+    """
     return _kernel(parameters, x, y, activation, tangent)
 
 
 @partial(jax.jit, static_argnames=("activation", "tangent"))
 def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool) -> jax.Array:
-    """K(x_i, x_i), (n,)."""
+    """Return K(x_i, x_i), (n,). parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features)."""
     return jax.vmap(lambda point: _kernel(parameters, point[None], None, activation, tangent)[0, 0])(x)
 
 
@@ -65,7 +68,10 @@ def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool
 def pull(
     parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
 ) -> tuple[jax.Array, ...]:
-    """Gradients of Σ G_ij K(x, x)_ij: to the parameters, through W_std and b_std, and with `inputs` to x."""
+    """Return gradients of Σ G_ij K(x, x)_ij to the parameters, (2, depth + 1), and with `inputs` to x, (n, features).
+
+    cotangent: G, (n, n). The derivatives go through the standard deviations W_std and b_std.
+    """
     if inputs:
         _, vjp = jax.vjp(lambda p, x: _kernel(p, x, None, activation, tangent), parameters, x)
     else:

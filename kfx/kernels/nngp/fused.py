@@ -1,4 +1,4 @@
-"""The dense network of infinite width on a CPU, in compiled loops: the default backend of `NNGP` and `NTK` there."""
+"""The dense network of infinite width in compiled loops, the default backend of `NNGP` and `NTK` on a CPU."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kfx.kernels.nngp import loops
 from kfx.numerics.threads import in_order
 
 _KINDS = {"relu": loops.RELU, "erf": loops.ERF}
-_ALONE = 2e7  # multiplications, for less than which a second thread is not worth waiting for
-_LEAST, _ENTRIES = 48, 1 << 22  # rows of a task, for whose product fewer are slow; and entries
+_ALONE = 2e7  # multiplications below which a second thread is not worth waiting for
+_LEAST, _ENTRIES = 48, 1 << 22  # rows of a task, since products of fewer are slow; and entries
 
 
 class FusedNetwork:
-    """K and its gradients in x's dtype. The bits of entries and sums do not depend on the number of threads.
+    """K and its gradients in x's dtype. Results are bitwise equal for any number of threads.
 
-    weights, biases: of each layer. tangent: the NTK in place of the NNGP. keep: the products of the points that `gram`
-    computes, for `pull`.
+    weights, biases: σ_w² and σ_b² of each layer. tangent: whether K is the NTK and not the NNGP. keep: whether `gram`
+    keeps the points' inner products, which `pull` needs.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class FusedNetwork:
         return out
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x), of which `gram` was called before, to weights, biases and x."""
+        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and to x, (n, …), with `inputs`. cotangent: (n, n).
+
+        `gram(x, None)` must have been called before.
+        """
         points, arguments = _rows(x), self._arguments(_rows(x))
         given = cotangent.contiguous().numpy()
         own = cotangent.diagonal().contiguous().numpy()
@@ -94,7 +97,7 @@ class FusedNetwork:
 
 
 def compile_for(dtype: torch.dtype) -> None:
-    """Load the compiled loops for float32 or float64; the first time on a machine they are compiled, and kept."""
+    """Load the compiled loops for float32 or float64; the first call on a machine compiles and caches them."""
     x = torch.ones(2, 1, dtype=dtype)
     network = FusedNetwork("relu", False, [1.0, 1.0], [1.0, 1.0], keep=True)
     network.diagonal(x)
@@ -106,6 +109,6 @@ def _rows(x: torch.Tensor) -> np.ndarray:
 
 
 def _strips(n: int, m: int, features: int, same: bool) -> list[slice]:
-    """Rows for one task each, those of a triangle from the longest on; how many threads there are has no part in it."""
+    """Return the rows of each task, independent of the number of threads; those of a triangle from the longest on."""
     height = n if n * m * (features + 100) < _ALONE else max(min(n // 8, _ENTRIES // max(m, 1)), _LEAST)
     return [slice(top, min(top + height, n)) for top in range(0, n, max(height, 1))]

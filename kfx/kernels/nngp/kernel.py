@@ -1,4 +1,4 @@
-"""The kernels of infinitely wide dense networks: the Gaussian process at the start, and the tangent kernel."""
+"""Kernels of infinitely wide dense networks: the NNGP, of a network at initialization, and the tangent kernel."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class NNGP(Kernel):
     K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l),  with `depth` activations F: `relu` or `erf`.
 
     depth: ≥ 0; 0 is the linear kernel.
-    backend: `fused`, compiled loops; `torch`, which a GPU needs; `native` and `neural_tangents`, by JAX; `auto`, fused
-        for points on a CPU, else torch.
-    weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each of depth + 1 layers.
-    Images count as vectors of their pixels. Computed in x's dtype and returned on x's device.
+    backend: `fused`, compiled loops on a CPU; `torch`, for any device; `native` and `neural_tangents`, by JAX; `auto`,
+        fused for points on a CPU, else torch.
+    weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each of the depth + 1 layers.
+    Images are treated as vectors of their pixels. Results have x's dtype and device.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGPOption.default_bounds()
@@ -57,7 +57,7 @@ class NNGP(Kernel):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one a layer; got {np.size(value)}")
         self.depth, self.activation, self.backend = depth, activation, backend
         if backend in _OF_JAX:
-            functions(backend)  # fails here where it does not import
+            functions(backend)  # raises ImportError now and not in a fit
 
     def backend_on(self, device: torch.device) -> str:
         return engine_on(self.backend, device)
@@ -69,7 +69,7 @@ class NNGP(Kernel):
             compile_for(dtype)
 
     def _engine(self, x: torch.Tensor, to_pull: bool = False) -> Engine:
-        """What computes it for points like x; ValueError where the chosen one does not take them."""
+        """Return the engine for points like x; ValueError where the chosen backend does not take them."""
         weights, biases = (np.broadcast_to(v, self.depth + 1).tolist() for v in self._values.values())
         name = engine_for(self.backend, x, "backend", "native" if self._tangent else "torch or auto")
         if name in _OF_JAX:
@@ -109,9 +109,9 @@ class NNGP(Kernel):
 class NTK(NNGP):
     """The tangent kernel of a dense network of infinite width, trained by gradient descent (Jacot et al. 2018).
 
-    Θ⁰ = K⁰,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l  with K, F and the parameters of `NNGP`, F' the covariance of the
-    activation's derivative. At points that are equal the derivative of a ReLU's F' is infinite, and counts as 0.
-    backend: as of `NNGP`, but torch: a GPU needs one by JAX.
+    Θ⁰ = K⁰,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l  with K, F and the parameters of `NNGP`, and F' the covariance of the
+    activation's derivative. At equal points the derivative of F' for a ReLU is infinite; it is taken as 0.
+    backend: as for `NNGP`, except torch; a GPU needs a backend by JAX.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()
@@ -136,5 +136,5 @@ class NTK(NNGP):
 
 
 def functions(name: str) -> ModuleType:
-    """Return the module of JAX functions that a backend's name stands for; ImportError where it does not import."""
+    """Return the module of JAX functions of a backend; ImportError where it cannot be imported."""
     return importlib.import_module(_OF_JAX[name])

@@ -10,18 +10,21 @@ import jax
 import jax.numpy as jnp
 
 Kept = tuple[jax.Array, ...]
-"""What a function's derivative needs of its value."""
+"""Arrays of a function's forward pass that its derivative needs."""
 
 traces: Counter[str] = Counter()
-"""How often JAX has traced each function of this module: once a shape, however many iterations."""
+"""The number of times that JAX has traced each function of this module: once for each shape."""
 
 
-# ---- the covariance of an activation of two Gaussian variables: covariance c, variances v and v'
+# ---- the covariance of an activation of two Gaussian variables u and u', with covariance c and variances v and v' (w)
 
 
 @jax.custom_vjp
 def relu(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-    """E[max(u, 0) max(u', 0)] = (s + (π − θ) c) / 2π with s = √(v v' − c²), θ = atan2(s, c)."""
+    """Return E[max(u, 0) max(u', 0)] = (s + (π − θ) c) / 2π with s = √(v v' − c²), θ = atan2(s, c) (Cho & Saul 2009).
+
+    c: covariances, (n, m). v: variances of u, (n, 1). w: variances of u', (1, m).
+    """
     return _relu_forward(c, v, w)[0]
 
 
@@ -35,7 +38,7 @@ def _relu_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, 
 
 def _relu_backward(kept: Kept, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     s, angle, v, w = kept
-    both = (v > 0) & (w > 0)  # at a vanishing variance the value and its derivatives are 0
+    both = (v > 0) & (w > 0)  # where a variance is 0, the value and its derivatives are 0
     to_v = jnp.where(both, s / jnp.where(both, v, 1.0), 0.0) / (4 * jnp.pi)
     to_w = jnp.where(both, s / jnp.where(both, w, 1.0), 0.0) / (4 * jnp.pi)
     to_c = jnp.where(both, angle, 0.0) / (2 * jnp.pi)
@@ -51,25 +54,25 @@ relu.defvjp(_relu_forward, _relu_backward)
 
 
 def erf(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-    """E[erf(u) erf(u')] = 2/π asin(2c / √((1 + 2v)(1 + 2v'))) (Williams 1997)."""
+    """Return E[erf(u) erf(u')] = 2/π asin(2c / √((1 + 2v)(1 + 2v'))) (Williams 1997), (n, m). Shapes as for `relu`."""
     return 2 / jnp.pi * jnp.arcsin(2 * c / jnp.sqrt((1 + 2 * v) * (1 + 2 * w)))
 
 
 @jax.custom_vjp
 def relu_slope(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-    """E[1(u > 0) 1(u' > 0)] = (π − θ) / 2π."""
+    """Return E[1(u > 0) 1(u' > 0)] = (π − θ) / 2π, (n, m). Shapes as for `relu`."""
     return _relu_slope_forward(c, v, w)[0]
 
 
 def _relu_slope_forward(c: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, Kept]:
     _, (s, angle, v, w) = _relu_forward(c, v, w)
     apart = s > jnp.sqrt(32 * jnp.finfo(s.dtype).eps) * jnp.sqrt(v) * jnp.sqrt(w)
-    angle = jnp.where(apart, angle, jnp.where(c > 0, jnp.pi, 0.0))  # of equal points, exactly
+    angle = jnp.where(apart, angle, jnp.where(c > 0, jnp.pi, 0.0))  # exact for equal points
     return jnp.where((v > 0) & (w > 0), angle, 0.0) / (2 * jnp.pi), (c, s, apart, v, w)
 
 
 def _relu_slope_backward(kept: Kept, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    c, s, apart, v, w = kept  # equal points have no derivative; as long as they stay so, nothing changes
+    c, s, apart, v, w = kept  # the derivative does not exist at equal points; 0 is used
     to_c = jnp.where(apart, g / jnp.where(apart, s, 1.0), 0.0) / (2 * jnp.pi)
     to_v, to_w = (jnp.where(apart, -to_c * c / jnp.where(apart, 2 * each, 1.0), 0.0) for each in (v, w))
     return to_c, _summed_to(to_v, v.shape), _summed_to(to_w, w.shape)
@@ -79,7 +82,7 @@ relu_slope.defvjp(_relu_slope_forward, _relu_slope_backward)
 
 
 def erf_slope(c: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-    """E[erf'(u) erf'(u')] = 4/π / √((1 + 2v)(1 + 2v') − 4c²)."""
+    """Return E[erf'(u) erf'(u')] = 4/π / √((1 + 2v)(1 + 2v') − 4c²), (n, m). Shapes as for `relu`."""
     return 4 / jnp.pi / jnp.sqrt((1 + 2 * v) * (1 + 2 * w) - 4 * c * c)
 
 
@@ -93,14 +96,14 @@ ACTIVATIONS: dict[str, tuple[Function, Function, Function, Function]] = {
         lambda v: 4 / jnp.pi / jnp.sqrt(1 + 4 * v),
     ),
 }
-"""The covariance of an activation and that of its derivative, of two variables each, then of one and itself."""
+"""By activation: its covariance of two variables, its variance, and the same two for its derivative."""
 
 
 # ---- the recursion, traced once for each shape
 
 
 def _diagonal(parameters: jax.Array, x: jax.Array, activation: str) -> list[jax.Array]:
-    """The variance at each layer, (n,) each: K⁰ first."""
+    """Return the variance at each layer, (n,) each, K⁰ first."""
     weights, biases = parameters
     variances = [biases[0] + weights[0] * jnp.square(x).mean(axis=1)]
     for weight, bias in zip(weights[1:], biases[1:], strict=True):
@@ -109,7 +112,7 @@ def _diagonal(parameters: jax.Array, x: jax.Array, activation: str) -> list[jax.
 
 
 def _tangent(parameters: jax.Array, x: jax.Array, activation: str) -> jax.Array:
-    """The NTK of each point with itself, (n,)."""
+    """Return the NTK of each point with itself, (n,)."""
     variances = _diagonal(parameters, x, activation)
     tangent = variances[0]
     for weight, before, after in zip(parameters[0, 1:], variances, variances[1:], strict=False):
@@ -140,13 +143,16 @@ def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activat
 
 @partial(jax.jit, static_argnames=("activation", "tangent"))
 def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
-    """K(x, y), or with `tangent` the NTK; parameters: (2, depth + 1), σ_w² and σ_b²."""
+    """Return K(x, y), (n, m), or with `tangent` the NTK.
+
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x.
+    """
     return _recursion(parameters, x, y, activation, tangent)
 
 
 @partial(jax.jit, static_argnames=("activation", "tangent"))
 def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool) -> jax.Array:
-    """K(x_i, x_i), (n,)."""
+    """Return K(x_i, x_i), (n,). parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features)."""
     return _tangent(parameters, x, activation) if tangent else _diagonal(parameters, x, activation)[-1]
 
 
@@ -154,9 +160,10 @@ def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool
 def pull(
     parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
 ) -> tuple[jax.Array, ...]:
-    """Gradients of Σ G_ij K(x, x)_ij: to the parameters and, with `inputs`, to x.
+    """Return gradients of Σ G_ij K(x, x)_ij to the parameters, (2, depth + 1), and with `inputs` to x, (n, features).
 
-    Runs the recursion again inside one compiled vjp, rather than keep every layer's matrix alive between calls.
+    cotangent: G, (n, n). The recursion runs again inside one compiled vjp, so that no layer's matrix is kept between
+    calls.
     """
     if inputs:
         _, vjp = jax.vjp(lambda p, x: _recursion(p, x, None, activation, tangent), parameters, x)
