@@ -45,7 +45,7 @@ BAD = [
         "optimizer=flow_euler moves no λ",
         "use adam",
     ),
-    (["kernel.bounds={sigma: [0,5]}"], "bounds of sigma begin above 0", "got 0"),
+    (["kernel.bounds={sigma: [0,5]}"], "bounds of sigma must begin above 0", "got 0"),
     (["optimizer=sklearn_gpr", "kernel.trainable=[sigma]"], "kernel.trainable: optimizer=sklearn_gpr", "set null"),
     (["optimizer=flow_euler", "interpolation.kernel={name: rbf,starts: 2}"], "interpolation.kernel", "leave initial"),
     (["optimizer=flow_euler", "interpolation.kernel={name: cnngp}", "dataset=diabetes"], "kernel=cnngp", "images"),
@@ -59,7 +59,7 @@ BAD = [
     (["regularization.points=6"], "regularization.points=6", "at least twice folds=5"),
     (["sampler.choice=stratified", "dataset=diabetes"], "sampler.choice=stratified: dataset diabetes", "uniform"),
     (["sampler.choice=nearest"], "sampler.choice=nearest", "one of uniform, stratified, neighbourhood"),
-    (["optimizer=grid", "optimizer.parameter=alpha"], "optimizer.parameter=alpha: no trainable parameter", "sigma"),
+    (["optimizer=grid", "optimizer.parameter=alpha"], "optimizer.parameter=alpha: not a trainable parameter", "sigma"),
     (["optimizer=grid", "optimizer.bounds=[1,1e9]"], "optimizer.bounds=[1.0, 1000000000.0]", "kernel.bounds of sigma"),
     (["optimizer=sklearn_gpr", "kernel=laplace"], "kernel=laplace: scikit-learn has no such kernel", "rbf_network"),
     (

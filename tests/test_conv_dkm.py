@@ -441,7 +441,7 @@ def test_patches_come_from_the_images():
     assert len(set(distances.argmin(dim=1).tolist())) == 10
     module = kernel.module(x)
     assert max(float(v.detach().abs()) for v in module.penalties.values()) < 1e-9, "every G at its K"
-    with pytest.raises(ValueError, match="49 inducing patches are more than the 48 of the images"):
+    with pytest.raises(ValueError, match="49 inducing patches, more than the 48 of the images"):
         machine(replace(ARCHITECTURE, inducing=(49, 5)), x=x)
 
 
@@ -682,5 +682,5 @@ def test_what_cannot_be_is_said_in_a_line(kfx, words, said):
 def test_elbo_refuses_targets_of_one_output():
     from kfx.optimizers.elbo import ElboOption
 
-    with pytest.raises(ConfigError, match="takes one output a class"):
+    with pytest.raises(ConfigError, match="takes one output for each class"):
         ElboOption().start(machine().kernel, images(), one_hot()[:, :1], np.random.default_rng(0))

@@ -202,7 +202,7 @@ def test_another_file_is_no_measurement(kfx, in_folder, text):
         (in_folder / "x.json").write_text(text)
     code, _, err = kfx("precision", "x.json")
     assert code == 1
-    assert err.startswith("kfx: x.json: is no precision.json of kfx")
+    assert err.startswith("kfx: x.json: is not a precision.json of kfx")
     assert len(err.strip().splitlines()) == 1
 
 

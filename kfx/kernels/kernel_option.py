@@ -138,7 +138,7 @@ class KernelOption(Option):
             within = [bound for full, key, bound in pairs if name in (full, key)]
             if not within:
                 known = kernel.trainable if are_many(kernel.parameters) else kernel.names
-                raise ConfigError(f"kernel.initial_range.{name}: no trainable parameter; it takes {', '.join(known)}")
+                raise ConfigError(f"kernel.initial_range.{name}: not a trainable parameter; takes {', '.join(known)}")
             if low < within[0][0] or high > within[0][1]:
                 raise ConfigError(
                     f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="

@@ -103,12 +103,12 @@ class NetworkFeatures(ModuleKernel):
             said = " ".join(str(error).split())
             raise ValueError(f"NetworkFeatures: its network fails on points of shape {shape}: {said}") from error
         if not bool(torch.isfinite(together).all()):
-            raise ValueError("NetworkFeatures: its network gives features that are no finite numbers")
+            raise ValueError("NetworkFeatures: its network gives features that are not finite")
         if not torch.equal(together, again):
-            raise ValueError("NetworkFeatures: its network gives other features for the same points each time")
+            raise ValueError("NetworkFeatures: its network gives different features for the same points")
         scale = float(together.abs().max())
         if not torch.allclose(together, alone, rtol=1e-4, atol=1e-4 * scale + 1e-12):
-            raise ValueError("NetworkFeatures: the features of a point depend on the others of its batch")
+            raise ValueError("NetworkFeatures: the features of a point depend on other points of the batch")
 
     # ---- γ
 
@@ -242,8 +242,8 @@ def _require_usable(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, _BatchNorm):
             raise ValueError(
-                f"NetworkFeatures: {type(part).__name__} couples the points of a batch, sample and all, and K(x, x') "
-                "would be of others too; use GroupNorm or LayerNorm"
+                f"NetworkFeatures: {type(part).__name__} couples the points of a batch, so that K(x, x') would "
+                "depend on other points; use GroupNorm or LayerNorm"
             )
 
 

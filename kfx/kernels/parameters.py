@@ -57,7 +57,7 @@ class Parameters:
             self._require(name)
         for name, (low, _) in self._bounds.items():
             if name not in self.signed and (low < 0 or (low == 0 and not self._takes_zero(name))):
-                raise ValueError(f"{type(self).__name__}: bounds of {name} begin above 0, got {low:g}")
+                raise ValueError(f"{type(self).__name__}: bounds of {name} must begin above 0, got {low:g}")
         self.trainable = tuple(name for name in self._values if name in set(chosen))
 
     @property

@@ -272,7 +272,7 @@ def read(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
                 raise ValueError("nothing was measured")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-            raise RecordError(f"{path.name}: is no precision.json of kfx: {why}") from error
+            raise RecordError(f"{path.name}: is not a precision.json of kfx: {why}") from error
         found[name if name not in found else f"{name} ({path.parent.name}/{path.name})"] = content
     return found
 

@@ -98,7 +98,7 @@ class HeadOption(ObjectiveOption):
     def require_classes(self, y: torch.Tensor) -> None:
         """Raise ConfigError where targets, (n, outputs), have one output."""
         if y.shape[1] == 1:
-            raise ConfigError(f"objective={self.name}: takes one output a class; these targets are ±1, use rho")
+            raise ConfigError(f"objective={self.name}: takes one output for each class; these targets are ±1, use rho")
 
 
 @dataclass

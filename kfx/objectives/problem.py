@@ -130,7 +130,7 @@ def require_symmetric(gram: torch.Tensor) -> None:
     if difference > torch.finfo(gram.dtype).eps ** (1 / 3) * largest:
         raise ValueError(
             f"gram: expected a symmetric matrix, got entries that differ from their mirror images by up to "
-            f"{difference:.3g}; pass (gram + gram.T) / 2 if that is meant"
+            f"{difference:.3g}; pass (gram + gram.T) / 2 for its symmetric part"
         )
 
 

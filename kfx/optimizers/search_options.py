@@ -86,7 +86,7 @@ class BayesianOption(OptimizerOption):
                 raise ConfigError(f"kernel.bounds.{key}: optimizer=bayesian searches within bounds; set [low,high]")
             if low >= high:
                 raise ConfigError(
-                    f"optimizer.bounds={self.bounds}: none of it lies within kernel.bounds.{key}; widen one"
+                    f"optimizer.bounds={self.bounds}: does not overlap kernel.bounds.{key}; widen one of them"
                 )
 
 
@@ -130,7 +130,7 @@ class GridOption(OptimizerOption):
         name = self.parameter or kernel.names[0]
         if name not in kernel.names:
             known = ", ".join(kernel.names[:_MOST_NAMED]) + (" …" if len(kernel.names) > _MOST_NAMED else "")
-            raise ConfigError(f"optimizer.parameter={name}: no trainable parameter; it takes {known}")
+            raise ConfigError(f"optimizer.parameter={name}: not a trainable parameter; takes {known}")
         low, high = kernel.bounds[kernel.names.index(name)]
         if self.bounds is None and not (math.isfinite(low) and math.isfinite(high)):
             raise ConfigError(f"optimizer.bounds=null: {name} has no bounds; set [low,high]")

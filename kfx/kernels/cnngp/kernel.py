@@ -59,7 +59,7 @@ class CNNGP(Kernel):
         for name, value in self._values.items():
             if np.size(value) not in (1, architecture.convolutions):
                 raise ValueError(
-                    f"{name} takes one number or {architecture.convolutions}, one a convolution; got {np.size(value)}"
+                    f"{name} takes one number or {architecture.convolutions}, one per convolution; got {np.size(value)}"
                 )
         self.architecture, self.variance_scaling, self.tile_megabytes = architecture, variance_scaling, tile_megabytes
         self.engine = engine

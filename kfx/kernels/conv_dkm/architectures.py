@@ -50,7 +50,7 @@ class Architecture:
         """Return the network in float64, with weights and patches drawn by torch."""
         channels, height, width = self.image
         if len(self.inducing) != len(self.strides):
-            raise ValueError(f"inducing and strides go by stage, got {len(self.inducing)} and {len(self.strides)}")
+            raise ValueError(f"inducing and strides differ in length, got {len(self.inducing)} and {len(self.strides)}")
         size, arriving = (height, width), self.inducing[0]
         parts: OrderedDict[str, nn.Module] = OrderedDict()
         parts["patches"] = Patches(torch.randn(arriving, channels, _PATCH, _PATCH), self.learned_patches)

@@ -80,7 +80,7 @@ class ConvDKM(ModuleKernel):
         wanted, channels, size, _ = self._blocks()[PATCHES].shape
         rows, columns = x.shape[2] - size + 1, x.shape[3] - size + 1
         if wanted > len(x) * rows * columns:
-            raise ValueError(f"{wanted} inducing patches are more than the {len(x) * rows * columns} of the images")
+            raise ValueError(f"{wanted} inducing patches, more than the {len(x) * rows * columns} of the images")
         chosen = torch.as_tensor(rng.choice(len(x) * rows * columns, wanted, replace=False), device=x.device)
         windows = x.unfold(2, size, 1).unfold(3, size, 1)
         image, place = chosen // (rows * columns), chosen % (rows * columns)

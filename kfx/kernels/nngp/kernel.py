@@ -54,7 +54,7 @@ class NNGP(Kernel):
         super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
         for name, value in self._values.items():
             if np.size(value) not in (1, depth + 1):
-                raise ValueError(f"{name} takes one number or {depth + 1}, one a layer; got {np.size(value)}")
+                raise ValueError(f"{name} takes one number or {depth + 1}, one per layer; got {np.size(value)}")
         self.depth, self.activation, self.backend = depth, activation, backend
         if backend in _OF_JAX:
             functions(backend)  # raises ImportError now and not in a fit
