@@ -178,7 +178,7 @@ class NetworkFeatures(ModuleKernel):
         gamma = self._scalar("gamma")
         return (self.features, RBF(1 / math.sqrt(2 * gamma))) if gamma else super().feature_map_and_kernel()
 
-    # ---- other weights, another place
+    # ---- new random weights
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         """Return random weights, drawn as the network's layers do, and the present γ, by name."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kfx.kernels.base import Kernel
 
-# ---- of the distance
+# ---- kernels of the distance
 
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
@@ -54,7 +54,7 @@ class LaplaceOption(KernelOption):
     sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
 
 
-# ---- of the inner product
+# ---- kernels of the inner product
 
 
 @option("kernel", "linear", "x.x' + bias_variance")
@@ -73,7 +73,7 @@ class PolynomialOption(KernelOption):
     bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to it", ">= 0")
 
 
-# ---- of a differential equation
+# ---- kernels of a differential equation
 
 
 @option(
@@ -109,7 +109,7 @@ class GreensFunctionOption(KernelOption):
         super().check(config)
 
 
-# ---- made of others
+# ---- combinations of kernels
 
 
 def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
@@ -217,7 +217,7 @@ class RBFNetworkOption(SumOption):
     )
 
 
-# ---- of infinitely wide networks
+# ---- kernels of infinitely wide networks
 
 
 @dataclass

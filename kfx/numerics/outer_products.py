@@ -10,7 +10,7 @@ import torch
 
 from kfx.numerics.arrays import A, Array, as_kind, diagonal, in_numpy, total
 
-_FEW = 16  # columns up to which a product goes through the vectors
+_FEW = 16  # largest rank × columns for which a product uses the vectors instead of G
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Arithmetic(Protocol):
 
 
 class TorchArithmetic:
-    """Arithmetic by torch on one of its devices; see `Arithmetic`."""
+    """Arithmetic by torch on one of its devices; methods and shapes as in `Arithmetic`."""
 
     framework = "torch"
 
@@ -69,7 +69,7 @@ class TorchArithmetic:
 
 
 class JaxArithmetic:
-    """Arithmetic by JAX on one of its devices; see `Arithmetic`."""
+    """Arithmetic by JAX on one of its devices; methods and shapes as in `Arithmetic`."""
 
     framework = "jax"
 
@@ -278,7 +278,7 @@ def read(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def _check_entry(entry: dict[str, Any]) -> None:
-    """ValueError, KeyError or TypeError where a verdict of a file is damaged."""
+    """Raise ValueError, KeyError or TypeError where a verdict of a file is damaged."""
     if not all(isinstance(entry[key], str) for key in ("framework", "device", "dtype", "verdict")):
         raise ValueError("framework, device, dtype and verdict must be text")
     bool(entry["keeps_promise"])

@@ -1,4 +1,4 @@
-"""Objectives: called, `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
+"""Objectives, called as `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The function of `kernel.flat` that parametric optimizers see: an objective on a batch."""
+"""The function of `kernel.flat` that parametric optimizers minimise: an objective on a batch."""
 
 from __future__ import annotations
 

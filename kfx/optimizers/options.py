@@ -126,7 +126,7 @@ class UnmovedOption(OptimizerOption):
         return self.moves_no_regularization()
 
 
-# ---- by gradients
+# ---- gradient methods
 
 
 @dataclass

@@ -164,7 +164,7 @@ class Sequential:
 Layer = Conv2d | Activation | Residual
 
 
-# ---- the program of a stack
+# ---- the program of an architecture
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ class Add:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One step. Maps are numbered: 0 are the products of the pixels, and instruction k makes map k + 1.
+    """One step of a program. Map 0 has the products of the pixels; instruction k makes map k + 1.
 
-    sources: the maps that it reads, two for Add. size: theirs.
+    sources: numbers of the maps that it reads, two for Add. size: height and width of these maps.
     """
 
     layer: Conv2d | Activation | Add

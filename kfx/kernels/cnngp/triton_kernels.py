@@ -1,9 +1,9 @@
-"""Covariance maps through a network on a GPU: programs of Triton that take a tile of pairs through all layers.
+"""Covariance maps through a network on a GPU: Triton programs that take a tile of pairs through all layers.
 
-A program has one pair's map in registers at a time, (SIDE, SIDE) with zeros around it, and reads the instructions, a
-row of numbers each, as it goes: one compilation serves every architecture. A convolution is two products with bands of
-ones; what lies outside a map never comes back in, since no band reaches it. A map that a later instruction reads
-again, or the way back does, lies in the program's own strip of memory.
+A program holds one pair's map in registers at a time, padded with zeros to (SIDE, SIDE). It reads the instructions, a
+row of numbers each, from a table, so that one compilation serves every architecture. A convolution is two products with
+bands of ones; entries outside a map never affect it, since no band reaches them. A map that a later instruction or the
+backward pass reads is stored in the program's own strip of memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from enum import IntEnum
 
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # a product and a sum in one rounding
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # fused multiply-adds
 
 import triton
 import triton.language as tl
@@ -20,7 +20,7 @@ from kfx.kernels.compiled.arc_cosine import angle_over_sine
 
 
 class Kind(IntEnum):
-    """What an instruction does."""
+    """The kind of an instruction."""
 
     CONV = 0
     RELU = 1
@@ -28,14 +28,14 @@ class Kind(IntEnum):
     ADD = 3
 
 
-# Columns of an instruction: its kind, the maps that it reads, its number among those of its kind, the bands of a
-# convolution, whether its map is kept, and whether the way back comes to the maps that it reads for the first time.
+# Columns of an instruction: its kind, the maps that it reads, its number among instructions of its kind, the bands of a
+# convolution, whether its map is kept, and whether the backward pass reaches each map that it reads for the first time.
 KIND, SOURCE, SECOND, INDEX, ROWS, COLUMNS, KEEP, FRESH, FRESH2, FIELDS = map(tl.constexpr, range(10))
 
 _CONV, _RELU, _ERF = (tl.constexpr(int(kind)) for kind in (Kind.CONV, Kind.RELU, Kind.ERF))
 _PI, _SHARE, _HALF_SHARE = (tl.constexpr(x) for x in (3.141592653589793, 0.15915494309189535, 0.07957747154594767))
 _TWO_OVER_PI = tl.constexpr(0.6366197723675814)
-_EQUAL = tl.constexpr(1.0 - 2.0**-19)  # cosines from which on two points are equal but for round-off
+_EQUAL = tl.constexpr(1.0 - 2.0**-19)  # above this cosine, two points are equal up to round-off
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = map(tl.constexpr, angle_over_sine(8))
 
 
@@ -44,7 +44,7 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8 = map(tl.constexpr, angle_over_sine(
 
 @triton.jit
 def _sine_and_angle(a):
-    """sin θ and θ in [0, π/2] for a = cos θ in [0, 1]."""
+    """Return sin θ and θ in [0, π/2] for a = cos θ in [0, 1]."""
     sine = tl.sqrt_rn((1.0 - a) * (1.0 + a))
     u = 0.5 - a
     even = _C0 + u * u * (_C2 + u * u * (_C4 + u * u * (_C6 + u * u * _C8)))
@@ -54,7 +54,7 @@ def _sine_and_angle(a):
 
 @triton.jit
 def _relu_angle(c, qi, qj):
-    """cos θ, sin θ and π − θ."""
+    """Return cos θ, sin θ and π − θ."""
     cosine = (c * qi) * qj  # in this order: the product of two large q may overflow
     size = tl.abs(cosine)
     sine, angle = _sine_and_angle(tl.where(size < _EQUAL, size, 1.0))
@@ -63,7 +63,7 @@ def _relu_angle(c, qi, qj):
 
 @triton.jit
 def _activated(c, ri, qi, rj, qj, is_relu):
-    """V(c): of a ReLU √(v v') (sin θ + (π − θ) cos θ) / 2π, of Erf (2/π) arcsin u."""
+    """Return V(c): for ReLU √(v v') (sin θ + (π − θ) cos θ) / 2π, for Erf (2/π) arcsin u."""
     if is_relu:
         cosine, sine, supplement = _relu_angle(c, qi, qj)
         out = ri * rj * (sine + cosine * supplement) * _SHARE
@@ -78,7 +78,7 @@ def _activated(c, ri, qi, rj, qj, is_relu):
 
 @triton.jit
 def _slopes(c, ri, qi, rj, qj, is_relu):
-    """∂V/∂c, ∂V/∂v and ∂V/∂v'; 0 at a vanishing variance."""
+    """Return ∂V/∂c, ∂V/∂v and ∂V/∂v'; 0 where a variance is 0."""
     if is_relu:
         _, sine, supplement = _relu_angle(c, qi, qj)
         to_c = tl.where(ri * rj > 0.0, supplement * _SHARE, 0.0)
@@ -95,18 +95,18 @@ def _slopes(c, ri, qi, rj, qj, is_relu):
     return to_c, to_v, to_w
 
 
-# ---- the way of one pair
+# ---- one pair through the layers
 
 
 @triton.jit
 def _places(SIDE: tl.constexpr):
-    """Where the entries of a map lie, (SIDE, SIDE)."""
+    """Return the offsets of a map's entries, (SIDE, SIDE)."""
     return tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
 
 
 @triton.jit
 def _windows(c, rows, columns, IS_BACK: tl.constexpr, SIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """R c Cᵀ for two bands, of which the addresses are given; on the way back its adjoint, Rᵀ c C."""
+    """Return R c Cᵀ for two bands at the given addresses, or with IS_BACK the adjoint, Rᵀ c C."""
     straight = _places(SIDE)
     turned = tl.arange(0, SIDE)[None, :] * SIDE + tl.arange(0, SIDE)[:, None]
     if IS_BACK:
@@ -120,7 +120,7 @@ def _windows(c, rows, columns, IS_BACK: tl.constexpr, SIDE: tl.constexpr, PRECIS
 
 @triton.jit
 def _product(x, y, channels, SIDE: tl.constexpr):
-    """The mean over channels of x x', at addresses x and y."""
+    """Return the mean over channels of x x', of the images at addresses x and y."""
     c = tl.zeros((SIDE, SIDE), tl.float32)
     at = _places(SIDE)
     for channel in range(channels):
@@ -130,7 +130,7 @@ def _product(x, y, channels, SIDE: tl.constexpr):
 
 @triton.jit
 def _step(c, row, k, kept, scales_i, scales_j, bands, weights, biases, SIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """The map that instruction k makes; c is the one before it, and kept those that were kept."""
+    """Return the map that instruction k makes. c: the previous map. kept: address of the stored maps."""
     at = _places(SIDE)
     kind = tl.load(row + KIND)
     source = tl.load(row + SOURCE)
@@ -162,10 +162,10 @@ def gram(
     n, m, is_triangle, side, steps, channels, activations,
     SIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """K(x, y) of a tile of side × side pairs; of K(x, x) the pairs above the diagonal, in both triangles.
+    """Write K(x, y) of a tile of side × side pairs; for K(x, x) the pairs above the diagonal, into both triangles.
 
-    x, y: images (·, channels, SIDE, SIDE), zeros around them. scales: (·, activations, 2, SIDE, SIDE). tiles: (·, 2),
-    the first image of each side. table: (steps, FIELDS). strips: (programs, steps + 1, SIDE, SIDE).
+    x, y: images padded with zeros, (n, channels, SIDE, SIDE). scales: (n, activations, 2, SIDE, SIDE). tiles: the first
+    image of each side, (programs, 2). table: (steps, FIELDS). strips: (programs, steps + 1, SIDE, SIDE). out: (n, m).
     """
     at = _places(SIDE)
     area = SIDE * SIDE
@@ -202,8 +202,10 @@ def _step_back(
     row, k, kept, cotangents, sums, to_i, to_j, scales_i, scales_j, bands, weights,
     SIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """From the cotangent of instruction k's map to those of the maps that it reads, of its weight and bias, and of the
-    images' variances."""
+    """Add the cotangents of the maps that instruction k reads, of its weight and bias, and of the images' variances.
+
+    They follow from the cotangent of the instruction's own map.
+    """
     at = _places(SIDE)
     area = SIDE * SIDE
     kind = tl.load(row + KIND)
@@ -247,12 +249,12 @@ def pull(
     n, m, is_triangle, side, steps, channels, activations, convolutions, wanted_channels,
     SIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile of pairs, computed again and pulled back one after another; of K(x, x) those above the
+    """Write the gradients of a tile of pairs, each computed again and pulled back; for K(x, x) of those above the
     diagonal.
 
-    cotangent: (n, m), what both triangles want. strips: (programs, 2, steps + 1, SIDE, SIDE), maps and cotangents.
-    sums: (programs, convolutions, 2), float64, to weights and biases. to_images: (programs, 2, side, activations +
-    wanted_channels, SIDE, SIDE), to the variances of the tile's rows and columns, and to their pixels.
+    cotangent: sum of both triangles, (n, m). strips: maps and cotangents, (programs, 2, steps + 1, SIDE, SIDE). sums:
+    gradients of weights and biases, (programs, convolutions, 2), float64. to_images: gradients of the variances of the
+    tile's rows and columns, and of their pixels, (programs, 2, side, activations + wanted_channels, SIDE, SIDE).
     """
     at = _places(SIDE)
     area = SIDE * SIDE
