@@ -20,8 +20,8 @@ from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored, cholesky
 from kfx.numerics.regularization import SCALES, Regularization
 from kfx.objectives import interpolation_error, loo, nll, ratio, rho, rho_polarized, rho_prediction
+from kfx.objectives.base import as_objective
 from kfx.objectives.by_inverse import rho_by_inverse
-from kfx.objectives.objective import as_objective
 from kfx.outcomes import Event, NumericalError
 
 
