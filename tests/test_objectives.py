@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 
 import numpy as np
@@ -16,9 +17,10 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 
 from kfx.kernels import NNGP, RBF, RationalQuadratic
 from kfx.numerics.incidents import collect
-from kfx.numerics.linear_algebra import cholesky
+from kfx.numerics.linear_algebra import Factored, cholesky
 from kfx.numerics.regularization import SCALES, Regularization
-from kfx.objectives import interpolation_error, loo, nll, rho, rho_polarized, rho_prediction
+from kfx.objectives import interpolation_error, loo, nll, ratio, rho, rho_polarized, rho_prediction
+from kfx.objectives.base import as_objective
 from kfx.objectives.by_inverse import rho_by_inverse
 from kfx.outcomes import Event, NumericalError
 
@@ -250,3 +252,33 @@ def test_a_matrix_beyond_help_names_its_size_and_eigenvalue():
     with pytest.raises(NumericalError, match="not finite") as caught:
         cholesky(torch.full((3, 3), float("nan"), dtype=torch.float64), 0.0)
     assert caught.value.event is Event.DIVERGED
+
+
+class _Ten:
+    """Ten times an objective, which it keeps under a name that `Objective` has too."""
+
+    def __init__(self, function):
+        self.function, self.symbol, self.measure = function, 3, None
+
+    def __call__(self, gram, y, sample_size, regularization, cotangent=True):
+        return 10 * self.function(gram, y, sample_size, regularization, cotangent)[0], None
+
+
+def test_attributes_of_a_callable_object_do_not_replace_those_of_the_objective():
+    gram, y = problem()
+    value, _, _ = as_objective(_Ten(rho)).measure(
+        Factored(torch.as_tensor(gram)), torch.as_tensor(y), (5,), Regularization(0.1, "absolute"), False
+    )
+    assert value == pytest.approx(10 * rho(gram, y, 5, 0.1, False)[0], rel=1e-12)
+
+
+def test_a_function_of_a_ratio_is_a_ratio():
+    assert ratio(nll).is_ratio
+    assert as_objective(partial(ratio(_Ten(rho)), w=2)).is_ratio
+
+
+def test_an_objective_with_settings_can_be_pickled():
+    gram, y = problem()
+    profiled = nll.with_settings(scale="profiled")
+    loaded = pickle.loads(pickle.dumps(profiled))
+    assert loaded(gram, y, 5)[0] == profiled(gram, y, 5)[0] == nll(gram, y, 5, scale="profiled")[0]

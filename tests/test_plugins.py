@@ -82,6 +82,26 @@ def test_sweeps_honour_plugins_with_every_launcher(kfx, in_folder, launcher):
     assert first["identity"] != second["identity"]
 
 
+_IN_A_LOOP = """
+from kfx.objectives import rho
+from kfx.options import ObjectiveOption, option
+
+for name in ("first", "second"):
+    class Local(ObjectiveOption):
+        def build(self):
+            return rho
+    option("objective", name, "made in a loop")(Local)
+"""
+
+
+def test_classes_that_share_a_name_can_be_run_in_processes(kfx, in_folder):
+    (in_folder / "loop.py").write_text(_IN_A_LOOP)
+    words = ["-m", "objective=first,second", "hydra/launcher=cores", "hydra.sweep.dir=s", *SMALL]
+    code, _, err = kfx("run", "--plugin", "loop.py", *words)
+    assert code == 0, err
+    assert [load_run(in_folder / f"s/{i}").config.objective.name for i in (0, 1)] == ["first", "second"]
+
+
 def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder):
     (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
     words = ["dataset=three_bumps", "kernel=periodic", *SMALL]

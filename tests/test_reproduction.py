@@ -11,6 +11,7 @@ import yaml
 
 from kfx.experiment.compose import composed, without_hydra
 from kfx.jobs import logged
+from kfx.jobs.reproduce import Missing
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import html, markdown, tables
 from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
@@ -270,6 +271,33 @@ def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
         if (job.directory / "metrics.json").is_file():
             break
     assert json.loads((job.directory / "metrics.json").read_text())["status"] == "interrupted"
+
+
+LONG = ("+experiment=darcy/synthetic_rbf", "optimizer.iterations=2000000")
+
+
+def test_an_error_between_runs_does_not_wait_for_those_that_run(in_folder):
+    def jobs():
+        yield logged.logged(LONG, in_folder / "r" / "seed-0")
+        raise ConfigError("no further job")
+
+    with pytest.raises(ConfigError, match="no further job"):
+        logged.run(jobs(), 2, tell=print)
+
+
+def test_a_command_that_cannot_be_run_here_is_named_and_the_others_are_run(kfx, in_folder, monkeypatch):
+    usual = Missing.job
+
+    def job(missing):
+        if missing.seed == 0:
+            raise ConfigError("kernel=ntk: needs a package that is not here")
+        return usual(missing)
+
+    monkeypatch.setattr(Missing, "job", job)
+    code, out, err = kfx("reproduce", RBF, "--seeds", "2")
+    assert code == 1, err
+    assert "seed=0: kernel=ntk: needs a package that is not here" in out
+    assert "1 runs are missing" in kfx("reproduce", RBF, "--seeds", "2")[1]
 
 
 def test_a_job_that_fails_is_named_with_its_log(in_folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    from kfx.jobs.job import Job
+    from kfx.jobs.reproduce import Missing
     from kfx.report.reproduction import Entry
 
 _PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs") / "reproduction.html"
@@ -71,14 +73,26 @@ def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> 
     note = f", and {unknown} of which nothing is known" if unknown else ""
     print(f"{len(missing)} runs are missing: about {duration(known)}{note}", flush=True)
     parts = {each.directory: each.part for each in missing}
+    wrong: list[Missing] = []
+
+    def jobs() -> Iterator[Job]:
+        for each in missing:
+            try:
+                job = each.job()
+            except ConfigError as error:  # such as a package that is missing here; the others can be run
+                wrong.append(each)
+                print(f"{each}: {error}", flush=True)
+            else:
+                yield job
+
     failed = logged.run(
-        (each.job() for each in missing),
+        jobs(),
         parsed.jobs,
         tell=lambda line: print(line, flush=True),
         done=lambda job: print(reproduce.add(job.directory, parts[job.directory], folder)),
         deadline=None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget,
     )
-    return bool(failed)
+    return bool(failed or wrong)
 
 
 def _take_in(directories: Sequence[Path], folder: Path) -> None:

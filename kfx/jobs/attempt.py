@@ -122,7 +122,11 @@ def start(
     require_plugins(plugins, str(own))
     compose.give_options_to_hydra()
     words = list(settings.overrides.task)
-    plan = Plan.of_words(words, config_dir, smoke=True) if smoke else Plan.of_config(raw, words)
+    try:
+        plan = Plan.of_words(words, config_dir, smoke=True) if smoke else Plan.of_config(raw, words)
+    except KfxError as error:  # a value that a sweeper drew
+        say(f"kfx: {error}")
+        return error.exit_code, None
     at_once = OmegaConf.select(settings, "launcher.n_jobs")
     if at_once is not None:  # parallel jobs share this machine's cores
         plan = plan.with_threads(share_of(at_once))

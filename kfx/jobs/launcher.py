@@ -19,6 +19,8 @@ from kfx.jobs import sweep
 from kfx.jobs.job import Job
 from kfx.jobs.plans import CORES_LAUNCHER, search_roots
 from kfx.jobs.pool import Pool, processes
+from kfx.outcomes import KfxError
+from kfx.screen.progress import say
 
 smoke = False
 """Whether jobs apply the overrides in their configs' key `smoke`; set by the command before Hydra starts them."""
@@ -48,22 +50,28 @@ class CoresLauncher(Launcher):
         folder = Path(str(self.config.hydra.sweep.dir))
         of = initial_job_idx + len(job_overrides)
         jobs = [self._job(folder, initial_job_idx + i, of, list(words)) for i, words in enumerate(job_overrides)]
-        Pool(processes(self.n_jobs), jobs).run()
-        return [_returned(job) for job in jobs]
+        Pool(processes(self.n_jobs), filter(None, jobs)).run()
+        return [_returned(list(words), job) for words, job in zip(job_overrides, jobs, strict=True)]
 
-    def _job(self, folder: Path, index: int, of: int, words: list[str]) -> Job:
+    def _job(self, folder: Path, index: int, of: int, words: list[str]) -> Job | None:
+        """The job of these words; None where they cannot be run, which a sweeper may draw."""
         config = self.context.config_loader.load_sweep_config(self.config, words)
         if smoke:
             config = self.context.config_loader.load_sweep_config(self.config, [*words, *compose.smoke_words(config)])
         with open_dict(config):
             config.hydra.job.id = config.hydra.job.num = index
-        plan = Plan.of_config(compose.without_hydra(config), list(config.hydra.overrides.task))
+        try:
+            plan = Plan.of_config(compose.without_hydra(config), list(config.hydra.overrides.task))
+        except KfxError as error:
+            say(f"kfx: job {index + 1} of {of}: {error}")
+            return None
         directory = folder / str(config.hydra.sweep.subdir)
         return Job(plan, directory, search_roots(folder), index + 1, of)
 
 
-def _returned(job: Job) -> JobReturn:
-    words, directory = list(job.plan.words), str(job.directory)
-    done = JobReturn(overrides=words, working_dir=directory, task_name="kfx", status=JobStatus.COMPLETED)
-    done.return_value = sweep.loss(job.directory)
+def _returned(words: list[str], job: Job | None) -> JobReturn:
+    done = JobReturn(overrides=words, task_name="kfx", status=JobStatus.COMPLETED)
+    done.return_value = None
+    if job is not None:
+        done.working_dir, done.return_value = str(job.directory), sweep.loss(job.directory)
     return done

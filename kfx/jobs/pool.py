@@ -80,6 +80,9 @@ class Pool:
                         self.tell("the budget is spent; the next call continues the running jobs")
                         self._stop(signal.SIGINT)
                     self._fill(answers)
+            except BaseException:  # from `jobs` or `done`: nobody waits for the running jobs any more
+                self._stop(signal.SIGINT)
+                raise
             finally:
                 for worker in [*self.idle, *self.busy]:
                     self._end(worker)

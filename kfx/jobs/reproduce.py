@@ -28,9 +28,16 @@ class Missing:
     def directory(self) -> Path:
         return RUNS / self.part.command.name / f"seed-{self.seed}"
 
+    @property
+    def words(self) -> list[str]:
+        return [*self.part.command.words, f"seed={self.seed}"]
+
+    def __str__(self) -> str:
+        return " ".join(["kfx run", *self.words])
+
     def job(self) -> Job:
-        """Compose and check its job."""
-        return logged([*self.part.command.words, f"seed={self.seed}"], self.directory)
+        """Compose and check its job; ConfigError if it cannot be run here."""
+        return logged(self.words, self.directory)
 
 
 def missing(entries: Sequence[Entry], seeds: int) -> list[Missing]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 from dataclasses import asdict, replace
+from pathlib import Path
 
-from kfx.config.plugins import load_plugins, require_plugins
+from omegaconf import DictConfig, OmegaConf
+
+from kfx.config.plugins import Plugin, load_plugins, require_plugins
+from kfx.experiment.plan import Plan
 from kfx.jobs.job import Job
 from kfx.screen.progress import Audience
 
@@ -17,19 +19,48 @@ END = b"null\n"
 
 def line_of(job: Job, threads: int, audience: Audience) -> bytes:
     """The job as a line. threads: of its run, unless its config sets their number. audience: who sees its output."""
-    moved = replace(job, plan=job.plan.with_threads(threads))
+    plan = job.plan.with_threads(threads)
     content = {
-        "plugins": [asdict(plugin) for plugin in job.plan.plugins],
+        "words": plan.words,
+        "config": OmegaConf.to_container(plan.raw, resolve=False),
+        "plugins": [asdict(plugin) for plugin in plan.plugins],
         "directory": str(job.directory),
+        "roots": [str(root) for root in job.roots],
+        "number": job.number,
+        "of": job.of,
+        "log": job.log and str(job.log),
+        "is_checked": job.is_checked,
         "audience": audience,
-        "job": base64.b64encode(pickle.dumps(moved)).decode(),
     }
     return json.dumps(content).encode() + b"\n"
 
 
+def log_of(line: bytes) -> Path | None:
+    """The file for the output of a line's job; None for the streams of the command."""
+    log = json.loads(line)["log"]
+    return Path(log) if log else None
+
+
 def job_of(line: bytes) -> tuple[Job, Audience]:
-    """The job of a line, after loading its plugins; ConfigError for a plugin that has changed or is missing."""
+    """The job of a line, after loading its plugins; ConfigError for a plugin that has changed or is missing.
+
+    The config travels as plain values, because a plugin may make its options' classes where no pickle finds them.
+    """
     content = json.loads(line)
     load_plugins([plugin["path"] for plugin in content["plugins"]])
     require_plugins(content["plugins"], content["directory"])
-    return pickle.loads(base64.b64decode(content["job"])), Audience(content["audience"])
+    raw = OmegaConf.create(content["config"])
+    assert isinstance(raw, DictConfig)
+    plan = replace(
+        Plan.of_config(raw, content["words"]), plugins=tuple(Plugin(**plugin) for plugin in content["plugins"])
+    )
+    job = Job(
+        plan,
+        Path(content["directory"]),
+        [Path(root) for root in content["roots"]],
+        content["number"],
+        content["of"],
+        log_of(line),
+        content["is_checked"],
+    )
+    return job, Audience(content["audience"])

@@ -51,14 +51,15 @@ def main() -> None:
 
 def _done(line: bytes) -> int:
     """Run one job; return its exit code."""
-    try:
-        job, audience = wire.job_of(line)
-    except KfxError as error:  # a plugin has changed or is missing
-        say(f"kfx: {error}")
-        return error.exit_code
-    compose.give_options_to_hydra()
-    with numbered(job.number, job.of), told_to(audience), _said_in(job.log):
-        return attempt(job)
+    with _said_in(wire.log_of(line)):
+        try:
+            job, audience = wire.job_of(line)
+        except KfxError as error:  # a plugin has changed or is missing
+            say(f"kfx: {error}")
+            return error.exit_code
+        compose.give_options_to_hydra()
+        with numbered(job.number, job.of), told_to(audience):
+            return attempt(job)
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ class Objective:
     """Whether the objective is ρ by a Cholesky factor of Θ + λI, so that small batches take the faster path."""
 
     def __init__(self, function: Function, symbol: str = "", equation: str = "", *, is_ratio: bool = False) -> None:
+        update_wrapper(self, function, updated=())  # a callable object keeps its attributes to itself
         self.function, self.symbol, self.equation, self.is_ratio = function, symbol, equation, is_ratio
-        update_wrapper(self, function)
 
     def __call__(
         self,
@@ -62,7 +62,7 @@ class Objective:
 
     def with_settings(self, **settings: Any) -> Objective:
         """Return the same objective with other settings, as in `nll.with_settings(scale="profiled")`."""
-        return type(self)(partial(self.function, **settings), self.symbol, self.equation, is_ratio=self.is_ratio)
+        return type(self)(partial(self, **settings), self.symbol, self.equation, is_ratio=self.is_ratio)
 
     def measure(
         self,
@@ -112,4 +112,6 @@ def as_objective(given: Function | Objective) -> Objective:
     """Return the objective of a user's function, or of an objective bound to settings by `functools.partial`."""
     if isinstance(given, partial) and isinstance(given.func, Objective):
         return given.func.with_settings(**given.keywords)
-    return given if isinstance(given, Objective) else Objective(given)
+    if isinstance(given, Objective):
+        return given
+    return Objective(given, is_ratio=getattr(given, "is_ratio", False))
