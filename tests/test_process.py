@@ -209,6 +209,7 @@ if child == 0:
     assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == before
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
+os._exit(0)  # the thread goes on, and the interpreter's end would not wait for its arithmetic
 """
 
 

@@ -86,7 +86,9 @@ class Record:
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
             self._predictions: dict[str, np.ndarray] = {}
-            self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=None)
+            # Without metrics a killed start has left nothing that could go on: the history begins again.
+            keep = None if resume else 0
+            self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=keep)
             if resume:
                 self._reopen(identity)
             else:
