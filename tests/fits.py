@@ -11,8 +11,8 @@ from tests.records import MemoryRecord
 class Rows(MemoryRecord):
     """A record that keeps its rows in memory."""
 
-    def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
-        self.append((iteration, evaluation, kernel_evaluations, tuple(events)))
+    def row(self, step):
+        self.append((step.iteration, step.evaluation, step.kernel_evaluations, tuple(step.events)))
 
 
 def bumps(n=40):

@@ -25,8 +25,8 @@ NUGGET = Regularization(1e-4, "absolute")
 
 
 class Memory(MemoryRecord):
-    def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
-        self.append((iteration, evaluation, {**(diagnostics or {})}, tuple(events)))
+    def row(self, step):
+        self.append((step.iteration, step.evaluation, dict(step.diagnostics), tuple(step.events)))
 
 
 def spirals(n=40):

@@ -87,8 +87,8 @@ class Scripted:
 
 
 class Rows(MemoryRecord):
-    def row(self, iteration, evaluation, kernel_evaluations, *, told=None, events=(), diagnostics=None):
-        self.append({"value": evaluation.objective, "told": told, "events": events, **diagnostics})
+    def row(self, step):
+        self.append({"value": step.evaluation.objective, "told": step.told, "events": step.events, **step.diagnostics})
 
 
 def search(answer, kernel=None, is_ratio=True, **changes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics import process, threads
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal
-from kfx.optimizers.loss import Evaluation
+from kfx.optimizers.journal import Journal, Step
 from kfx.outcomes import Event
 from kfx.record.fitted import recorded_layers
 from kfx.record.trace import Trace
@@ -115,17 +114,8 @@ class _Notes(Journal):
     def stopped(self, layer: int, reason: str) -> None:
         self.remarks.append(f"the flow stopped at layer {layer}: {reason}")
 
-    def row(
-        self,
-        iteration: int,
-        evaluation: Evaluation,
-        kernel_evaluations: int,
-        *,
-        told: float | None = None,
-        events: Sequence[Event] = (),
-        diagnostics: Mapping[str, float] | None = None,
-    ) -> None:
+    def row(self, step: Step) -> None:
         assert self.trace is not None
-        row = self.trace.row(iteration, evaluation, kernel_evaluations, told, events, diagnostics or {})
+        row = self.trace.row(step)
         if self.watch is not None:
             self.watch(row)

@@ -1,4 +1,4 @@
-"""How loops are compiled, and when a compilation that was kept is used again."""
+"""Compile loops to machine code with numba, and keep the code on disk until a source file changes."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import TypeVar
 
 from numba import njit
 
-# Contraction to fused multiply-adds alone: sums keep their order, and what is not a number stays so.
 R = TypeVar("R")
 
+# "contract" allows fused multiply-adds alone: sums keep their order, and NaN stays NaN.
 _OPTIONS: dict[str, object] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 _SUMMING: dict[str, object] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
 
 inner = njit(**_OPTIONS)
-"""A loop inside others."""
+"""Compile a function that compiled functions call."""
 summing = njit(**_SUMMING)
-"""One whose sums may change their order, so that they take whole registers."""
+"""Compile as `inner` does, and let sums change their order, so that they use whole vector registers."""
 
 
 def entry(function: Callable[..., R]) -> Callable[..., R]:
-    """Compile a function that Python calls: it lets go of the interpreter, and its code is kept on disk."""
+    """Compile a function that Python calls: it releases the interpreter lock, and its code is kept on disk."""
     return _kept(function, _OPTIONS)
 
 
 def summing_entry(function: Callable[..., R]) -> Callable[..., R]:
-    """Compile as `entry` does, and let the function's own sums change their order."""
+    """Compile as `entry` does, and let sums in the function itself change their order."""
     return _kept(function, _SUMMING)
 
 
 def _kept(function: Callable[..., R], options: dict[str, object]) -> Callable[..., R]:
     compiled = njit(**options, cache=True)(function)
-    # A compilation that is kept is dated by the function's own file; what it calls from others may be newer.
+    # numba compares the age of kept code with the function's own file alone; the files of its callees count too.
     changed = max(Path(str(sys.modules[name].__file__)).stat().st_mtime for name in _sources(function.__module__))
     kept = Path(compiled.stats.cache_path)
     for index in kept.glob(f"*.{function.__qualname__}-{function.__code__.co_firstlineno}.*.nbi"):
@@ -45,7 +45,7 @@ def _kept(function: Callable[..., R], options: dict[str, object]) -> Callable[..
 
 
 def _sources(module: str) -> set[str]:
-    """A module, this one, and those of kfx that it has functions from, and they in turn."""
+    """Return this module, the given one, and the modules of kfx from which they import, directly or not."""
     found, left = {__name__}, [module]
     while left:
         name = left.pop()

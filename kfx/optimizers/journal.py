@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,29 @@ State = dict[str, Any]
 """The content of a checkpoint: nested dicts and lists of numbers, text and arrays that do not change afterwards."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """An evaluation of the objective within a fit: a row of the trace.
+
+    kernel_evaluations: Gram matrices computed so far. told: the value given to a surrogate where it is not the
+    objective. diagnostics: further columns, of the optimizer, the sampler and the objective.
+    """
+
+    iteration: int
+    evaluation: Evaluation
+    kernel_evaluations: int
+    told: float | None = None
+    events: Sequence[Event] = ()
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+
+
 class Journal:
     """A journal that stores nothing; subclasses override what they store. layer_path: file for the layers of a flow."""
 
     layer_path: Path
 
-    def row(
-        self,
-        iteration: int,
-        evaluation: Evaluation,
-        kernel_evaluations: int,
-        *,
-        told: float | None = None,
-        events: Sequence[Event] = (),
-        diagnostics: Mapping[str, float] | None = None,
-    ) -> None:
-        """Record a row of the trace.
-
-        kernel_evaluations: Gram matrices computed so far. told: the value given to a surrogate where it is not the
-        objective. diagnostics: further columns.
-        """
+    def row(self, step: Step) -> None:
+        """Record a row of the trace."""
 
     def restore(self, streams: Streams) -> tuple[int, State] | None:
         """Return the iteration and the state of the last checkpoint and restore the streams; None for a new fit."""

@@ -16,7 +16,7 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import Vector
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal, State
+from kfx.optimizers.journal import Journal, State, Step
 from kfx.optimizers.loss import SECONDS, Evaluation, Loss
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import Batch, FixedSampler
@@ -205,7 +205,7 @@ class Optimizer(abc.ABC):
                     raise
                 vector = self.positions()[0].flat
                 failed = Evaluation(vector, math.nan, math.nan, None, math.nan, 0.0, (error.event,), error.detail)
-                journal.row(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,))
+                journal.row(Step(iteration, failed, loss.kernel_evaluations, events=(Event.FLOW_STOPPED,)))
                 journal.stopped(iteration, str(error))
                 last, fit.stopped = iteration, True
                 break
@@ -235,9 +235,8 @@ class Optimizer(abc.ABC):
             fit.restarts += 1
             give_up = fit.restarts > self.restarts.most
             events = () if give_up else (Event.REINITIALIZED,)
-            journal.row(
-                iteration, evaluation, loss.kernel_evaluations, events=events, diagnostics=self.sampler.shown(batch)
-            )
+            shown = self.sampler.shown(batch)
+            journal.row(Step(iteration, evaluation, loss.kernel_evaluations, events=events, diagnostics=shown))
             if give_up:
                 evaluation.require()
             self.restarts.go_on_from(self.restarts.draw(fit.setup.kernel, streams["optimizer"]).flat)
@@ -248,9 +247,7 @@ class Optimizer(abc.ABC):
         while isinstance(answer, Question):
             answer = self.tell(_evaluated(loss, answer, self.sampler.draw(batches, iteration)))
         shown = {**evaluation.measured, **answer.diagnostics, **self.sampler.shown(batch), **loss.lap()}
-        journal.row(
-            iteration, evaluation, loss.kernel_evaluations, told=answer.told, events=answer.events, diagnostics=shown
-        )
+        journal.row(Step(iteration, evaluation, loss.kernel_evaluations, answer.told, answer.events, shown))
         if answer.error is not None:
             raise answer.error
         return True

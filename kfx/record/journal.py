@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,9 +13,8 @@ from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import Journal, State
+from kfx.optimizers.journal import Journal, State, Step
 from kfx.optimizers.loop import Data, Optimizer
-from kfx.optimizers.loss import Evaluation
 from kfx.outcomes import Event
 from kfx.record.fitted import flow_path, flowed, layer_path
 
@@ -101,21 +101,16 @@ class FoldJournal(Journal):
         record.metrics.setdefault("flow_stopped", {})[str(self.number)] = {"layer": layer, "reason": reason}
         record.write_metrics()
 
-    def row(
-        self,
-        iteration: int,
-        evaluation: Evaluation,
-        kernel_evaluations: int,
-        *,
-        told: float | None = None,
-        events: Sequence[Event] = (),
-        diagnostics: Mapping[str, float] | None = None,
-    ) -> None:
-        self.evaluations = self.before + kernel_evaluations
-        if self.parts.count > 1:
-            diagnostics = {**(diagnostics or {}), "fold": self.number}
+    def row(self, step: Step) -> None:
+        self.evaluations = self.before + step.kernel_evaluations
+        fold = {"fold": self.number} if self.parts.count > 1 else {}
         self.parts.record.row(
-            self.first + iteration, evaluation, self.evaluations, told=told, events=events, diagnostics=diagnostics
+            replace(
+                step,
+                iteration=self.first + step.iteration,
+                kernel_evaluations=self.evaluations,
+                diagnostics={**step.diagnostics, **fold},
+            )
         )
 
     def restore(self, streams: Streams) -> tuple[int, State] | None:

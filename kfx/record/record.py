@@ -31,8 +31,7 @@ from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
-from kfx.optimizers.journal import State
-from kfx.optimizers.loss import Evaluation
+from kfx.optimizers.journal import State, Step
 from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, RecordError, Status
 from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
@@ -176,19 +175,10 @@ class Record:
         self.metrics["parameters"] = {"initial": self._kept("initial", kernel)}
         self.write_metrics()
 
-    def row(
-        self,
-        iteration: int,
-        evaluation: Evaluation,
-        kernel_evaluations: int,
-        *,
-        told: float | None = None,
-        events: Iterable[Event] = (),
-        diagnostics: Mapping[str, float] | None = None,
-    ) -> None:
-        """Write the trace row of one evaluation. told: the value given to a surrogate, if it is not ρ."""
+    def row(self, step: Step) -> None:
+        """Write the trace row of one evaluation."""
         assert self.trace is not None
-        self.watch(self.trace.row(iteration, evaluation, kernel_evaluations, told, events, diagnostics or {}))
+        self.watch(self.trace.row(step))
 
     # ---- checkpoints
 

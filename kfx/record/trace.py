@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from kfx.files import CsvFile, Document, read_rows
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.numerics.arrays import Vector
-from kfx.optimizers.loss import Evaluation
+from kfx.optimizers.journal import Step
 from kfx.outcomes import Event
 from kfx.record.columns import TRACE_COLUMNS
 
@@ -68,27 +68,20 @@ class Trace:
         """Seconds of the run so far."""
         return time.perf_counter() - self._started
 
-    def row(
-        self,
-        iteration: int,
-        evaluation: Evaluation,
-        kernel_evaluations: int,
-        told: float | None,
-        events: Iterable[Event],
-        diagnostics: Mapping[str, float],
-    ) -> Document:
+    def row(self, step: Step) -> Document:
         """Write a row and return it as a dict, with the parameters."""
+        evaluation, diagnostics = step.evaluation, step.diagnostics
         values = self._shown(evaluation.vector)
         row = {
-            "iteration": iteration,
+            "iteration": step.iteration,
             "rho": evaluation.rho,
             "objective": evaluation.objective,
-            "told": evaluation.objective if told is None else told,
+            "told": evaluation.objective if step.told is None else step.told,
             "regularization": evaluation.regularization,
             "seconds": round(self.seconds(), 6),
-            "kernel_evaluations": kernel_evaluations,
+            "kernel_evaluations": step.kernel_evaluations,
             "jitter": evaluation.jitter,
-            "event": ";".join([*evaluation.events, *events, *self._at_bounds(values)]),
+            "event": ";".join([*evaluation.events, *step.events, *self._at_bounds(values)]),
         }
         self._rows.write(
             [*row.values(), *values.values(), *(diagnostics.get(name, math.nan) for name in self._diagnostics)]
