@@ -225,6 +225,7 @@ def test_without_dask_the_words_say_what_is_missing(kfx, tmp_path, monkeypatch):
     assert kfx("gram", "dataset=digits", "dataset.n_train=50", "--store", str(tmp_path / "s"))[0] == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(tmp_path, expected):
     with kfx_gram(tmp_path) as process:
         wait_for(lambda: tiles_in(tmp_path) >= 5 or process.poll() is not None)

@@ -50,6 +50,7 @@ def assert_pulls_agree(fused, reference, x, g):
         np.testing.assert_allclose(fused.pullback(x)[1](g), found, rtol=1e-7, atol=1e-7 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_float32_to_two_parts_in_a_million(name):
     x = np.random.default_rng(0).random((40, 1, 28, 28))

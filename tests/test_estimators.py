@@ -307,6 +307,7 @@ def loaded_elsewhere(*names):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_search_in_processes_knows_plugins(in_folder, own_registry):
     """By the name that the estimator has, and by one that is in the grid alone."""
     import kfx

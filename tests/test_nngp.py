@@ -91,6 +91,7 @@ def test_backends_agree(kind, backends, activation, depth):
         assert gap(ours, theirs) < (1e-6 if (kind, activation, backend) == (NTK, "relu", "neural_tangents") else 1e-10)
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("activation", ["relu", "erf"])
 def test_fused_in_float32(kind, backends, activation):

@@ -94,6 +94,7 @@ for name in ("first", "second"):
 """
 
 
+@pytest.mark.slow
 def test_classes_that_share_a_name_can_be_run_in_processes(kfx, in_folder):
     (in_folder / "loop.py").write_text(_IN_A_LOOP)
     words = ["-m", "objective=first,second", "hydra/launcher=cores", "hydra.sweep.dir=s", *SMALL]

@@ -110,7 +110,7 @@ def test_git_is_asked_in_a_clean_environment(kfx, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "redirection",
     [
-        "2>&1 >/dev/null | head -1",
+        pytest.param("2>&1 >/dev/null | head -1", marks=pytest.mark.slow),
         pytest.param("2>&-", marks=pytest.mark.slow),
         pytest.param("2>/dev/full", marks=pytest.mark.slow),
         pytest.param(">/dev/full", marks=pytest.mark.slow),
