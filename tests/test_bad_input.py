@@ -50,7 +50,7 @@ BAD = [
     (["optimizer=flow_euler", "interpolation.kernel={name: rbf,starts: 2}"], "interpolation.kernel", "leave initial"),
     (["optimizer=flow_euler", "interpolation.kernel={name: cnngp}", "dataset=diabetes"], "kernel=cnngp", "images"),
     (["optimizer=flow_euler", "sampler.samples=2"], "sampler.samples=2", "set 1"),
-    (["flow.step_rule=fast"], "flow.step_rule=fast", "one of relative, absolute, constant"),
+    (["flow.step_rule=fast"], "flow.step_rule=fast", "one of relative, relative_to_largest, absolute, constant"),
     (
         ["optimizer=flow_euler", "follow.every=2", "evaluation.regularization.value=validation"],
         "evaluation.regularization.value=validation",

@@ -11,7 +11,7 @@ import torch
 
 from kfx import load_run
 from kfx.data import synthetic
-from kfx.evaluation.follower import linearly_separable, mean_squared_distances
+from kfx.evaluation.follower import mean_squared_distances, misplaced_points
 from kfx.flows.euler import HybridFlow
 from kfx.flows.flow import FlowSettings
 from kfx.flows.flowed import FlowedKernel
@@ -40,9 +40,10 @@ def test_distances_and_separability():
     assert found["distance_in_class"] == pytest.approx(pairs[same].mean())
     assert found["distance_between"] == pytest.approx(pairs[~same].mean())
     sides = (x[:, 0] + 2 * x[:, 1] > 0.3).astype(int)
-    assert linearly_separable(x, sides)
+    assert misplaced_points(x, sides) == 0
     sides[np.argmax(x[:, 0] + 2 * x[:, 1])] = 0
-    assert not linearly_separable(x, sides)
+    assert misplaced_points(x, sides) == 1
+    assert np.isnan(misplaced_points(x * 1e200, sides))
 
 
 def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
@@ -51,7 +52,7 @@ def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     assert kfx("run", *words, *small, "figures=true", "hydra.run.dir=r")[0] == 0
     table = pd.read_csv("r/flow.csv")
     assert sorted(table["layer"].unique()) == [0, 3, 6], "of 6 layers the last alone"
-    assert {"error", "distance_ratio", "linearly_separable"} <= set(table["metric"])
+    assert {"error", "distance_ratio", "linearly_separable", "misplaced_points"} <= set(table["metric"])
     run = load_run("r")
     last = run.metrics["last_layers"][0]
     errors = table[(table["metric"] == "error") & (table["layer"] >= 5)]["value"]

@@ -98,6 +98,7 @@ def test_step_rules():
     relative = StepRule("relative", 0.1)
     assert relative.step(x, speeds, 0) == pytest.approx(0.1 * min(5 / 2, 1 / 1)), "the point at 0 is left out"
     assert StepRule("absolute", 0.1).step(x, speeds, 0) == pytest.approx(0.1 / 9)
+    assert StepRule("relative_to_largest", 0.1).step(x, speeds, 0) == pytest.approx(0.1 * 5 / 9)
     assert StepRule("constant", 0.1).step(x, speeds, 0) == 0.1
     assert relative.step(x, torch.zeros(3), 0) == np.inf
     decaying = StepRule("constant", 0.1, decay_after=1000)

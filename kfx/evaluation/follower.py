@@ -169,7 +169,8 @@ class Follower:
                 return self._rows.write(*rows)
         of_points = mean_squared_distances(x, labels)
         if labels is not None and len(set(labels)) == 2 and x[0].numel() <= _MOST_COORDINATES:
-            of_points["linearly_separable"] = linearly_separable(x.reshape(len(x), -1).cpu().numpy(), labels)
+            of_points["misplaced_points"] = wrong = misplaced_points(x.reshape(len(x), -1).cpu().numpy(), labels)
+            of_points["linearly_separable"] = wrong if math.isnan(wrong) else float(wrong == 0)
         self._rows.write(
             *rows, *((part, iteration, *[math.nan] * 2, 0, name, value) for name, value in of_points.items())
         )
@@ -218,10 +219,12 @@ def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[s
     return found
 
 
-def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
-    """1 if a hyperplane separates two classes, s_i (w·x_i + b) ≥ 1 for all i, else 0; NaN if the numbers are too large.
+def misplaced_points(x: np.ndarray, labels: np.ndarray) -> float:
+    """Return how many points lie on the wrong side of a hyperplane between two classes; 0 if a hyperplane separates
+    them, s_i (w·x_i + b) ≥ 1 for all i.
 
-    x: (n, features). labels: (n,), of two values.
+    Otherwise the hyperplane is that of the least Σ_i max(0, 1 − s_i (w·x_i + b)), so another one may misplace fewer.
+    x: (n, features). labels: (n,), of two values. NaN if the coordinates are too large.
     """
     from scipy.optimize import linprog
 
@@ -230,8 +233,16 @@ def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
     sides = np.where(labels == labels[0], 1.0, -1.0)[:, None]
     scaled = (x - x.mean(axis=0)) / max(float(np.abs(x).max()), 1e-300)
     constraints = -sides * np.column_stack([scaled, np.ones(len(x))])
-    found = linprog(np.zeros(x.shape[1] + 1), A_ub=constraints, b_ub=-np.ones(len(x)), bounds=(None, None))
-    return float(found.status == 0)
+    n, free = len(x), [(None, None)] * constraints.shape[1]
+    if linprog(np.zeros(len(free)), A_ub=constraints, b_ub=-np.ones(n), bounds=free).status == 0:
+        return 0.0
+    found = linprog(
+        np.append(np.zeros(len(free)), np.ones(n)),
+        A_ub=np.hstack([constraints, -np.eye(n)]),
+        b_ub=-np.ones(n),
+        bounds=free + [(0, None)] * n,
+    )
+    return float(max((constraints @ found.x[: len(free)] >= 0).sum(), 1)) if found.status == 0 else math.nan
 
 
 def last_rows(directory: Path, count: int, of_flow: bool) -> list[Document]:

@@ -30,8 +30,9 @@ Norms = Any
 class StepRule:
     """The rule for ε of an Euler step.
 
-    rule: `relative`, the largest ε with ‖εv_i‖ ≤ size ‖x_i‖ for all points but those at 0 (the paper prints a max where
-        the min is meant); `absolute`, the largest with ‖εv_i‖ ≤ size; `constant`, ε = size.
+    rule: `relative`, the largest ε with ‖εv_i‖ ≤ size ‖x_i‖ for all points but those at 0 (Darcy 2020, §3.2);
+        `relative_to_largest`, the largest with ‖εv_i‖ ≤ size max_j ‖x_j‖ (a reading of the max that Owhadi & Yoo 2019,
+        §8.1, prints); `absolute`, the largest with ‖εv_i‖ ≤ size; `constant`, ε = size.
     decay_after: n₀, from which on layer n has size √(n₀ / n) (Owhadi & Yoo 2019, §7.1: 10 % and n₀ = 1000); None for no
         decay.
     """
@@ -48,10 +49,11 @@ class StepRule:
             size *= math.sqrt(self.decay_after / n)
         if self.rule == "constant":
             return size
-        if self.rule == "absolute":
-            largest = float(speeds.max())
-            return size / largest if largest > 0 else math.inf
         norms = as_kind(norms_of(x), speeds)
+        if self.rule != "relative":
+            largest = float(speeds.max())
+            size *= float(norms.max()) if self.rule == "relative_to_largest" else 1.0
+            return size / largest if largest > 0 else math.inf
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = norms / speeds
         ratios[norms == 0] = math.inf

@@ -39,9 +39,11 @@ class FlowSection(Option):
     step_rule: str = one_of(
         "relative",
         "relative",
+        "relative_to_largest",
         "absolute",
         "constant",
-        meaning="largest step with |step v| <= size |x|, or with |step v| <= size, or size; not for flow_rk45",
+        meaning="largest step with |step v| <= size |x| for each point, <= size max |x|, or <= size; constant: size; "
+        "not for flow_rk45",
     )
     step_size: float = number(0.01, "> 0", "size of step_rule")
     step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
