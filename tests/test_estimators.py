@@ -322,6 +322,7 @@ def test_a_search_in_processes_knows_plugins(in_folder, own_registry):
         assert np.isfinite(search.fit(x, y).cv_results_["mean_test_score"]).all()
 
 
+@pytest.mark.slow
 def test_a_pickle_carries_its_plugin_and_no_other_will_do(in_folder, own_registry):
     import kfx
 

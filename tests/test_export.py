@@ -37,6 +37,7 @@ def written(tool, place, *paths):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning")
+@pytest.mark.slow
 def test_mlflow_has_settings_series_results_and_files(in_folder, runs):
     mlflow = pytest.importorskip("mlflow")
     uri = f"sqlite:///{in_folder / 'store.db'}"
@@ -96,6 +97,7 @@ def exported(folder, *words):
     return command.output()
 
 
+@pytest.mark.slow
 def test_wandb_writes_offline_runs_by_identity(in_folder, runs):
     """In a process of its own: it takes hold of the standard streams."""
     pytest.importorskip("wandb")

@@ -190,6 +190,7 @@ def test_rows_of_before_an_option_stay_and_those_of_other_settings_go():
     assert tables.merged(tables.Table(Command(RBF), other, (rows[0],)), new).rows == (rows[1],)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_run_and_not_run_again(kfx, in_folder):
     code, out, err = kfx("reproduce", RBF, "--seeds", "2", "--jobs", "2")
     assert code == 0, err

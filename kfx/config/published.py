@@ -13,12 +13,10 @@ from kfx.outcomes import ConfigError
 
 
 @dataclass
-class Published(Option):
-    """A number that a paper prints for an experiment; value null: a curve without printed numbers."""
+class Quantity(Option):
+    """A quantity that a run measures."""
 
     metric: str = ranged("", "text", lambda v: v != "", "accuracy, mse, error, a parameter, …")
-    value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
-    source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
     kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
     n_interpolation: int | None = number(None, "whole >= 1", "at which N_I", null="the largest")
     statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
@@ -28,13 +26,21 @@ class Published(Option):
         lambda v: v is None or is_window(v),
         "of follow.windows; null: at the end",
     )
-    overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
 
     @property
     def place(self) -> tuple[str, str, int | None, str, str | None]:
-        """What a run measures for it: metric, kernel, N_I, statistic and window, as text."""
+        """Metric, kernel, N_I, statistic and window, as tables of measurements have them."""
         window = None if self.window is None else "-".join(map(str, self.window))
         return self.metric, self.kernel, self.n_interpolation, self.statistic, window
+
+
+@dataclass
+class Published(Quantity):
+    """A number that a paper prints for an experiment; value null: a curve without printed numbers."""
+
+    value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
+    source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
+    overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
 
 
 def published(path: str, value: object) -> list[Published]:

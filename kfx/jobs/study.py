@@ -17,7 +17,7 @@ from kfx.config.fields import nested, one_of, ranged
 from kfx.config.nodes import make, near
 from kfx.config.option import Option
 from kfx.config.plugins import load_plugins, plugged_in
-from kfx.config.published import Published
+from kfx.config.published import Quantity
 from kfx.experiment.config import check
 from kfx.files import Document
 from kfx.jobs.job import Job
@@ -142,7 +142,7 @@ def table(study: Study, directories: Mapping[str, Path], *, is_as_published: boo
         row: Document = {"run": label}
         for column in study.columns:
             metric = column.removesuffix(_INITIAL)
-            wanted = Published(metric, None, "", "trained" if metric == column else "initial")
+            wanted = Quantity(metric, "trained" if metric == column else "initial")
             row[column] = measured_as(wanted, run.metrics, directory)
             known = [each.value for each in study.published if (each.run, each.column) == (label, column)]
             known += [each.value for each in printed if each.place == wanted.place and each.value is not None]

@@ -63,7 +63,7 @@ def _part(part: CommandNumbers) -> Iterator[str]:
     for item in part.items:
         measured = "; ".join(filter(None, (words.spread(item), words.fallen(item, part))))
         if measured or not part.is_reading:
-            cells = words.where(item), words.what(item), words.value(item), measured, words.shown(item, part)
+            cells = words.where(item), words.what(item), words.value(item), measured, words.shown(item)
             yield f"| {' | '.join(cells)} |"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from kfx.config.published import Published
+from kfx.config.published import Published, Quantity
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow, read_rows
 
@@ -25,7 +25,7 @@ def typed_in(directory: Path) -> list[str]:
     return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
 
 
-def measured_as(printed: Published, metrics: Document, directory: Path) -> float | None:
+def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float | None:
     """The value that a run measured for a printed number; None if it does not measure it.
 
     It is that of the number's kernel, at the largest N_I unless one is named; for an error over the last layers or
@@ -89,7 +89,7 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
     return None
 
 
-def _parameter(printed: Published, parameters: Document) -> float | None:
+def _parameter(printed: Quantity, parameters: Document) -> float | None:
     alone, folds = ("initial", "initial_folds") if printed.kernel == "initial" else ("final", "folds")
     found = [
         each[printed.metric] for each in parameters.get(folds) or [parameters.get(alone, {})] if printed.metric in each

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from kfx.config import catalogue
@@ -18,7 +19,7 @@ from kfx.outcomes import ConfigError, RecordError
 from kfx.report import tables
 from kfx.report.measured import SHARES
 from kfx.report.tables import Command, Table
-from kfx.report.verdict import Verdict, verdict
+from kfx.report.verdict import RANKED, Verdict, verdict
 
 FOLDER = Path("runs") / "reproduction"
 _REMARKS, _NOT_COVERED = "remarks.yaml", "not_covered.yaml"
@@ -51,13 +52,26 @@ class Remark:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Measurements of a published number by another reading of the text."""
+
+    command: Command
+    measured: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Item:
-    """A printed number and its measurements. deviation: the printed one."""
+    """A published number and its measurements.
+
+    deviation: the published one. reading: the one that agrees best with the number, if the command itself agrees less;
+    the verdict is then that of the reading.
+    """
 
     printed: Printed
     deviation: str | None
     measured: Sequence[float]
     verdict: Verdict
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -206,24 +220,33 @@ def _entry(
 ) -> Entry:
     asked = commands(printed, experiment)
     others = {command: table for command, table in own.items() if command not in asked}
-    read_otherwise = [
-        each.published
-        for command, table in others.items()
-        for each in of_command(printed, command)
-        if table.at(each.published)
+    readings = [_part(command, printed, table, True, is_checked) for command, table in others.items()]
+    parts = [_part(command, printed, own.get(command), False, is_checked) for command in asked]
+    parts = [replace(part, items=[_best(item, readings) for item in part.items]) for part in parts]
+    return Entry(experiment, catalogue.description("experiment", experiment), [*parts, *readings], remark)
+
+
+def _best(item: Item, readings: Sequence[CommandNumbers]) -> Item:
+    """The item with the verdict of the reading that agrees best; its own where no reading agrees better."""
+    if item.verdict not in RANKED or item.printed.text is None:
+        return item
+    number = float(item.printed.text)
+    found = [
+        (RANKED.index(other.verdict), abs(float(np.mean(other.measured)) - number), other, part.command)
+        for part in readings
+        for other in part.items
+        if other.printed == item.printed and other.verdict in RANKED
     ]
-    parts = [_part(command, printed, own.get(command), False, read_otherwise, is_checked) for command in asked]
-    parts += [_part(command, printed, table, True, read_otherwise, is_checked) for command, table in others.items()]
-    return Entry(experiment, catalogue.description("experiment", experiment), parts, remark)
+    if not found:
+        return item
+    rank, _, other, command = min(found, key=lambda each: each[:2])
+    if rank >= RANKED.index(item.verdict):
+        return item
+    return replace(item, verdict=other.verdict, reading=Reading(command, other.measured))
 
 
 def _part(
-    command: Command,
-    printed: Sequence[Printed],
-    table: Table | None,
-    is_reading: bool,
-    read_otherwise: Sequence[Published],
-    checked: bool,
+    command: Command, printed: Sequence[Printed], table: Table | None, is_reading: bool, checked: bool
 ) -> CommandNumbers:
     own = of_command(printed, command)
     if not is_reading:
@@ -244,10 +267,21 @@ def _part(
         sd = float(beside[0]) * math.sqrt(_DEVIATIONS[beside[1]]) if beside and beside[0] else None
         text = None if each.published.metric in _TIMES else each.text
         is_yes_or_no = each.published.metric in _YES_OR_NO
-        said = verdict(text, measured, sd, each.published in read_otherwise, is_yes_or_no)
+        said = verdict(text, measured, sd, is_yes_or_no=is_yes_or_no, before=_before(each, own, table))
         if measured and changed:
             said = Verdict.STALE
         if not measured and table is not None:
             said = Verdict.NONE  # not measured by any single run
         items.append(Item(each, beside[0] if beside else None, measured, said))
     return CommandNumbers(command, items, table, is_reading, changed)
+
+
+def _before(trained: Printed, own: Sequence[Printed], table: Table | None) -> tuple[float, list[float]] | None:
+    """The published and the measured values of the untrained kernel for a number of the trained one."""
+    place = trained.published.place
+    if table is None or trained.published.kernel != "trained":
+        return None
+    for each in own:
+        if each.published.place == (place[0], "initial", *place[2:]) and each.published.value is not None:
+            return each.published.value, table.at(each.published)
+    return None

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
-from kfx.config.published import Published
+from kfx.config.published import Published, Quantity
 from kfx.config.registry import GROUPS
 from kfx.experiment.compose import composed
 from kfx.experiment.identity import content
@@ -108,11 +108,15 @@ class Table:
     def seeds(self) -> list[int]:
         return sorted({int(row["seed"]) for row in self.rows})
 
-    def at(self, printed: Published) -> list[float]:
-        """The measurements of a number, one for each seed."""
-        place = tuple("" if part is None else str(part) for part in printed.place)
+    def by_seed(self, quantity: Quantity) -> dict[int, float]:
+        """The measurements of a quantity, by seed in ascending order."""
+        place = tuple("" if part is None else str(part) for part in quantity.place)
         own = [row for row in self.rows if tuple(row[key] for key in PLACE) == place and row["measured"]]
-        return [float(row["measured"]) for row in sorted(own, key=lambda row: int(row["seed"]))]
+        return {int(row["seed"]): float(row["measured"]) for row in sorted(own, key=lambda row: int(row["seed"]))}
+
+    def at(self, quantity: Quantity) -> list[float]:
+        """The measurements of a quantity, one for each seed."""
+        return list(self.by_seed(quantity).values())
 
     def seconds(self) -> float:
         """The mean time of a run in seconds."""

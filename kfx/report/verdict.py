@@ -1,7 +1,8 @@
-"""Whether a measured number reproduces a printed one."""
+"""Compare a measured number with a published one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from enum import StrEnum
@@ -10,63 +11,77 @@ import numpy as np
 
 
 class Verdict(StrEnum):
-    """The verdict on a printed number."""
+    """The verdict on a published number. The first five rank from the best to the worst agreement."""
 
     REPRODUCED = "reproduced"
+    CLOSE = "within 2 %"
+    NOISY = "too noisy"
+    DIRECTION = "same direction"
     DIFFERS = "differs"
-    UNDECIDED = "cannot be decided from the text"
     STALE = "stale"
     NOT_RUN = "not run"
     NONE = "no verdict"
 
 
 RULE = (
-    "*Reproduced*: the mean over seeds is the printed number to all its digits, or within two standard deviations of "
-    "it: the deviation of the seeds, where there are three or more, or the paper's, where it prints one; for yes/no "
-    "facts, such as whether classes are separable, most seeds agree. *Differs*: the number is not reproduced. "
-    "*Cannot be decided from the text*: the number is not reproduced, and the text allows another reading, whose "
-    "measurements stand beside it. *Stale*: measured under settings that have changed since. *Not run*: not yet "
-    "measured at full settings; the cost is stated. Curves without numbers, times of another machine, and what no "
-    "single run measures have *no verdict*."
+    "*Reproduced*: the mean over seeds rounds to the published number, or is within two standard errors of it and also "
+    "within 10 % or the paper's own standard deviation; for yes/no facts, such as whether classes are linearly "
+    "separable, most seeds agree. *Within 2 %*: not reproduced, and the mean is within 2 % of the number. *Too noisy*: "
+    "the mean is within two standard errors, but far from the number. *Same direction*: none of these, and training "
+    "changes the quantity in the published direction. *Differs*: none of these. The standard error is that of the "
+    "difference between one further run, which the paper made, and the mean of the runs made here; with fewer than "
+    "three seeds it is the paper's own deviation, if it is published. Where the text of a paper allows several "
+    "readings, all that were measured are listed, and the verdict is that of the best one; the column *reading* names "
+    "it. *Stale*: measured with settings that have changed since. *Not run*: not yet measured at full settings; the "
+    "cost is stated. Curves without numbers, times of another machine, and what no single run measures have *no "
+    "verdict*."
 )
 _SEEDS = 3
+_FAR, _CLOSE = 0.1, 0.02
 
 
 def verdict(
-    printed: str | None,
+    published: str | None,
     measured: Sequence[float],
-    deviation: float | None,
-    has_readings: bool,
+    deviation: float | None = None,
+    *,
     is_yes_or_no: bool = False,
+    before: tuple[float, Sequence[float]] | None = None,
 ) -> Verdict:
-    """The verdict by `RULE`.
+    """Return the verdict by `RULE`.
 
-    printed: as the paper has it, None for a curve. measured: one value for each seed. deviation: the printed one, of
-        one run. has_readings: the text allows other readings. is_yes_or_no: each measurement is 1 or 0.
+    published: as the paper has it, None for a curve. measured: one value for each seed. deviation: the published
+    standard deviation of one run. is_yes_or_no: each measurement is 1 or 0. before: the published and the measured
+    values of the untrained kernel.
     """
     if not measured:
         return Verdict.NOT_RUN
-    if printed is None:
+    if published is None:
         return Verdict.NONE
+    number, mean = float(published), float(np.mean(measured))
     if is_yes_or_no:
-        agree = sum(value == float(printed) for value in measured)
-        return _reproduced_or_not(2 * agree > len(measured), has_readings)
-    allowed = [half_a_digit(printed)]
-    if len(measured) >= _SEEDS:
-        allowed.append(2 * float(np.std(measured, ddof=1)))
-    if deviation is not None:
-        allowed.append(2 * deviation)
-    return _reproduced_or_not(abs(float(np.mean(measured)) - float(printed)) <= max(allowed) * (1 + 1e-9), has_readings)
-
-
-def _reproduced_or_not(is_reproduced: bool, has_readings: bool) -> Verdict:
-    if is_reproduced:
+        agree = sum(value == number for value in measured)
+        return Verdict.REPRODUCED if 2 * agree > len(measured) else Verdict.DIFFERS
+    gap = abs(mean - number) * (1 - 1e-9)
+    spread = float(np.std(measured, ddof=1)) if len(measured) >= _SEEDS else deviation or 0.0
+    within_errors = gap <= 2 * spread * math.sqrt(1 + 1 / len(measured))
+    if gap <= half_a_digit(published) or (within_errors and gap <= max(_FAR * abs(number), deviation or 0.0)):
         return Verdict.REPRODUCED
-    return Verdict.UNDECIDED if has_readings else Verdict.DIFFERS
+    if gap <= _CLOSE * abs(number):
+        return Verdict.CLOSE
+    if within_errors:
+        return Verdict.NOISY
+    if before is not None and len(before[1]) and (number - before[0]) * (mean - float(np.mean(before[1]))) > 0:
+        return Verdict.DIRECTION
+    return Verdict.DIFFERS
 
 
-def half_a_digit(printed: str) -> float:
-    """Half a unit of the last printed digit: numbers within it round to the printed one."""
-    exponent = Decimal(printed).as_tuple().exponent
+def half_a_digit(published: str) -> float:
+    """Half a unit of the last published digit: numbers within it round to the published one."""
+    exponent = Decimal(published).as_tuple().exponent
     assert isinstance(exponent, int)
     return 0.5 * 10.0**exponent
+
+
+RANKED = (Verdict.REPRODUCED, Verdict.CLOSE, Verdict.NOISY, Verdict.DIRECTION, Verdict.DIFFERS)
+"""Verdicts on measured numbers, the best agreement first."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kfx.config.published import Published
+from kfx.config.published import Quantity
 from kfx.report.reproduction import CommandNumbers, Entry, Item
-from kfx.report.verdict import Verdict
+from kfx.report.verdict import RANKED, Verdict
 
 METRICS = {
     "rho": "ρ",
@@ -37,7 +37,7 @@ def what(item: Item) -> str:
     return described(printed, METRICS.get(printed.metric, printed.metric.replace("_", " ")))
 
 
-def described(printed: Published, named: str) -> str:
+def described(printed: Quantity, named: str) -> str:
     """A metric, by the name that it has there, with its statistic, kernel, window and N_I."""
     named += "" if printed.statistic == "mean" else f", {printed.statistic}"
     named += " before training" if printed.kernel == "initial" else ""
@@ -59,12 +59,25 @@ def value(item: Item) -> str:
 
 def spread(item: Item) -> str:
     """Mean ± standard deviation over seeds, with as many decimals as printed; for a curve with four digits."""
-    if not item.measured:
+    return spread_of(item.measured, item.printed.text)
+
+
+def spread_of(measured: Sequence[float], text: str | None) -> str:
+    """Mean ± standard deviation of measurements, with as many decimals as `text`; empty where nothing is measured."""
+    if not measured:
         return ""
-    mean, text = float(np.mean(item.measured)), item.printed.text
+    mean = float(np.mean(measured))
     decimals = None if text is None else len(text.partition(".")[2])
     shown = f"{mean:.4g}" if decimals is None or "e" in str(text).lower() else f"{mean:.{decimals}f}"
-    return shown + (f" ± {np.std(item.measured, ddof=1):.2g}" if len(item.measured) > 1 else "")
+    return shown + (f" ± {np.std(measured, ddof=1):.2g}" if len(measured) > 1 else "")
+
+
+def reading(item: Item, part: CommandNumbers) -> str:
+    """The overrides of the reading that agrees best, and what it measured; empty where the command itself does."""
+    if item.reading is None:
+        return ""
+    overrides = [word for word in item.reading.command.overrides if word not in part.command.overrides]
+    return f"{' '.join(overrides)}: {spread_of(item.reading.measured, item.printed.text)}"
 
 
 def fallen(item: Item, part: CommandNumbers) -> str:
@@ -84,12 +97,12 @@ def fallen(item: Item, part: CommandNumbers) -> str:
     return ""
 
 
-def shown(item: Item, part: CommandNumbers) -> str:
-    """The verdict, if there is one; for another reading only if it reproduces the number."""
-    said = item.verdict
-    if said is Verdict.NONE or (part.is_reading and said is not Verdict.REPRODUCED):
+def shown(item: Item) -> str:
+    """The verdict, if there is one; a verdict on one seed says so."""
+    if item.verdict is Verdict.NONE:
         return ""
-    return str(said)
+    measured = item.measured if item.reading is None else item.reading.measured
+    return f"{item.verdict}{', one seed' if len(measured) == 1 and item.verdict in RANKED else ''}"
 
 
 def missing(entries: Sequence[Entry]) -> list[tuple[CommandNumbers, Entry]]:
@@ -136,7 +149,7 @@ def made_on(part: CommandNumbers) -> str:
 
 
 def reproduced(entries: Sequence[Entry]) -> str:
-    """A sentence on the reproduced numbers: those of untrained or of interpolating kernels prove little."""
+    """Sentences on the reproduced numbers: those of untrained or of interpolating kernels prove little."""
     found = [
         item
         for entry in entries
@@ -151,9 +164,11 @@ def reproduced(entries: Sequence[Entry]) -> str:
         for each in (item.printed.published for item in found)
     )
     left = len(found) - untrained - zero
+    by_reading = sum(item.reading is not None for item in found)
     return (
         f"Of the {len(found)} reproduced numbers, {untrained} belong to an untrained kernel, and {zero} are training "
-        f"errors of an interpolating kernel, printed as 0; {left} are left."
+        f"errors of an interpolating kernel, published as 0; {left} are left. {by_reading} are reproduced by another "
+        "reading of the text than the first."
     )
 
 

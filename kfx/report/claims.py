@@ -1,0 +1,215 @@
+"""Claims of papers, and whether they hold, from conditions on measured numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from kfx.config.fields import nested, number, ranged
+from kfx.config.nodes import make
+from kfx.config.option import Option
+from kfx.config.published import Quantity
+from kfx.outcomes import ConfigError
+from kfx.report import words
+from kfx.report.tables import Command, Table
+
+FILE = "claims.yaml"
+_MOST, _FEW = 0.8, 0.2
+_NEAR = 0.1
+RELATIONS = ("equals", "near", "not_near", "below", "above")
+
+
+class Standing(StrEnum):
+    """The verdict on a claim."""
+
+    HOLDS = "holds"
+    PARTLY = "partly"
+    FAILS = "does not hold"
+    UNDECIDED = "undecided"
+    NOT_RUN = "not run"
+
+
+RULE = (
+    "A condition is met if it holds for at least 80 % of the seeds, and is not met if it holds for at most 20 %. A "
+    "claim *holds* if all of its conditions are met, *does not hold* if none is, holds *partly* if some are, and is "
+    "*undecided* if the seeds disagree on every condition. Conditions without a measurement do not count and are "
+    "named; a claim that has no measured condition was *not run*."
+)
+
+
+@dataclass
+class Measured(Quantity):
+    """A measured quantity of a command.
+
+    run: an experiment, with overrides of `kfx run` after it.
+    """
+
+    run: str = ranged("", "text", lambda v: True, "an experiment, and overrides after it")
+    times: float = number(1.0, "> 0", "factor by which the quantity is multiplied")
+
+    @property
+    def command(self) -> Command:
+        experiment, *overrides = self.run.split()
+        return Command(experiment, tuple(sorted(overrides)))
+
+    def by_seed(self, tables: Mapping[Command, Table]) -> dict[int, float]:
+        """The measured values, times the factor, by seed; empty where nothing is measured."""
+        table = tables.get(self.command)
+        return {} if table is None else {seed: self.times * value for seed, value in table.by_seed(self).items()}
+
+    def __str__(self) -> str:
+        named = words.described(self, words.METRICS.get(self.metric, self.metric.replace("_", " ")))
+        return named if self.times == 1 else f"{self.times:g} × {named}"
+
+
+def _bound(path: str, value: object) -> object:
+    if value is None or isinstance(value, Mapping):
+        return value
+    try:
+        return float(str(value))
+    except ValueError as error:
+        raise ConfigError(f"{path}={value}: expected a number, or what differs from the quantity itself") from error
+
+
+@dataclass
+class Condition(Measured):
+    """A relation between a measured quantity and a number or another measured quantity.
+
+    A mapping in place of a number has the settings of the other quantity that differ from this one's.
+    """
+
+    equals: Any = nested(None, "a number", _bound, "the value, for yes/no facts")  # noqa: RUF009
+    near: Any = nested(None, "a number or a mapping", _bound, "within 10 % of it")  # noqa: RUF009
+    not_near: Any = nested(None, "a number or a mapping", _bound, "more than 10 % away from it")  # noqa: RUF009
+    below: Any = nested(None, "a number or a mapping", _bound, "smaller than it")  # noqa: RUF009
+    above: Any = nested(None, "a number or a mapping", _bound, "larger than it")  # noqa: RUF009
+
+    @property
+    def relation(self) -> str:
+        return next(name for name in RELATIONS if getattr(self, name) is not None)
+
+    @property
+    def other(self) -> float | Measured:
+        """The other side of the relation."""
+        value = getattr(self, self.relation)
+        if not isinstance(value, Mapping):
+            return float(value)
+        own = {name: getattr(self, name) for name in Measured.fields() if name != "times"}
+        other: Measured = make(self.relation, Measured, {**own, **value})
+        return other
+
+
+@dataclass
+class Claim(Option):
+    """A claim of a paper, and the conditions under which it holds."""
+
+    claim: str = ranged("", "a sentence", lambda v: v != "", "what the paper says")
+    source: str = ranged("", "text", lambda v: v != "", "paper, section, table or figure")
+    conditions: Any = nested(  # noqa: RUF009
+        [], "a list of conditions", lambda path, value: _conditions(path, value), "all of what must hold"
+    )
+    reason: str = ranged("", "text", lambda v: True, "why the verdict is as it is, or what a measurement needs")
+    command: str = ranged("", "text", lambda v: True, "the command that tests it, where no condition names one")
+
+
+def _conditions(path: str, value: Any) -> list[Condition]:
+    made = []
+    for i, each in enumerate(value):
+        condition: Condition = make(f"{path}[{i}]", Condition, each)
+        if not condition.run or sum(getattr(condition, name) is not None for name in RELATIONS) != 1:
+            raise ConfigError(f"{path}[{i}]: expected run, metric and one of {', '.join(RELATIONS)}")
+        made.append(condition)
+    return made
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A condition and for how many seeds it holds."""
+
+    condition: Condition
+    left: Sequence[float]
+    right: Sequence[float] | float
+    holds: Sequence[bool]
+
+    @property
+    def share(self) -> float | None:
+        """The share of seeds for which the condition holds; None where nothing is measured."""
+        return sum(self.holds) / len(self.holds) if self.holds else None
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim, its verdict and the outcomes of its conditions."""
+
+    claim: Claim
+    standing: Standing
+    outcomes: Sequence[Outcome] = field(default_factory=list)
+
+    @property
+    def paper(self) -> str:
+        return self.claim.source.partition(",")[0]
+
+
+def read(folder: Path) -> list[Claim]:
+    """Read the claims of a folder; ConfigError for a wrong entry."""
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    try:
+        content = yaml.safe_load(path.read_text()) or []
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, list):
+        raise ConfigError(f"{path}: expected a list of claims")
+    return [make(f"{path}[{i}]", Claim, each) for i, each in enumerate(content)]
+
+
+def tested(claims: Sequence[Claim], tables: Mapping[Command, Table]) -> list[Tested]:
+    """Test each claim on the tables of measurements."""
+    found = []
+    for claim in claims:
+        outcomes = [_outcome(condition, tables) for condition in claim.conditions]
+        found.append(Tested(claim, _standing(outcomes), outcomes))
+    return found
+
+
+def _outcome(condition: Condition, tables: Mapping[Command, Table]) -> Outcome:
+    left, other = condition.by_seed(tables), condition.other
+    if isinstance(other, float):
+        pairs = [(value, other) for value in left.values()]
+        right: Sequence[float] | float = other
+    else:
+        values = other.by_seed(tables)
+        shared = sorted(left.keys() & values.keys())
+        pairs = [(left[seed], values[seed]) for seed in shared]
+        right = [values[seed] for seed in shared]
+        left = {seed: left[seed] for seed in shared}
+    return Outcome(condition, list(left.values()), right, [_holds(condition.relation, *pair) for pair in pairs])
+
+
+def _holds(relation: str, left: float, right: float) -> bool:
+    is_near = abs(left - right) <= _NEAR * abs(right)
+    return {
+        "equals": left == right,
+        "near": is_near,
+        "not_near": not is_near,
+        "below": left < right,
+        "above": left > right,
+    }[relation]
+
+
+def _standing(outcomes: Sequence[Outcome]) -> Standing:
+    shares = np.array([outcome.share for outcome in outcomes if outcome.share is not None])
+    if not len(shares):
+        return Standing.NOT_RUN
+    if (shares >= _MOST).all():
+        return Standing.HOLDS
+    if (shares <= _FEW).all():
+        return Standing.FAILS
+    return Standing.PARTLY if ((shares >= _MOST) | (shares <= _FEW)).any() else Standing.UNDECIDED
