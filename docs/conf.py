@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import kfx
-from kfx.report import html
+from kfx.report import claims, html
 from kfx.report.reproduction import FOLDER, gather, read_not_covered
+from kfx.report.tables import read
 
 project, author = "kfx", "the kfx developers"
 copyright = "the kfx developers, Apache-2.0"
@@ -23,7 +24,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 html_theme, html_title = "furo", f"kfx {release}"
-html_extra_path = ["reproduction.html"]
+html_extra_path: list[str] = []  # the pages of published numbers, once they are written
 html_static_path, html_css_files = ["_static"], ["narrow.css"]
 exclude_patterns = ["_build", "examples/*"]
 myst_heading_anchors = 3
@@ -63,8 +64,10 @@ def _mend_links(app: Any, name: str, source: list[str]) -> None:
 def _write_published_numbers(app: Any, config: Any) -> None:
     """The page of published numbers, from the tables of the repository."""
     tables = Path(app.srcdir).parent / FOLDER
-    page = html.reproduction(gather(tables), read_not_covered(tables))
-    (Path(app.srcdir) / "reproduction.html").write_text(page)
+    tested = claims.tested(claims.read(tables), read(tables))
+    for name, page in html.reproduction(gather(tables), tested, read_not_covered(tables)).items():
+        (Path(app.srcdir) / name).write_text(page)
+        config.html_extra_path.append(name)
 
 
 def _mend_way_back(app: Any, error: Exception | None) -> None:

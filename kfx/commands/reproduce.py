@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kfx.jobs.reproduce import Missing
     from kfx.report.reproduction import Entry
 
-_PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs") / "reproduction.html"
+_PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs")
 
 
 def add(commands: Commands) -> None:
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     reproduce.add_argument("--budget", type=float, metavar="HOURS", help="run what is missing, for at most so long")
     reproduce.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     reproduce.add_argument("--add", nargs="+", type=Path, metavar="RUN", help="add runs that were made by kfx run")
-    reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE} and {_HTML}")
+    reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE} and {_HTML}/reproduction*.html")
     reproduce.add_argument("--check", action="store_true", help=f"check that {_PAGE} agrees with the tables")
     reproduce.add_argument("--tables", type=Path, help="folder of the tables (default: runs/reproduction)")
     reproduce.set_defaults(call=_reproduce)
@@ -106,19 +106,20 @@ def _take_in(directories: Sequence[Path], folder: Path) -> None:
 
 def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
     from kfx.files import write_whole
-    from kfx.report import html, markdown
+    from kfx.report import claims, html, markdown, tables
     from kfx.report.reproduction import read_not_covered
 
-    not_covered = read_not_covered(folder)
-    text = markdown.page(entries, not_covered)
+    content = entries, claims.tested(claims.read(folder), tables.read(folder)), read_not_covered(folder)
+    text = markdown.page(*content)
     if is_check:
         wrong = not _PAGE.is_file() or _PAGE.read_text() != text
         if wrong:
             print(f"kfx: {_PAGE}: not what {folder} gives; run kfx reproduce --page", file=sys.stderr)
         return int(wrong)
-    for path, content in ((_PAGE, text), (_HTML, html.reproduction(entries, not_covered))):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
+    _HTML.mkdir(exist_ok=True)
+    pages = {_HTML / name: page for name, page in html.reproduction(*content).items()}
+    for path, page in {_PAGE: text, **pages}.items():
+        write_whole(path, page)
         print(path)
     return 0
 

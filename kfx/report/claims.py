@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,14 @@ from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
 from kfx.outcomes import ConfigError
-from kfx.report import words
+from kfx.report.naming import described
 from kfx.report.tables import Command, Table
 
 FILE = "claims.yaml"
 _MOST, _FEW = 0.8, 0.2
 _NEAR = 0.1
+_COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
+"""Errors and the accuracies that tables may have in their place."""
 RELATIONS = ("equals", "near", "not_near", "below", "above")
 
 
@@ -61,10 +63,16 @@ class Measured(Quantity):
     def by_seed(self, tables: Mapping[Command, Table]) -> dict[int, float]:
         """The measured values, times the factor, by seed; empty where nothing is measured."""
         table = tables.get(self.command)
-        return {} if table is None else {seed: self.times * value for seed, value in table.by_seed(self).items()}
+        if table is None:
+            return {}
+        found = table.by_seed(self)
+        if not found and self.metric in _COMPLEMENTS:
+            accuracies = table.by_seed(replace(self, metric=_COMPLEMENTS[self.metric]))
+            found = {seed: 1 - value for seed, value in accuracies.items()}
+        return {seed: self.times * value for seed, value in found.items()}
 
     def __str__(self) -> str:
-        named = words.described(self, words.METRICS.get(self.metric, self.metric.replace("_", " ")))
+        named = described(self)
         return named if self.times == 1 else f"{self.times:g} × {named}"
 
 

@@ -8,9 +8,12 @@ from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kfx.report import words
+from kfx.report import claims, words
+from kfx.report.claims import Tested
 from kfx.report.reproduction import Entry
 from kfx.report.verdict import RULE, Verdict
+
+_MAIN = "reproduction.html"
 
 
 @cache
@@ -23,9 +26,18 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["anchor"] = lambda text: "".join(c if c.isalnum() else "-" for c in text.lower())
+    made.filters["anchor"] = _anchor
+    made.filters["page_of"] = _page_of
     made.globals["words"] = words
     return made
+
+
+def _anchor(text: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in text.lower())
+
+
+def _page_of(paper: str) -> str:
+    return f"reproduction-{_anchor(paper)}.html"
 
 
 def render(template: str, **content: object) -> str:
@@ -33,16 +45,23 @@ def render(template: str, **content: object) -> str:
     return _templates().get_template(template).render(**content)
 
 
-def reproduction(entries: Sequence[Entry], not_covered: Sequence[str]) -> str:
-    """REPRODUCTION.md as an HTML page."""
+def reproduction(entries: Sequence[Entry], tested: Sequence[Tested], not_covered: Sequence[str]) -> dict[str, str]:
+    """Return the content of REPRODUCTION.md as HTML pages by file name: the claims, and the numbers of each paper."""
     ordered = sorted(entries, key=lambda entry: entry.paper)
-    return render(
-        "reproduction.html",
-        title="Published numbers beside measured ones",
-        rule=RULE.replace("*", ""),
-        verdicts=list(Verdict),
-        totals=words.totals(entries),
-        entries=entries,
-        papers=[(paper, list(of)) for paper, of in groupby(ordered, key=lambda entry: entry.paper)],
-        not_covered=not_covered,
-    )
+    pages = {
+        _MAIN: render(
+            _MAIN,
+            title="What the papers claim, and what holds",
+            tested=tested,
+            claims_rule=claims.RULE.replace("*", ""),
+            rule=RULE.replace("*", ""),
+            verdicts=list(Verdict),
+            totals=words.totals(entries),
+            entries=entries,
+            not_covered=not_covered,
+        )
+    }
+    for paper, of_paper in groupby(ordered, key=lambda entry: entry.paper):
+        title = f"{paper}: published numbers, and those measured"
+        pages[_page_of(paper)] = render("reproduction_paper.html", title=title, entries=list(of_paper))
+    return pages

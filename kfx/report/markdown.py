@@ -1,27 +1,30 @@
-"""REPRODUCTION.md: printed numbers beside measured ones."""
+"""REPRODUCTION.md: claims of papers and whether they hold, then published numbers with measured ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kfx.report import words
+from kfx.report import claims, words
+from kfx.report.claims import Tested
 from kfx.report.reproduction import CommandNumbers, Entry
 from kfx.report.verdict import RULE, Verdict
 
 _HEAD = """\
-# Published numbers beside measured ones
+# What the papers claim, and what holds
 
-Written by `kfx reproduce --page` from the tables in `runs/reproduction/`, and from nothing else. `kfx reproduce` says
-what there is and what it costs; `kfx reproduce darcy --seeds 5` runs what is missing.
+Five papers are repeated here with kfx. First their claims, each with a verdict and the measurements behind it; then all
+published numbers with those measured. `kfx reproduce --page` writes this page from the tables in `runs/reproduction/`;
+`kfx reproduce darcy --seeds 5` runs what is missing.
 """
 
 
-def page(entries: Sequence[Entry], not_covered: Sequence[str]) -> str:
-    """The whole page."""
-    lines = [_HEAD, RULE, "", *_totals(entries), "", words.reproduced(entries)]
+def page(entries: Sequence[Entry], tested: Sequence[Tested], not_covered: Sequence[str]) -> str:
+    """Return the whole page."""
+    lines = [_HEAD, *_claims(tested), "", "## Published numbers", "", RULE, "", *_totals(entries)]
+    lines += ["", words.reproduced(entries)]
     for paper, _ in words.totals(entries):
         of_paper = [entry for entry in entries if entry.paper == paper]
-        lines += ["", f"## {paper}"]
+        lines += ["", f"## {paper}: all numbers"]
         for entry in of_paper:
             if any(part.table is not None for part in entry.parts):
                 lines += ["", *_entry(entry)]
@@ -30,6 +33,21 @@ def page(entries: Sequence[Entry], not_covered: Sequence[str]) -> str:
     if not_covered:
         lines += ["", "## Not covered", "", *(f"- {text}" for text in not_covered)]
     return "\n".join([*lines, ""])
+
+
+def _claims(tested: Sequence[Tested]) -> Iterator[str]:
+    yield f"{words.standings(tested)} {claims.RULE}"
+    for paper in dict.fromkeys(each.paper for each in tested):
+        yield ""
+        yield f"### {paper}: claims"
+        yield ""
+        yield "| claim | where | verdict | evidence |"
+        yield "|---|---|---|---|"
+        for each in tested:
+            if each.paper == paper:
+                evidence = "<br>".join(words.evidence(each, "`"))
+                cells = each.claim.claim, words.place(each), words.standing(each), evidence
+                yield f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |"
 
 
 def _totals(entries: Sequence[Entry]) -> Iterator[str]:
@@ -57,13 +75,15 @@ def _part(part: CommandNumbers) -> Iterator[str]:
     yield words.made_on(part)
     if part.changed:
         yield f"  \nStale: measured with other settings (then, now): {'; '.join(part.changed[:3])}"
+    by_readings = any(item.reading is not None for item in part.items)
     yield ""
-    yield "| where | what | published | measured | verdict |"
-    yield "|---|---|---|---|---|"
+    yield f"| where | what | published | measured |{' best reading |' if by_readings else ''} verdict |"
+    yield f"|---|---|---|---|{'---|' if by_readings else ''}---|"
     for item in part.items:
         measured = "; ".join(filter(None, (words.spread(item), words.fallen(item, part))))
         if measured or not part.is_reading:
-            cells = words.where(item), words.what(item), words.value(item), measured, words.shown(item)
+            reading = [words.reading(item, part)] if by_readings else []
+            cells = words.where(item), words.what(item), words.value(item), measured, *reading, words.shown(item)
             yield f"| {' | '.join(cells)} |"
 
 

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from kfx.config.published import Quantity
+from kfx.report.claims import Condition, Measured, Outcome, Standing, Tested
+from kfx.report.naming import described
 from kfx.report.reproduction import CommandNumbers, Entry, Item
 from kfx.report.verdict import RANKED, Verdict
 
-METRICS = {
-    "rho": "ρ",
-    "held_out_rho": "ρ on held-out batches",
-    "mse": "mean squared error",
-    "train_mse": "mean squared error, training",
-    "mae": "mean absolute error",
-    "train_mae": "mean absolute error, training",
-    "energy_error": "energy error",
-    "error": "test error",
-    "accuracy": "accuracy",
-    "linearly_separable": "linearly separable",
-    "head_accuracy": "test accuracy",
-    "head_log_likelihood": "test log-likelihood",
-    "head_train_accuracy": "training accuracy",
-    "head_train_log_likelihood": "training log-likelihood",
-    "sigma": "σ",
-    "alpha": "α",
-    "beta": "β",
-}
+_VISIBLE = 1e-4
+"""Relative deviation below which the pages leave it out."""
 
 
 def what(item: Item) -> str:
     """The metric with its statistic and N_I."""
     printed = item.printed.published
-    return described(printed, METRICS.get(printed.metric, printed.metric.replace("_", " ")))
-
-
-def described(printed: Quantity, named: str) -> str:
-    """A metric, by the name that it has there, with its statistic, kernel, window and N_I."""
-    named += "" if printed.statistic == "mean" else f", {printed.statistic}"
-    named += " before training" if printed.kernel == "initial" else ""
-    named += "" if printed.window is None else f", {printed.window[0]} to {printed.window[1]}"
-    return named + ("" if printed.n_interpolation is None else f", N_I {printed.n_interpolation}")
+    return described(printed)
 
 
 def where(item: Item) -> str:
@@ -53,7 +30,7 @@ def where(item: Item) -> str:
 def value(item: Item) -> str:
     """The number as printed, with its deviation."""
     if item.printed.text is None:
-        return "a curve"
+        return "–"
     return item.printed.text + (f" ± {item.deviation}" if item.deviation else "")
 
 
@@ -181,3 +158,80 @@ def totals(entries: Sequence[Entry]) -> list[tuple[str, list[int]]]:
         for i, each in enumerate(Verdict):
             row[i] += counts[each]
     return sorted(found.items())
+
+
+def standings(tested: Sequence[Tested]) -> str:
+    """A sentence with the number of claims by verdict."""
+    counts = Counter(each.standing for each in tested)
+    shown = [f"{counts[kind]} {_PLURAL[kind]}" for kind in Standing if counts[kind]]
+    return f"Of {len(tested)} claims {', '.join(shown)}."
+
+
+_PLURAL = {
+    Standing.HOLDS: "hold",
+    Standing.PARTLY: "hold partly",
+    Standing.FAILS: "do not hold",
+    Standing.UNDECIDED: "are undecided",
+    Standing.NOT_RUN: "were not run",
+}
+
+
+def place(tested: Tested) -> str:
+    """The section, table or figure of a claim, without the paper."""
+    return tested.claim.source.partition(", ")[2]
+
+
+def standing(tested: Tested) -> str:
+    """The verdict on a claim; one that rests on one seed says so."""
+    seeds = [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
+    return f"{tested.standing}{', one seed' if seeds and max(seeds) == 1 else ''}"
+
+
+def evidence(tested: Tested, quote: str = "") -> list[str]:
+    """What was measured for each condition of a claim, then the reason; commands stand in `quote`."""
+    lines = []
+    for command in dict.fromkeys(outcome.condition.command for outcome in tested.outcomes):
+        own = [_outcome(each) for each in tested.outcomes if each.condition.command == command]
+        lines.append(f"{quote}{command}{quote}: {'; '.join(own)}")
+    if not tested.outcomes and tested.claim.command:
+        lines.append(f"{quote}{tested.claim.command}{quote}")
+    return [*lines, *filter(None, [tested.claim.reason])]
+
+
+def _outcome(outcome: Outcome) -> str:
+    """A condition with its measurements, such as `σ 2.1 ± 0.03, near 2: in 5 of 5 seeds`."""
+    condition, other = outcome.condition, outcome.condition.other
+    if not outcome.holds:
+        return f"{condition} not measured"
+    count = len(outcome.holds)
+    seeds = f"in {sum(outcome.holds)} of {count} seeds" if count > 1 else ("yes" if outcome.holds[0] else "no")
+    if condition.relation == "equals":
+        return f"{'' if condition.equals else 'not '}{condition} {seeds}"
+    relation = condition.relation.replace("_", " ")
+    if isinstance(other, float):
+        return f"{condition} {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
+    assert not isinstance(outcome.right, float)
+    right = f"{_compact(outcome.right)} ({_unlike(other, condition)})"
+    return f"{condition} {_compact(outcome.left)}, {relation} {right}: {seeds}"
+
+
+def _unlike(other: Measured, condition: Condition) -> str:
+    """The settings of the other quantity that differ from the condition's."""
+    parts = [] if other.times == 1 else [f"{other.times:g} times that"]
+    if other.metric != condition.metric:
+        parts.append(described(other))
+    elif other.kernel != condition.kernel:
+        parts.append("before training" if other.kernel == "initial" else "after training")
+    if other.n_interpolation != condition.n_interpolation:
+        parts.append(f"N_I {other.n_interpolation}")
+    if other.command.experiment != condition.command.experiment:
+        parts.append(str(other.command))
+    elif other.command != condition.command:
+        own = [word for word in other.command.overrides if word not in condition.command.overrides]
+        parts.append(" ".join(own) or "without the overrides")
+    return ", ".join(parts)
+
+
+def _compact(values: Sequence[float]) -> str:
+    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return f"{mean:.4g}" + (f" ± {deviation:.2g}" if deviation > _VISIBLE * abs(mean) else "")
