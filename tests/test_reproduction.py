@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from markupsafe import escape
 
+from kfx.config.nodes import make
 from kfx.experiment.compose import composed, without_hydra
 from kfx.jobs import logged
 from kfx.jobs.reproduce import Missing
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import html, markdown, tables
+from kfx.report import claims, html, markdown, tables, words
+from kfx.report.claims import Standing
 from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import RANKED, Verdict, half_a_digit, verdict
@@ -28,14 +31,24 @@ def entries():
     return gather(ROOT / FOLDER, is_checked=False)
 
 
-def test_the_page_is_what_the_tables_give(entries):
-    assert (ROOT / "REPRODUCTION.md").read_text() == markdown.page(entries, read_not_covered(ROOT / FOLDER))
+@pytest.fixture(scope="module")
+def tested():
+    """The claims, tested on what is committed."""
+    return claims.tested(claims.read(ROOT / FOLDER), tables.read(ROOT / FOLDER))
 
 
-def test_the_page_to_look_at_has_every_experiment_and_a_way_back(entries):
-    page = html.reproduction(entries, read_not_covered(ROOT / FOLDER))
-    assert all(entry.experiment in page for entry in entries)
-    (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', page)
+def test_the_page_is_what_the_tables_give(entries, tested):
+    assert (ROOT / "REPRODUCTION.md").read_text() == markdown.page(entries, tested, read_not_covered(ROOT / FOLDER))
+
+
+def test_the_pages_to_look_at_have_every_experiment_and_claim_and_a_way_back(entries, tested):
+    pages = html.reproduction(entries, tested, read_not_covered(ROOT / FOLDER))
+    main = pages.pop("reproduction.html")
+    assert all(any(entry.experiment in page for page in pages.values()) for entry in entries)
+    assert all(f'href="{name}"' in main for name in pages)
+    assert all('href="reproduction.html"' in page for page in pages.values())
+    assert all(escape(each.claim.claim) in main for each in tested)
+    (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', main)
     assert (ROOT / "docs" / back).resolve() == ROOT / "README.md"
 
 
@@ -143,6 +156,98 @@ def test_a_command_has_the_numbers_of_the_most_overrides_that_it_holds():
     found = {each.published.place[:2]: each.text for each in own}
     assert found["mse", "trained"] == "30.738"
     assert found["mse", "initial"] == "34.363"
+
+
+# ---- claims
+
+
+def table_of(command, **measured):
+    """A table with a row for each seed and metric."""
+    rows = [
+        {
+            "seed": str(seed),
+            "metric": metric,
+            "kernel": "trained",
+            "n_interpolation": "",
+            "statistic": "mean",
+            "window": "",
+            "measured": str(value),
+        }
+        for metric, values in measured.items()
+        for seed, value in enumerate(values)
+    ]
+    return tables.Table(command, {}, tuple(rows))
+
+
+def standing(conditions, **measured):
+    claim = make("claim", claims.Claim, {"claim": "c", "source": "Paper 1999, §1", "conditions": conditions})
+    command = Command("e/x", ("a=1",))
+    (found,) = claims.tested([claim], {command: table_of(command, **measured)})
+    return found
+
+
+def condition(**more):
+    return {"run": "e/x a=1", "metric": "mse", **more}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([condition(below=3)], Standing.HOLDS),
+        ([condition(below=2.5)], Standing.UNDECIDED),  # 3 of 5
+        ([condition(above=5)], Standing.FAILS),
+        ([condition(above=5), condition(below=9)], Standing.PARTLY),
+        ([condition(below={"metric": "mae"})], Standing.HOLDS),
+        ([condition(below={"metric": "mae", "times": 0.1})], Standing.FAILS),
+        ([condition(metric="error", near=0.25)], Standing.HOLDS),  # by the accuracy that the table has
+        ([condition(near=2, metric="mae"), condition(not_near=20)], Standing.PARTLY),
+        ([condition(run="e/other", below=3)], Standing.NOT_RUN),
+        ([condition(run="e/other", below=3), condition(below=3)], Standing.HOLDS),
+        ([condition(below={"run": "e/other"})], Standing.NOT_RUN),
+    ],
+)
+def test_a_claim_stands_as_its_conditions_do(conditions, expected):
+    values = {"mse": [1, 1, 2.2, 2.7, 2.8], "mae": [4, 4, 4, 4, 4], "accuracy": [0.74, 0.75, 0.76, 0.75, 0.75]}
+    assert standing(conditions, **values).standing is expected
+
+
+def test_the_evidence_says_what_was_compared():
+    found = standing(
+        [condition(below={"metric": "mae"}), condition(metric="yes", equals=1)], mse=[1, 2], mae=[3, 3], yes=[1, 0]
+    )
+    (line,) = words.evidence(found)
+    assert "mean squared error 1.5 ± 0.71, below 3 (mean absolute error): in 2 of 2 seeds" in line
+    assert "yes in 1 of 2 seeds" in line
+    assert words.standing(standing([condition(below=9)], mse=[1])) == "holds, one seed"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"metric": "mse", "below": 1}, "expected run, metric and one of equals"),
+        ({"run": "e/x", "metric": "mse"}, "expected run, metric and one of equals"),
+        ({"run": "e/x", "metric": "mse", "below": 1, "above": 2}, "expected run, metric and one of equals"),
+        ({"run": "e/x", "metric": "mse", "below": "much"}, "below=much: expected a number"),
+        ({"run": "e/x", "metric": "mse", "belov": 1}, "belov: unknown key"),
+    ],
+)
+def test_a_condition_that_is_not_understood_is_one_line(tmp_path, wrong, said):
+    (tmp_path / claims.FILE).write_text(yaml.safe_dump([{"claim": "c", "source": "s", "conditions": [wrong]}]))
+    with pytest.raises(ConfigError, match=said):
+        claims.read(tmp_path)
+
+
+def test_conditions_of_claims_name_experiments_and_metrics_that_are_there(entries, tested):
+    there = {entry.experiment for entry in entries}
+    for outcome in [outcome for each in tested for outcome in each.outcomes]:
+        condition = outcome.condition
+        assert condition.command.experiment in there, condition
+        composed(condition.command.words)
+        published = read_published(condition.command.experiment)
+        assert {condition.metric, claims.COMPLEMENTS.get(condition.metric)} & {p.published.metric for p in published}
+
+
+# ---- runs
 
 
 def made(kfx, *words, name="r"):

@@ -46,6 +46,8 @@ def _reproduce(parsed: argparse.Namespace) -> int:
     asked = experiments(parsed.names)
     if parsed.add:
         _take_in(parsed.add, folder)
+        if not (parsed.page or parsed.check or parsed.seeds or parsed.budget):
+            return 0
     wanted = None if parsed.page or parsed.check else asked
     entries = gather(folder, wanted)
     chosen = [entry for entry in entries if entry.experiment in asked]
@@ -58,8 +60,7 @@ def _reproduce(parsed: argparse.Namespace) -> int:
         chosen = [entry for entry in entries if entry.experiment in asked]
     if parsed.page or parsed.check:
         return max(_pages(entries, folder, parsed.check), int(failed))
-    if not parsed.add:
-        _show(chosen, bool(parsed.names))
+    _show(chosen, bool(parsed.names))
     return int(failed)
 
 

@@ -22,7 +22,7 @@ from kfx.report.tables import Command, Table
 FILE = "claims.yaml"
 _MOST, _FEW = 0.8, 0.2
 _NEAR = 0.1
-_COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
+COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
 """Errors and the accuracies that tables may have in their place."""
 RELATIONS = ("equals", "near", "not_near", "below", "above")
 
@@ -66,8 +66,8 @@ class Measured(Quantity):
         if table is None:
             return {}
         found = table.by_seed(self)
-        if not found and self.metric in _COMPLEMENTS:
-            accuracies = table.by_seed(replace(self, metric=_COMPLEMENTS[self.metric]))
+        if not found and self.metric in COMPLEMENTS:
+            accuracies = table.by_seed(replace(self, metric=COMPLEMENTS[self.metric]))
             found = {seed: 1 - value for seed, value in accuracies.items()}
         return {seed: self.times * value for seed, value in found.items()}
 
