@@ -143,7 +143,7 @@ class Follower:
         if self.moves_points and (first := self._first[part]) is not None:
             x, along = torch.cat([x, along])[first].split([len(x), len(along)])
         kernel = kernel.fixed_on(some_of(x))
-        wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy",)
+        wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy", "mse")
         rows: list[tuple[object, ...]] = []
         orders, sizes = self.orders[part], self.sizes or [len(x)]
         if self.node.draw == "anew":

@@ -77,7 +77,7 @@ def _draw_rho(panel: Axes, followed: pd.DataFrame) -> None:
 
 
 def _by_depth(count: int) -> np.ndarray:
-    return colormaps["viridis"](np.linspace(0.0, 0.9, max(count, 1)))
+    return colormaps["viridis"](np.linspace(0.0, 0.9, count))
 
 
 def _at_ends(name: str, names: list[str]) -> str | None:
