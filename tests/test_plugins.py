@@ -267,7 +267,7 @@ def test_a_module_of_ones_own_comes_in_as_a_plugin(kfx, tmp_path):
         "from kfx.options import NetworkOption, count, option\n\n"
         '@option("kernel", "mine", "A dense network of my own")\n'
         "class Mine(NetworkOption):\n"
-        '    width: int = count(20, 1, "of the hidden layer")\n\n'
+        '    width: int = count(20, 1, "number of units in the hidden layer")\n\n'
         "    def module(self, image):\n"
         "        return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width), nn.Tanh(), nn.Linear(self.width, 5))\n"
     )

@@ -16,15 +16,17 @@ from kfx.outcomes import ConfigError
 class Quantity(Option):
     """A quantity that a run measures."""
 
-    metric: str = ranged("", "text", lambda v: v != "", "accuracy, mse, error, a parameter, …")
-    kernel: str = one_of("trained", "initial", "trained", meaning="which kernel's")
-    n_interpolation: int | None = number(None, "whole >= 1", "at which N_I", null="the largest")
-    statistic: str = one_of("mean", "mean", "sd", "se", "min", "max", meaning="over folds, repeats, layers or seeds")
+    metric: str = ranged("", "text", lambda v: v != "", "name of the metric or parameter: accuracy, mse, error, …")
+    kernel: str = one_of("trained", "initial", "trained", meaning="kernel to which the number belongs")
+    n_interpolation: int | None = number(None, "whole >= 1", "N_I at which the number was measured", null="the largest")
+    statistic: str = one_of(
+        "mean", "mean", "sd", "se", "min", "max", meaning="statistic over folds, repeats, layers or seeds"
+    )
     window: Any = ranged(  # noqa: RUF009
         None,
         "[first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or is_window(v),
-        "of follow.windows; null: at the end",
+        "window of follow.windows for which the number is; null: the end of the fit",
     )
 
     @property
@@ -38,9 +40,13 @@ class Quantity(Option):
 class Published(Quantity):
     """A number that a paper prints for an experiment; value null: a curve without printed numbers."""
 
-    value: float | None = ranged(0.0, "a number or null", lambda v: True, "what is printed; null: a picture shows it")
+    value: float | None = ranged(
+        0.0, "a number or null", lambda v: True, "number that the paper prints; null: only a picture shows it"
+    )
     source: str = ranged("", "text", lambda v: True, "paper, table or figure, row")
-    overrides: list[str] = field(default_factory=list, metadata={"meaning": "under which it was printed"})
+    overrides: list[str] = field(
+        default_factory=list, metadata={"meaning": "overrides of the experiment that give the number's setting"}
+    )
 
 
 def published(path: str, value: object) -> list[Published]:

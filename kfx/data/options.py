@@ -24,11 +24,20 @@ if TYPE_CHECKING:
 class DatasetOption(Option):
     """A data set. A subclass has the fields `n_train` and `n_test`, and `builds` or `build`."""
 
-    n_train: Any = ranged(None, "a number", lambda v: True, "training points")
-    n_test: Any = ranged(None, "a number", lambda v: True, "test points")
-    preprocess: list[str] = some_of([], *STEPS, meaning="steps applied in this order, by statistics of training points")
-    zca_epsilon: float = number(0.1, "> 0", "zca: added to the eigenvalues of the features' covariance")
-    zca_unit: str = one_of("absolute", "absolute", "mean_eigenvalue", meaning="of zca_epsilon")
+    n_train: Any = ranged(None, "a number", lambda v: True, "number of training points")
+    n_test: Any = ranged(None, "a number", lambda v: True, "number of test points")
+    preprocess: list[str] = some_of(
+        [], *STEPS, meaning="preprocessing steps, applied in this order with statistics of the training points alone"
+    )
+    zca_epsilon: float = number(
+        0.1, "> 0", "with zca: regularization added to the eigenvalues of the features' covariance matrix"
+    )
+    zca_unit: str = one_of(
+        "absolute",
+        "absolute",
+        "mean_eigenvalue",
+        meaning="unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix",
+    )
 
     has_classes: ClassVar[bool] = False
     """Whether its targets are classes."""
@@ -112,25 +121,29 @@ def _any(least: int, meaning: str, default: int) -> int:
 class ThreeBumpsOption(DatasetOption):
     builds = "kfx.data.synthetic:three_bumps"
 
-    n_train: int = _any(2, "training points", 100)
-    n_test: int = _any(1, "test points", 200)
-    points: str = one_of("grid", "grid", "random", meaning="where the training points are")
+    n_train: int = _any(2, "number of training points", 100)
+    n_test: int = _any(1, "number of test points", 200)
+    points: str = one_of(
+        "grid", "grid", "random", meaning="training points on a uniform grid, or drawn uniformly at random"
+    )
 
 
-@option("dataset", "swiss_roll", "Two interleaved spirals, labels +1 and -1")
+@option("dataset", "swiss_roll", "Points on two interleaved spirals, with labels +1 and -1")
 class SwissRollOption(DatasetOption):
     has_classes = True
 
-    n_train: int = _any(2, "training points of both arms together", 120)
-    n_test: int = _any(1, "test points of both arms together", 200)
+    n_train: int = _any(2, "number of training points on both spirals together", 120)
+    n_test: int = _any(1, "number of test points on both spirals together", 200)
     variant: str = one_of(
         "symmetric",
         "symmetric",
         "darcy",
         "khalid",
-        meaning="symmetric: t over t_range; darcy: his size, on which his sigmas apply; khalid: the thesis's spirals",
+        meaning="symmetric: +-(t sin t, t cos t) with t in t_range; darcy, khalid: the spirals of their code",
     )
-    t_range: list[float] = rising([math.pi / 2, 5 * math.pi / 2], "of the spirals' parameter, with variant=symmetric")
+    t_range: list[float] = rising(
+        [math.pi / 2, 5 * math.pi / 2], "with variant=symmetric: range of the spirals' angle t, in radians"
+    )
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.synthetic import swiss_roll
@@ -138,22 +151,29 @@ class SwissRollOption(DatasetOption):
         return swiss_roll(self.n_train, self.n_test, self.variant, (self.t_range[0], self.t_range[1]))
 
 
-@option("dataset", "gp_sample", "A draw of a Gaussian process with a known kernel: can its parameters be found again?")
+@option(
+    "dataset",
+    "gp_sample",
+    "A draw of a Gaussian process with a known kernel, to test whether its parameters are found again",
+)
 class GPSampleOption(DatasetOption):
     # The eigenvalues of the training points' Gram matrix are computed.
-    n_train: int = number(100, "whole >= 2 and <= 20000", "training points")
-    n_test: int = number(100, "whole >= 1 and <= 20000", "test points")
-    dimensions: int = number(1, "whole >= 1 and <= 10000", "coordinates of a point")
-    width: float = number(20.0, "> 0", "points are uniform in a box of this width about 0")
+    n_train: int = number(100, "whole >= 2 and <= 20000", "number of training points")
+    n_test: int = number(100, "whole >= 1 and <= 20000", "number of test points")
+    dimensions: int = number(1, "whole >= 1 and <= 10000", "number of coordinates of a point")
+    width: float = number(20.0, "> 0", "side of the box, centred at 0, in which points are drawn uniformly")
     function: str = one_of(
-        "sample", "sample", "kernel", meaning="sample: a draw; kernel: K(x, 0) in its place, as in Darcy's scripts"
+        "sample",
+        "sample",
+        "kernel",
+        meaning="sample: a draw of the Gaussian process; kernel: K(x, 0) instead, as in Darcy's scripts",
     )
-    noise: float = number(0.0, ">= 0", "standard deviation, on training targets alone")
+    noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
     kernel: Any = nested(
         {"name": "rbf"},
         "a kernel: name and parameters",
         lambda path, value: make_option(path, "kernel", value),
-        "its covariance; parameters with a plus, +dataset.kernel.sigma=2",
+        "covariance of the Gaussian process; set its parameters with a plus, +dataset.kernel.sigma=2",
     )
 
     def build(self, rng: np.random.Generator) -> Dataset:
@@ -165,9 +185,9 @@ class GPSampleOption(DatasetOption):
 
 @dataclass
 class _NoisyCurve(DatasetOption):
-    n_train: int = _any(2, "training points", 100)
-    n_test: int = _any(1, "test points, without noise", 200)
-    noise: float = number(0.1, ">= 0", "standard deviation, on training targets alone")
+    n_train: int = _any(2, "number of training points", 100)
+    n_test: int = _any(1, "number of test points, whose targets have no noise", 200)
+    noise: float = number(0.1, ">= 0", "standard deviation of the noise, added to training targets alone")
 
 
 @option("dataset", "noisy_sine", "y = sin x + noise on [0, 3 pi] (Darcy 2020, section 2.2.3 and eq. 2.5)")
@@ -181,24 +201,35 @@ class LineOption(_NoisyCurve):
 
 
 @option(
-    "dataset", "elliptic_1d", "Solution u of -(a u')' = f at nodes of (0, 1), a rough (Owhadi & Yoo 2019, section 5)"
+    "dataset",
+    "elliptic_1d",
+    "Solution u of -(a u')' = f at nodes of (0, 1), with rough conductivity a (Owhadi & Yoo 2019, section 5)",
 )
 class Elliptic1DOption(DatasetOption):
     builds = "kfx.data.synthetic:elliptic_1d"
 
-    n_train: int = number(128, "whole >= 2 and <= 100000", "nodes that are training points")
+    n_train: int = number(128, "whole >= 2 and <= 100000", "number of nodes used as training points")
     n_test: int | None = number(
-        None, "whole >= 1", "test points: every node, or the first so many at random", null="all nodes"
+        None,
+        "whole >= 1",
+        "number of nodes used as test points, drawn at random; training points may be among them",
+        null="all nodes",
     )
-    intervals: int = number(256, "whole >= 3 and <= 4096", "elements of (0, 1): one more than there are inner nodes")
+    intervals: int = number(
+        256, "whole >= 3 and <= 4096", "number of finite elements on (0, 1), one more than inner nodes"
+    )
     points: str = one_of(
         "random",
         "random",
         "dyadic",
-        meaning="random: by seed; dyadic: from coarse to fine, so that the first 2^k - 1 have distance 2^-k",
+        meaning="order of training points; random: by seed; dyadic: from coarse to fine, the first 2^k - 1 with "
+        "spacing 2^-k",
     )
     conductivity: str = one_of(
-        "rough", "rough", "one", meaning="a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j to 4"
+        "rough",
+        "rough",
+        "one",
+        meaning="conductivity a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j = 0 to 4; one: a = 1",
     )
 
     def __post_init__(self) -> None:
@@ -220,10 +251,12 @@ class TableOption(DatasetOption):
     is_table = True
 
     n_train: int | None = number(
-        None, "whole >= 2", "training points, at random by seed", null="all that are not test points"
+        None, "whole >= 2", "number of training points, drawn at random by seed", null="all that are not test points"
     )
     n_test: int = number(
-        100, "whole >= 0", "test points, at random by seed; 0 with evaluation=k_fold, which makes its own"
+        100,
+        "whole >= 0",
+        "number of test points, drawn at random by seed; 0 with evaluation=k_fold, whose folds are test points",
     )
 
     def available(self) -> int | None:
@@ -270,7 +303,7 @@ def _classes(last: int = 9) -> list[int] | None:
         None,
         f"two or more different numbers from 0 to {last}, or null for all",
         lambda v: v is None or (all(isinstance(i, int) and 0 <= i <= last for i in v) and len(set(v)) == len(v) > 1),
-        "only these classes, which then count from 0 in order",
+        "classes to keep, renumbered from 0 in ascending order",
     )
 
 
@@ -282,7 +315,9 @@ class DigitsOption(TableOption):
     pool = 1797
 
     n_test: int = number(
-        500, "whole >= 0", "test points, at random by seed; 0 with evaluation=k_fold, which makes its own"
+        500,
+        "whole >= 0",
+        "number of test points, drawn at random by seed; 0 with evaluation=k_fold, whose folds are test points",
     )
     classes: list[int] | None = _classes()
 
@@ -296,7 +331,7 @@ def _range() -> list[int] | None:
         None,
         "[first, last], whole numbers with 0 <= first < last, or null for all",
         lambda v: v is None or (len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1]),
-        "range of training images to train on, counted from 0",
+        "first and last training image to train on, counted from 0",
     )
 
 
@@ -307,8 +342,8 @@ class Images(DatasetOption):
     has_classes = True
     most_of_a_class: ClassVar[int]
 
-    n_train: int | None = number(None, "whole >= 2", "training images, a random subset by seed", null="all")
-    n_test: int | None = number(1000, "whole >= 1", "test images, a random subset by seed", null="all")
+    n_train: int | None = number(None, "whole >= 2", "number of training images, drawn at random by seed", null="all")
+    n_test: int | None = number(1000, "whole >= 1", "number of test images, drawn at random by seed", null="all")
     classes: list[int] | None = _classes()
 
     def available(self) -> int | None:
@@ -325,7 +360,12 @@ class IdxImages(Images):
     pool = 60_000
 
     train_range: list[int] | None = _range()
-    test_on: str = one_of("test", "test", "rest", meaning="rest: the training images outside train_range, to validate")
+    test_on: str = one_of(
+        "test",
+        "test",
+        "rest",
+        meaning="images to test on; rest: the training images outside train_range, for validation",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

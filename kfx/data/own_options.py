@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 
 def _path(suffixes: str) -> str | None:
     takes = f"a path that ends in {suffixes}"
-    return ranged(None, takes, lambda v: v is None or bool(v.strip()), "relative to the current folder; must be given")
+    return ranged(
+        None,
+        takes,
+        lambda v: v is None or bool(v.strip()),
+        "path of the file, relative to the current folder; must be given",
+    )
 
 
 def _is_fraction(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
 
 
-_TASK = "of the target; auto: classification for words, true and false, or a few whole numbers"
+_TASK = "kind of target; auto: classification for words, true and false, or a few different whole numbers"
 
 
 @dataclass
@@ -40,8 +45,13 @@ class OwnFile(DatasetOption, abc.ABC):
 
     from_path = True
 
-    n_train: int | None = number(None, "whole >= 2", "training points, a random subset by seed", null="all")
-    n_test: int | None = number(None, "whole >= 0", "test points; 0 with evaluation=k_fold", null="as test says")
+    n_train: int | None = number(None, "whole >= 2", "number of training points, drawn at random by seed", null="all")
+    n_test: int | None = number(
+        None,
+        "whole >= 0",
+        "number of test points; 0 with evaluation=k_fold, whose folds are test points",
+        null="as test says",
+    )
     path: str | None = None
     task: str = "auto"
     test: Any = None
@@ -145,17 +155,16 @@ def _is_encoding(name: str) -> bool:
 class OwnTableOption(OwnFile):
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
     target: Columns = _names(None, "", "column to predict; must be given", one=True)
-    features: Columns = _names(None, "all columns without another use", "columns to predict from")
-    exclude: Columns = _names([], "", "columns to leave out, such as row numbers and names of the points")
-    categorical: Columns = _names(
-        [], "", "features that are words or codes: a column of 0 and 1 for each of their values"
-    )
+    features: Columns = _names(None, "all columns without another use", "columns used as features")
+    exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
+    categorical: Columns = _names([], "", "features that are words or codes, replaced by one-hot columns")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
         0.2,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
         _test_of_table,
-        "test points: this fraction, at random by seed; rows that the column marks; the second table",
+        "source of test points: a fraction of the rows, drawn at random by seed; a column that marks them; "
+        "a second table",
     )
     missing: str = one_of(
         "refuse",
@@ -163,13 +172,17 @@ class OwnTableOption(OwnFile):
         "mean",
         "median",
         "drop",
-        meaning="missing features; mean, median: over the training points; drop: leave such rows out",
+        meaning="missing values of features; refuse: an error; mean, median: that of the training points; "
+        "drop: their rows are left out",
     )
     separator: str | None = ranged(
-        None, "one character, or null to detect it", lambda v: v is None or len(v) == 1, "between fields of a text file"
+        None,
+        "one character, or null to detect it",
+        lambda v: v is None or len(v) == 1,
+        "character between the fields of a text file",
     )
-    decimal: str = one_of(".", ".", ",", meaning="decimal point of a text file")
-    encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "encoding of a text file")
+    decimal: str = one_of(".", ".", ",", meaning="decimal separator of a text file")
+    encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "character encoding of a text file")
 
     def second(self) -> Path | None:
         """The second table, if `test` names one rather than a column."""
@@ -251,7 +264,12 @@ def _table(file: tuple[str, ...], layout: Layout, second: tuple[str, ...] | None
 class OwnArraysOption(OwnFile):
     path: str | None = _path(".npz")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
-    test: Any = ranged(0.2, "a fraction >= 0 and < 1", _is_fraction, "of x and y, random test points by seed")
+    test: Any = ranged(
+        0.2,
+        "a fraction >= 0 and < 1",
+        _is_fraction,
+        "fraction of the points used as test points, drawn at random by seed",
+    )
 
     @property
     def image(self) -> tuple[int, ...] | None:  # type: ignore[override]

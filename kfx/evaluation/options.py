@@ -50,14 +50,14 @@ class EvaluationRegularization(Option):
             v in (None, "validation")
             or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
         ),
-        "a list: each is evaluated; validation: the best for each kernel, as in regularization; null with "
-        "regularization.selection=validation: the same, except that a flow keeps the lambda of its initial kernel",
+        "lambda of the evaluation; a list: each is evaluated; validation: chosen for each kernel as in regularization; "
+        "null with regularization.selection=validation: likewise, but a flow keeps its initial kernel's lambda",
     )
     scale: str | None = ranged(
         None,
         f"one of {', '.join(SCALES)}, or null for regularization.scale",
         lambda v: v is None or v in SCALES,
-        "units of value",
+        "unit of value, as regularization.scale",
     )
 
 
@@ -73,45 +73,58 @@ class EvaluationOption(Option, abc.ABC):
         None,
         "a list of different whole numbers >= 1, or null for all training points",
         lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
-        "N_I: how many training points are interpolated",
+        "N_I, the number of interpolation points; a list: each is evaluated",
     )
     random_kernels: int = number(
-        0, f"whole >= 0 and <= {MOST_REPEATS}", "further kernels to evaluate, with random parameters"
+        0, f"whole >= 0 and <= {MOST_REPEATS}", "number of kernels with random parameters to evaluate for comparison"
     )
     batches: int = number(
-        10, f"whole >= 0 and <= {MOST_REPEATS}", "held-out batches on which rho is measured before and after"
+        10,
+        f"whole >= 0 and <= {MOST_REPEATS}",
+        "number of held-out batches on which rho is measured before and after training",
     )
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
-    solver: str = one_of("cholesky", *EVALUATION_SOLVERS, meaning="the last two only to repeat published runs")
-    tolerance: float = number(1e-6, "> 0 and < 1", "conjugate_gradients: norm of the residual over that of the targets")
+    solver: str = one_of(
+        "cholesky",
+        *EVALUATION_SOLVERS,
+        meaning="solver of kernel ridge regression; lstsq and inverse only to repeat published runs",
+    )
+    tolerance: float = number(
+        1e-6,
+        "> 0 and < 1",
+        "with solver=conjugate_gradients: norm of the residual at which to stop, relative to the targets'",
+    )
     memory: Any = nested(
         None,
         "a number of bytes, as 8GB, 500MB or 8GiB, or null for half of the machine's",
         _bytes,
-        "memory for a Gram matrix and its factor; larger ones go to disk in tiles",
+        "memory for a Gram matrix and its Cholesky factor; larger ones are kept on disk in tiles",
     )
     store: str | None = ranged(
         None,
         "a folder, or null for the run's own, which is deleted when the results are recorded",
         lambda v: v is None or v != "",
-        "where Gram matrices on disk are kept, for all runs of the same kernel on the same points",
+        "folder for Gram matrices on disk, shared by runs of the same kernel on the same points",
     )
     rcond: float | None = ranged(
         None,
         "a number > 0 and < 1 (with solver=lstsq), or null",
         lambda v: v is None or 0 < v < 1,
-        "lstsq: drop singular values below rcond times the largest",
+        "with solver=lstsq: singular values below rcond times the largest are dropped",
     )
     clip: list[float] | None = ranged(
         None,
         "[lowest, highest] that a prediction may be, or null",
         lambda v: v is None or (len(v) == 2 and v[0] < v[1]),
-        "as [1,10] for grades",
+        "range to which predictions are clipped, such as [1,10] for grades",
     )
-    train_error: bool = flag(False, "also train_mse and train_mae: on the training points")
-    rho: bool = flag(False, "also rho: the interpolant of N_I points beside that of the largest N_I, in the RKHS norm")
-    posterior_variance: bool = flag(False, "also the variance of each prediction")
-    save_predictions: bool = flag(False, "keep them in predictions.npz")
+    train_error: bool = flag(False, "also measure train_mse and train_mae, the errors on training points")
+    rho: bool = flag(
+        False,
+        "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I",
+    )
+    posterior_variance: bool = flag(False, "also compute the posterior variance of each prediction")
+    save_predictions: bool = flag(False, "save the predictions in predictions.npz")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -190,14 +203,26 @@ class EvaluationOption(Option, abc.ABC):
                 raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
 
 
-@option("evaluation", "default", "Kernel ridge regression with the initial and the trained kernel")
+@option("evaluation", "default", "Kernel ridge regression on the test points, with the initial and the trained kernel")
 class TestPointsOption(EvaluationOption):
-    repeats: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "different random subsets")
-    draws: int = number(
-        0, "whole >= 0 and <= 999", "disjoint draws of the smallest N_I, in draws.csv; best and worst as a picture"
+    repeats: int = number(
+        1,
+        f"whole >= 1 and <= {MOST_REPEATS}",
+        "number of repeats, each with other interpolation points, drawn at random",
     )
-    balanced: bool = flag(False, "equal numbers of each class")
-    order: str = one_of("random", "random", "file", meaning="file: the first N_I training points, as they come")
+    draws: int = number(
+        0,
+        "whole >= 0 and <= 999",
+        "number of disjoint draws of the smallest N_I, evaluated into draws.csv; "
+        "a picture shows the best and the worst",
+    )
+    balanced: bool = flag(False, "interpolation points hold equal numbers of each class")
+    order: str = one_of(
+        "random",
+        "random",
+        "file",
+        meaning="order of interpolation points; file: the first N_I training points, unshuffled",
+    )
 
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order
@@ -234,9 +259,9 @@ class TestPointsOption(EvaluationOption):
     "(dataset.n_test=0: over all points)",
 )
 class KFoldOption(EvaluationOption):
-    folds: int = number(5, "whole >= 2", "parts, each the test points once")
-    shuffle: bool = flag(False, "false: in the order of the file")
-    train_error: bool = flag(True, "also train_mse and train_mae: on the training points")
+    folds: int = number(5, "whole >= 2", "number of folds, each used once as the test points")
+    shuffle: bool = flag(False, "shuffle the points before they are split into folds; false: in the order of the file")
+    train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
 
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)
@@ -278,20 +303,26 @@ def _sizes(null: str, meaning: str) -> list[int] | None:
     return ranged(None, takes, test, meaning)
 
 
-@section("follow", "errors during a fit, in flow.csv or follow.csv, of the kernel at that moment")
+@section("follow", "errors of the current kernel during a fit, written to flow.csv for a flow, else to follow.csv")
 class FollowSection(Option):
-    every: int = number(0, "whole >= 0", "iterations, or layers, between evaluations; 0: none")
-    last: int = number(0, "whole >= 0", "also this many iterations at the end, at most a tenth of all")
-    n_interpolation: list[int] | None = _sizes(
-        "evaluation.n_interpolation", "N_I of these evaluations, balanced over classes"
+    every: int = number(0, "whole >= 0", "number of iterations, or of a flow's layers, between evaluations; 0: none")
+    last: int = number(
+        0, "whole >= 0", "number of last iterations at which the kernel is evaluated as well, at most a tenth of all"
     )
-    repeats: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "random subsets of each size")
-    draw: str = one_of("once", "once", "anew", meaning="anew: other subsets at each evaluation")
+    n_interpolation: list[int] | None = _sizes(
+        "evaluation.n_interpolation", "N_I of these evaluations; the points hold equal numbers of each class"
+    )
+    repeats: int = number(
+        1, f"whole >= 1 and <= {MOST_REPEATS}", "number of random subsets of interpolation points for each N_I"
+    )
+    draw: str = one_of(
+        "once", "once", "anew", meaning="once: the same subsets at every evaluation; anew: other subsets each time"
+    )
     windows: Any = ranged(
         None,
         "a list of [first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or (isinstance(v, list) and v != [] and all(map(is_window, v))),
-        "statistics over the evaluations from the first to the last iteration, or layer, of each window",
+        "ranges of iterations, or layers, over whose evaluations statistics are computed",
     )
 
     def check(self, config: ConfigView) -> None:

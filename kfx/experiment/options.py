@@ -25,17 +25,21 @@ class DeviceOption(Option):
         "float64",
         "float32",
         "float64",
-        meaning="of kernel evaluations; factorisations and solves are float64 always",
+        meaning="precision of kernel evaluations; factorisations and solves are always in float64",
     )
     threads: int | None = ranged(
         None,
         "a whole number from 1 to 1024, or null for all cores",
         lambda v: v is None or 1 <= v <= 1024,
-        "CPU threads; the same number gives the same bits",
+        "number of CPU threads; the same number gives results equal bit by bit",
     )
-    allow_tf32: bool = flag(False, "let a GPU round float32 products to 10 bits")
+    allow_tf32: bool = flag(False, "let a GPU round the factors of float32 products to 10 bits of mantissa (TF32)")
     precision_check: Any = one_of(
-        "warn", "off", "warn", "strict", meaning="strict: refuse to run where a dtype delivers less than it promises"
+        "warn",
+        "off",
+        "warn",
+        "strict",
+        meaning="measure the arithmetic's precision; where it is below the dtype's, warn, or refuse to run (strict)",
     )
 
     def __post_init__(self) -> None:
@@ -61,7 +65,7 @@ class CUDAOption(DeviceOption):
         "float32",
         "float32",
         "float64",
-        meaning="of kernel evaluations; factorisations and solves are float64 always",
+        meaning="precision of kernel evaluations; factorisations and solves are always in float64",
     )
 
     def pick(self) -> torch.device:
@@ -79,23 +83,25 @@ class AutoOption(DeviceOption):
 
 @section("checkpoint", "when to save the state from which kfx resume continues")
 class CheckpointSection(Option):
-    seconds: float = number(30.0, ">= 0", "between checkpoints: a killed run loses at most this much work")
-    iterations: int = number(0, "whole >= 0", "also after this many iterations; 0: by time alone")
+    seconds: float = number(30.0, ">= 0", "seconds between checkpoints; a killed run loses at most this much work")
+    iterations: int = number(0, "whole >= 0", "number of iterations after which to save as well; 0: by time alone")
 
 
 _PORT = r"([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 
-@section("cluster", "processes that compute Gram matrices on disk and their factors, by Dask")
+@section("cluster", "Dask processes that compute Gram matrices on disk and their Cholesky factors")
 class ClusterSection(Option):
     workers: int = number(
-        1, "whole >= 1 and <= 4096", "processes of this machine, or with scheduler=slurm jobs; 1: this process, no Dask"
+        1,
+        "whole >= 1 and <= 4096",
+        "number of processes on this machine, or of jobs with scheduler=slurm; 1: this process, without Dask",
     )
     scheduler: str | None = ranged(
         None,
         "an address as tcp://host:8786, slurm, or null for processes of this machine",
         lambda v: v is None or v == "slurm" or re.fullmatch(rf"(tcp|tls)://[^\s/]+:{_PORT}", v) is not None,
-        "Dask scheduler that shares this file system; slurm: jobs as in dask-jobqueue's configuration file",
+        "Dask scheduler that shares this file system; slurm: jobs as dask-jobqueue's configuration file says",
     )
     dashboard: str = ranged(
         "127.0.0.1:8787",
@@ -137,17 +143,25 @@ def _words(path: str, value: Any) -> list[str]:
 
 @section("", "keys of the run itself")
 class RunSection(Option):
-    seed: int = number(0, "whole >= 0", "feeds every random stream of the run")
+    seed: int = number(0, "whole >= 0", "seed of all random numbers of the run")
     figures: Any = nested(
-        True, "true, false, or a list out of png, pdf, svg", _figures, "pictures; false: none, for large sweeps"
+        True,
+        "true, false, or a list out of png, pdf, svg",
+        _figures,
+        "formats of the pictures; true: png; false: no pictures, for large sweeps",
     )
-    report: bool = flag(False, "report.html at the end: numbers, pictures and tables in one file")
-    resume: bool = flag(False, "skip completed runs, continue unfinished ones")
-    retries: int = number(0, "whole >= 0", "further attempts after a run has failed")
-    kernel_check: bool = flag(False, "also predict in each device and dtype (Khalid 2022, Fig. 3.3)")
+    report: bool = flag(False, "write report.html at the end: numbers, pictures and tables in one file")
+    resume: bool = flag(False, "skip completed runs and continue unfinished ones")
+    retries: int = number(0, "whole >= 0", "number of further attempts after a run has failed")
+    kernel_check: bool = flag(
+        False, "also compare predictions on each device and in each dtype (Khalid 2022, Fig. 3.3)"
+    )
     published: Any = nested(
-        None, "a list of metric, value, source …, or null", published, "numbers that a paper prints for it"
+        None, "a list of metric, value, source …, or null", published, "numbers that a paper prints for this experiment"
     )
     smoke: Any = nested(
-        None, "a list of overrides, or null", _words, "overrides of kfx run --smoke, to end in seconds on embedded data"
+        None,
+        "a list of overrides, or null",
+        _words,
+        "overrides with which kfx run --smoke ends in seconds, on embedded data",
     )

@@ -34,7 +34,7 @@ class FlowSection(Option):
         "original",
         "original",
         "complete",
-        meaning="original: batch points take -d rho/dx itself; complete: all points follow the interpolated field",
+        meaning="velocity of batch points; original: -d rho/dx; complete: the interpolated field, as at other points",
     )
     step_rule: str = one_of(
         "relative",
@@ -42,40 +42,60 @@ class FlowSection(Option):
         "relative_to_largest",
         "absolute",
         "constant",
-        meaning="largest step with |step v| <= size |x| for each point, <= size max |x|, or <= size; constant: size; "
-        "not for flow_rk45",
+        meaning="bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
+        "step_size max |x|; absolute: step_size; constant: none, the step is step_size",
     )
-    step_size: float = number(0.01, "> 0", "size of step_rule")
-    step_over: str = one_of("batch", "batch", "all", meaning="the points that bound the step")
-    decay_after: int | None = number(None, "whole >= 1", "n0: step_size sqrt(n0 / n) from layer n0 on", null="no decay")
+    step_size: float = number(0.01, "> 0", "size of the bound in step_rule; with step_rule=constant, the step itself")
+    step_over: str = one_of(
+        "batch",
+        "batch",
+        "all",
+        meaning="points for which the bound of step_rule holds: the batch, or all training points",
+    )
+    decay_after: int | None = number(
+        None, "whole >= 1", "layer n0 after which step_size decays as sqrt(n0 / n) with the layer n", null="no decay"
+    )
     test_step: str = one_of(
-        "train", "train", "test", "min", meaning="step of test points; test: by the same rule from them; min of both"
+        "train",
+        "train",
+        "test",
+        "min",
+        meaning="step of test points; train: that of training points; test: by step_rule from the test points; "
+        "min: the smaller",
     )
     remove_merged: float = number(
-        0.0, ">= 0", "distance below which one of two points with the same target leaves the batches"
+        0.0, ">= 0", "distance below which one of two points with the same target is left out of batches; 0: never"
     )
-    record_layers: bool = flag(False, "keep the layers, so that load_run(…).kernel can move other points")
+    record_layers: bool = flag(False, "save the layers, so that load_run(…).kernel can move other points")
     snapshots: int = number(
-        50, "whole >= 0 and <= 100000", "positions kept for pictures and films, evenly over the layers"
+        50,
+        "whole >= 0 and <= 100000",
+        "number of snapshots of the points, evenly over the layers, for pictures and films",
     )
-    snapshot_points: int = number(300, "whole >= 1", "of the training points, and of the test points")
+    snapshot_points: int = number(
+        300, "whole >= 1", "largest number of training points, and of test points, in a snapshot"
+    )
 
 
-@section("interpolation", "how a flow's field extends to other points: its kernel and lambda")
+@section("interpolation", "how a flow's velocity field is interpolated from the batch to other points")
 class InterpolationSection(Option):
     kernel: Any = nested(
         None,
         "a kernel: name and parameters, or null",
         lambda path, value: None if value is None else make_option(path, "kernel", value),
-        "null: the kernel itself",
+        "kernel that interpolates the velocity field; null: the flow's own kernel",
     )
-    regularization: float | None = number(None, ">= 0", "in units of regularization.scale", null="regularization.value")
-    solver: str = one_of("cholesky", *SOLVERS, meaning="the last two only to repeat published runs")
+    regularization: float | None = number(
+        None, ">= 0", "lambda of the interpolation, in units of regularization.scale", null="regularization.value"
+    )
+    solver: str = one_of(
+        "cholesky", *SOLVERS, meaning="solver of the interpolation; lstsq and inverse only to repeat published runs"
+    )
     rcond: float | None = ranged(
         None,
         "a number > 0 and < 1 (with solver=lstsq), or null",
         lambda v: v is None or 0 < v < 1,
-        "lstsq: drop singular values below rcond times the largest",
+        "with solver=lstsq: singular values below rcond times the largest are dropped",
     )
 
     def build(self, config: ConfigView) -> Interpolation:
@@ -91,7 +111,7 @@ class InterpolationSection(Option):
 class FlowOption(OptimizerOption):
     """A flow. A subclass has a field for each setting, and `builds` or `build`."""
 
-    iterations: int = number(100, "whole >= 1", "layers")
+    iterations: int = number(100, "whole >= 1", "number of layers")
 
     moves_points = True
     keeps_within_bounds = False
@@ -147,7 +167,9 @@ class FlowOption(OptimizerOption):
         super().check_start(config, kernel)
 
 
-@option("optimizer", "flow_euler", "The points flow along -d rho/dx, an Euler step a layer; see flow and interpolation")
+@option(
+    "optimizer", "flow_euler", "The points flow along -d rho/dx, one Euler step per layer; see flow and interpolation"
+)
 class FlowEulerOption(FlowOption):
     builds = "kfx.flows.euler:EulerFlow"
 
@@ -163,25 +185,31 @@ class FlowEulerOption(FlowOption):
 class FlowRK45Option(FlowOption):
     builds = "kfx.flows.runge_kutta:RungeKuttaFlow"
 
-    method: str = one_of("RK45", *METHODS, meaning="as SciPy's")
-    rtol: float = number(1e-3, "> 0", "relative tolerance, on training points")
-    atol: float = number(1e-6, "> 0", "absolute tolerance, on training points")
+    method: str = one_of("RK45", *METHODS, meaning="explicit Runge-Kutta method, as named in SciPy")
+    rtol: float = number(1e-3, "> 0", "relative tolerance of the integration of training points")
+    atol: float = number(1e-6, "> 0", "absolute tolerance of the integration of training points")
     max_evaluations: int = number(
-        20000, "whole >= 1", "of the field in one layer; a layer that needs more ends the flow"
+        20000,
+        "whole >= 1",
+        "largest number of evaluations of the velocity field in a layer; a layer that needs more ends the flow",
     )
 
 
 @option(
     "optimizer",
     "hybrid",
-    "Points by an Euler step and parameters by a gradient step, from one pullback; see flow and interpolation",
+    "Points move by Euler steps and parameters by gradient steps, from one pullback; see flow and interpolation",
 )
 class HybridOption(FlowOption):
     builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
 
     rule: str = one_of(
-        "sgd", "sgd", "nesterov", "adam", meaning="moves the parameters; nesterov with its look-ahead gradient"
+        "sgd",
+        "sgd",
+        "nesterov",
+        "adam",
+        meaning="update rule of the parameters; nesterov takes the gradient at its look-ahead point",
     )
     learning_rate: float = rate()
     momentum: float = momentum()

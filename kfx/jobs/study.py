@@ -50,9 +50,9 @@ def _folder(name: str) -> str:
 class Known(Option):
     """A number that a paper prints for a run of a study."""
 
-    run: str = ranged("", "a run's name", lambda v: v != "", "which")
-    column: str = ranged("", "a column's name", lambda v: v != "", "which")
-    value: float = ranged(0.0, "a number", lambda v: True, "what is printed")
+    run: str = ranged("", "a run's name", lambda v: v != "", "name of the run")
+    column: str = ranged("", "a column's name", lambda v: v != "", "column of the table")
+    value: float = ranged(0.0, "a number", lambda v: True, "number that the paper prints")
     source: str = ranged("", "text", lambda v: v != "", "paper, table or figure")
 
 
@@ -67,17 +67,31 @@ class Study(Option):
     """The content of a file of the group `study`."""
 
     runs: Any = nested(  # noqa: RUF009
-        None, "a name and a list of words for each run", _runs, "what is run, in the table's order"
+        None,
+        "a name and a list of words for each run",
+        _runs,
+        "words of each run by its name, in the order of the table",
     )
-    words: list[str] = field(default_factory=list, metadata={"meaning": "of every run, before its own"})
-    plugins: list[str] = field(default_factory=list, metadata={"meaning": "files beside this one that its runs need"})
+    words: list[str] = field(
+        default_factory=list, metadata={"meaning": "words that all runs share, placed before their own"}
+    )
+    plugins: list[str] = field(
+        default_factory=list, metadata={"meaning": "plugin files that the runs need, beside this file"}
+    )
     published: Any = nested(  # noqa: RUF009
-        [], "a list of run, column, value and source", _known, "what a paper prints for the table's cells"
+        [], "a list of run, column, value and source", _known, "numbers that a paper prints for cells of the table"
     )
-    columns: list[str] = field(default_factory=list, metadata={"meaning": "what the table has of each run"})
-    picture: str = one_of("none", "none", *PICTURES, meaning="what is drawn of all runs")
-    x: str = ranged("", "text", lambda v: True, "of `scaling`: the key that was varied; else the quantity on the axis")
-    y: list[str] = field(default_factory=list, metadata={"meaning": "of `scaling`: what is drawn against x"})
+    columns: list[str] = field(
+        default_factory=list, metadata={"meaning": "metrics and parameters that the table shows of each run"}
+    )
+    picture: str = one_of("none", "none", *PICTURES, meaning="picture drawn from all runs")
+    x: str = ranged(
+        "",
+        "text",
+        lambda v: True,
+        "quantity that the picture shows; with picture=scaling: key that varies between the runs",
+    )
+    y: list[str] = field(default_factory=list, metadata={"meaning": "with picture=scaling: columns drawn against x"})
 
 
 def names() -> list[str]:

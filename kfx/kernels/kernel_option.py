@@ -45,25 +45,32 @@ class KernelOption(Option):
         "explicit",
         "random",
         *LENGTHS,
-        meaning="explicit: as given here; random: by seed; natural: sigma^2 = Var |x|; mean_squared_distance: "
-        "2 sigma^2 = mean |x - x'|^2",
+        meaning="initial parameters; explicit: as given here; random: drawn by seed; natural: sigma^2 = Var |x|; "
+        "mean_squared_distance: 2 sigma^2 = mean |x - x'|^2",
     )
-    initial_range: dict = _ranges("where random starts are drawn; bounds where not given")
-    initial_distribution: str = one_of("log_uniform", "log_uniform", "uniform", meaning="of random starts")
-    starts: int = number(1, f"whole >= 1 and <= {MOST_REPEATS}", "more: the first is as above, the others random")
+    initial_range: dict = _ranges("range in which random initial parameters are drawn; bounds where not given")
+    initial_distribution: str = one_of(
+        "log_uniform", "log_uniform", "uniform", meaning="distribution of random initial parameters in their range"
+    )
+    starts: int = number(
+        1,
+        f"whole >= 1 and <= {MOST_REPEATS}",
+        "number of initial kernels to choose from: one as initial says, the others random",
+    )
     start_from: str = one_of(
         "best",
         "best",
         "worst",
-        meaning="of several: best by the objective on batches of their own, or worst in evaluation",
+        meaning="initial kernel to train; best: least mean objective on separate batches; "
+        "worst: largest error in evaluation",
     )
     trainable: list[str] | None = ranged(
         None,
         "a list of parameters, or null for the usual ones",
         lambda v: v is None or (v != [] and all(isinstance(name, str) for name in v)),
-        "what optimizers move",
+        "parameters that the optimizer trains",
     )
-    bounds: dict = _ranges("where optimizers may move each parameter, and random ones are drawn")
+    bounds: dict = _ranges("range of each parameter during training, and of random initial ones")
 
     images_only: ClassVar[bool] = False
     """Whether the kernel takes images only."""
@@ -154,19 +161,26 @@ class NetworkOption(KernelOption, abc.ABC):
     has_network = True
 
     initial: str = one_of(
-        "random", "random", "explicit", meaning="random: weights drawn by seed; explicit: as the module brings them"
+        "random",
+        "random",
+        "explicit",
+        meaning="initial weights; random: drawn by seed; explicit: those of the module as built",
     )
     gamma: float = parameter(
-        0.0, 1e-8, 1e8, "in exp(-gamma |F - F'|^2); 0: 4 over the batch's mean squared distance", ">= 0"
+        0.0,
+        1e-8,
+        1e8,
+        "gamma in exp(-gamma |F - F'|^2), F the features; 0: 4 / their mean squared distance in the batch",
+        ">= 0",
     )
     length_gradient: str = one_of(
         "differentiated",
         "differentiated",
         "held",
-        meaning="with gamma=0: its dependence on the batch's features counts, or is held",
+        meaning="with gamma=0: whether gradients include its dependence on the features, or hold it fixed",
     )
 
-    mixed_precision: bool = flag(False, "the network in bfloat16, its weights and all else in float32")
+    mixed_precision: bool = flag(False, "compute the network in bfloat16; its weights and all else stay in float32")
 
     def check(self, config: ConfigView) -> None:
         if self.mixed_precision and config.device.dtype != "float32":

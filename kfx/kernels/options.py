@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RBFOption(KernelOption):
     builds = "kfx.kernels:RBF"
 
-    sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+    sigma: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
 
 
 @option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
@@ -35,42 +35,42 @@ class RationalQuadraticOption(KernelOption):
     builds = "kfx.kernels:RationalQuadratic"
 
     alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
-    beta: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+    beta: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
     gamma: float = parameter(1.0, 1e-8, 1e8, "weight of r^2; fixed unless named in trainable")
 
 
-@option("kernel", "matern", "Matern with smoothness nu, length sigma, as in scikit-learn")
+@option("kernel", "matern", "Matern kernel with smoothness nu and length scale sigma, as in scikit-learn")
 class MaternOption(KernelOption):
     builds = "kfx.kernels:Matern"
 
-    sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+    sigma: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
     nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
 
 
-@option("kernel", "laplace", "exp(-|x - x'|_1 / sigma), by the sum of absolute differences")
+@option("kernel", "laplace", "Laplace kernel exp(-|x - x'|_1 / sigma), with the sum of absolute differences")
 class LaplaceOption(KernelOption):
     builds = "kfx.kernels:Laplace"
 
-    sigma: float = parameter(1.0, 1e-4, 1e4, "length, in the units of x")
+    sigma: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
 
 
 # ---- kernels of the inner product
 
 
-@option("kernel", "linear", "x.x' + bias_variance")
+@option("kernel", "linear", "Linear kernel x.x' + bias_variance")
 class LinearOption(KernelOption):
     builds = "kfx.kernels:Linear"
 
-    bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to x.x'", ">= 0")
+    bias_variance: float = parameter(1.0, 1e-4, 1e4, "constant added to x.x'", ">= 0")
 
 
-@option("kernel", "polynomial", "(gamma x.x' + bias_variance)^degree")
+@option("kernel", "polynomial", "Polynomial kernel (gamma x.x' + bias_variance)^degree")
 class PolynomialOption(KernelOption):
     builds = "kfx.kernels:Polynomial"
 
-    degree: int = number(3, "whole >= 1 and <= 1000", "a whole exponent")
+    degree: int = number(3, "whole >= 1 and <= 1000", "exponent")
     gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
-    bias_variance: float = parameter(1.0, 1e-4, 1e4, "added to it", ">= 0")
+    bias_variance: float = parameter(1.0, 1e-4, 1e4, "constant added to gamma x.x'", ">= 0")
 
 
 # ---- kernels of a differential equation
@@ -87,11 +87,15 @@ class GreensFunctionOption(KernelOption):
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
     modes: int = number(
-        64, "whole >= 1 and <= 10000", "log b = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x, i to here"
+        64,
+        "whole >= 1 and <= 10000",
+        "number of modes i in log(b / b_0) = sum of cosine_i cos 2 pi i x + sine_i sin 2 pi i x",
     )
-    intervals: int = number(256, "whole >= 2 and <= 4096", "elements of (0, 1); points are nodes i / intervals")
+    intervals: int = number(
+        256, "whole >= 2 and <= 4096", "number of finite elements on (0, 1); points are the nodes i / intervals"
+    )
     conductivity: str = one_of(
-        "one", "one", "rough", meaning="what multiplies it at the start: 1, or the conductivity of dataset=elliptic_1d"
+        "one", "one", "rough", meaning="initial conductivity b_0: 1, or the rough one of dataset=elliptic_1d"
     )
 
     @classmethod
@@ -185,7 +189,7 @@ class SumOption(CombinationOption):
         [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
         _PARTS,
         _parts_of(None, None),
-        "what is added",
+        "kernels that are added",
     )
 
 
@@ -197,7 +201,7 @@ class ProductOption(CombinationOption):
         [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
         _PARTS,
         _parts_of(None, None),
-        "what is multiplied",
+        "kernels that are multiplied",
     )
 
 
@@ -213,7 +217,7 @@ class RBFNetworkOption(SumOption):
         ],
         f"a list of {' and '.join(_NETWORK_PARTS)} kernels: name, parameters, coefficient",
         _parts_of(_NETWORK_PARTS, 1.0),
-        "what is added, each with a coefficient",
+        "kernels that are added, each with a coefficient",
     )
 
 
@@ -222,20 +226,27 @@ class RBFNetworkOption(SumOption):
 
 @dataclass
 class _NetworkOption(KernelOption):
-    weight_variance: float = parameter(1.0, 1e-3, 1e3, "sigma_w^2", ">= 0")
-    bias_variance: float = parameter(0.1, 1e-3, 1e3, "sigma_b^2", ">= 0")
+    weight_variance: float = parameter(1.0, 1e-3, 1e3, "variance sigma_w^2 of the weights", ">= 0")
+    bias_variance: float = parameter(0.1, 1e-3, 1e3, "variance sigma_b^2 of the biases", ">= 0")
 
 
-@option("kernel", "nngp", "Dense network of infinite width: depth activations, one weight and one bias variance")
+@option(
+    "kernel",
+    "nngp",
+    "NNGP: covariance of a dense network of infinite width, with one weight variance and one bias variance",
+)
 class NNGPOption(_NetworkOption):
     builds = "kfx.kernels:NNGP"
 
-    depth: int = number(3, "whole >= 0 and <= 10000", "how many activations")
-    activation: str = one_of("relu", *ACTIVATIONS, meaning="F in K <- sigma_b^2 + sigma_w^2 F(K)")
+    depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")
+    activation: str = one_of(
+        "relu", *ACTIVATIONS, meaning="activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
+    )
     backend: str = one_of(
         "auto",
         *BACKENDS,
-        meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; native, neural_tangents: by JAX",
+        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; "
+        "native, neural_tangents: in JAX",
     )
 
     @property
@@ -247,7 +258,7 @@ class NNGPOption(_NetworkOption):
             raise ConfigError(f"kernel.backend=fused: needs a CPU, and device={name}; use auto")
 
 
-@option("kernel", "ntk", "Tangent kernel of a dense network of infinite width, with the settings of nngp")
+@option("kernel", "ntk", "Neural tangent kernel of a dense network of infinite width, with the settings of nngp")
 class NTKOption(NNGPOption):
     builds = "kfx.kernels:NTK"
 
@@ -261,7 +272,11 @@ class NTKOption(NNGPOption):
 class NetworkFeaturesOption(NetworkOption):
     images_only = True
 
-    architecture: str = one_of("small", *NETWORKS, meaning="layers: small, for 8 x 8 pixels; mnist; fashion")
+    architecture: str = one_of(
+        "small",
+        *NETWORKS,
+        meaning="layers of the network; small: for 8 x 8 pixels; mnist, fashion: for those data sets",
+    )
 
     def module(self, image: Image) -> torch.nn.Module:
         from kfx.kernels.networks import NETWORKS
@@ -274,30 +289,36 @@ class NetworkFeaturesOption(NetworkOption):
 @option(
     "kernel",
     "cnngp",
-    "Convolutional network of infinitely many channels: exact gradients in the memory of a few tiles",
+    "Covariance of a convolutional network with infinitely many channels; exact gradients, tile by tile",
 )
 class CNNGPOption(_NetworkOption):
     images_only = True
 
-    architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers; sizes follow the image")
+    architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
     variances: str = one_of(
-        "shared", "shared", "per_layer", meaning="one weight_variance and bias_variance, or a pair for each convolution"
+        "shared",
+        "shared",
+        "per_layer",
+        meaning="shared: one weight_variance and one bias_variance; per_layer: a pair for each convolution",
     )
     variance_scaling: str = one_of(
         "fan_in",
         "fan_in",
         "weight",
-        meaning="fan_in: mean over the patch; weight: sum over it (eq. 2.27 of Khalid 2022 as printed)",
+        meaning="covariance of a convolution; fan_in: mean over the patch; weight: sum over it (Khalid 2022, eq. 2.27)",
     )
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = one_of(
         "auto",
         *ENGINES,
-        meaning="auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; triton: programs "
-        "for a CUDA device, float32",
+        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
+        "triton: GPU programs in float32",
     )
     tile_megabytes: float = number(
-        32.0, "> 0", "memory of one tile's maps in the torch engine, a 32nd of a launch's in triton; more helps a GPU"
+        32.0,
+        "> 0",
+        "memory of a tile's covariance maps, with engine=torch; triton takes up to 32 times as much; "
+        "more is faster on a GPU",
     )
 
     def make(self, image: Image, **common: Any) -> Kernel:

@@ -120,7 +120,7 @@ class RhoOption(ObjectiveOption):
         "cholesky",
         "cholesky",
         "inverse",
-        meaning="inverse: explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
+        meaning="inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
     )
 
     def build(self) -> Objective:
@@ -133,14 +133,16 @@ class RhoOption(ObjectiveOption):
 @option(
     "objective",
     "rho_polarized",
-    "rho between regularized interpolants, without assuming that they interpolate (later public code)",
+    "rho of regularized interpolants, without assuming that they interpolate exactly (later public code)",
 )
 class RhoPolarizedOption(_Named):
     symbol = "polarized ρ"
     compares_norms = True
 
 
-@option("objective", "rho_prediction", "rho by the sample's predictions at the batch (Khalid 2022, Algorithm 4)")
+@option(
+    "objective", "rho_prediction", "rho from the sample's predictions at the batch's points (Khalid 2022, Algorithm 4)"
+)
 class RhoPredictionOption(_Named):
     symbol = "prediction ρ"
 
@@ -149,14 +151,15 @@ class RhoPredictionOption(_Named):
         "relative_error",
         "consistent",
         "printed",
-        meaning="consistent: unbounded below; printed: a Euclidean norm over a kernel norm",
+        meaning="predictions S; relative_error: |Y - S|^2 / |Y|^2; consistent: 1 - |S|^2 / |Y|^2; "
+        "printed: 1 - |S|^2 / Y'A^-1Y",
     )
 
 
 @option(
     "objective",
     "interpolation_error",
-    "Sum of squared errors of the sample's predictions at the batch (Owhadi & Yoo 2019, section 8.5)",
+    "Sum of squared errors of the sample's predictions at the batch's points (Owhadi & Yoo 2019, section 8.5)",
 )
 class InterpolationErrorOption(_Named):
     symbol = "e₂"
@@ -167,7 +170,12 @@ class NLLOption(_Named):
     symbol = "−log p(Y)"
     trains_regularization = True
 
-    scale: str = one_of("one", "one", "profiled", meaning="profiled: the kernel's scale that fits best, in closed form")
+    scale: str = one_of(
+        "one",
+        "one",
+        "profiled",
+        meaning="scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+    )
 
 
 @option("objective", "loo", "Leave-one-out error of the batch, in closed form; the sample is ignored")
@@ -184,24 +192,30 @@ class RegularizationSection(Option):
     scale: str = one_of(
         "centered",
         *SCALES,
-        meaning="absolute: as papers print it; mean_diagonal; centered: blind to a constant added to the kernel",
+        meaning="unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
+        "centered: the same for the centred Gram matrix",
     )
     selection: str = one_of(
         "fixed",
         "fixed",
         "validation",
         "trained",
-        meaning="validation: the best of candidates, for the start to train it with, and for each kernel to evaluate "
-        "it with; trained: with objective nll or loo",
+        meaning="validation: best of candidates by cross-validation, for the initial kernel in training and for each "
+        "kernel in evaluation; trained: with the kernel, by objective nll or loo",
     )
     candidates: list[float] = ranged(
         [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0],
         "a list of numbers > 0",
         lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
-        "what validation chooses from",
+        "values of lambda from which validation chooses, in units of scale",
     )
-    folds: int = number(5, "whole >= 2", "of the training points, for validation")
-    points: int | None = number(1000, "whole >= 4", "at most so many of them, at random", null="all training points")
+    folds: int = number(5, "whole >= 2", "number of folds into which validation splits the training points")
+    points: int | None = number(
+        1000,
+        "whole >= 4",
+        "number of training points used in validation, drawn at random; null uses all",
+        null="all training points",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

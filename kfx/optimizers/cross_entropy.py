@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 class CrossEntropyOption(HeadOption):
     quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
 
-    dropout: float = number(0.25, ">= 0 and < 1", "share of the features that are dropped in a step")
+    dropout: float = number(0.25, ">= 0 and < 1", "share of the features set to zero in a training step")
     inner_weight: float = number(
-        0.0, ">= 0", "of e2 / N_f of each inner layer's output, with a Gaussian kernel (Yoo & Owhadi 2021)"
+        0.0,
+        ">= 0",
+        "weight of each inner layer's interpolation error e2 / N_f by a Gaussian kernel (Yoo & Owhadi 2021)",
     )
 
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:

@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from kfx.optimizers.loss import Loss
 
 
-@option("objective", "elbo", "Evidence lower bound a training point, negative: of kernel=conv_dkm (Milsom et al. 2023)")
+@option(
+    "objective", "elbo", "Negative evidence lower bound per training point, for kernel=conv_dkm (Milsom et al. 2023)"
+)
 class ElboOption(HeadOption):
     symbol = "−ELBO"
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
 
-    samples: int = number(100, "whole >= 1 and <= 100000", "of the outputs, for E log p of the categorical likelihood")
+    samples: int = number(
+        100, "whole >= 1 and <= 100000", "number of samples of the outputs for E log p, with likelihood=categorical"
+    )
     kl: str = one_of(
-        "sum", "sum", "mean", meaning="of the outputs' KL divergences; mean: over classes, as in the public scripts"
+        "sum",
+        "sum",
+        "mean",
+        meaning="sum or mean of the KL divergences of the outputs; the public scripts take the mean",
     )
 
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class OptimizerOption(Option):
     """Base of the optimizer options. A subclass has a field for each setting, and `builds` or `build`."""
 
-    iterations: int = number(100, "whole >= 1", "rows of the trace")
+    iterations: int = number(100, "whole >= 1", "number of iterations, each a row of the trace")
 
     moves_points: ClassVar[bool] = False
     """Whether the optimizer is a flow: it moves points, and possibly parameters."""
@@ -97,15 +97,20 @@ class OptimizerOption(Option):
 
 
 def space(default: str) -> str:
-    return one_of(default, "raw", "log", meaning="log: moves the logarithms of parameters that cannot be negative")
+    return one_of(
+        default,
+        "raw",
+        "log",
+        meaning="coordinates of the optimizer; raw: the parameters; log: logarithms of those that cannot be negative",
+    )
 
 
 def rate(default: float = 0.1) -> float:
-    return number(default, "> 0", "length of a step along the gradient")
+    return number(default, "> 0", "learning rate, the factor on each step")
 
 
 def momentum() -> float:
-    return number(0.9, ">= 0 and < 1", "how much of the step before is kept")
+    return number(0.9, ">= 0 and < 1", "share of the previous step that is added to the next")
 
 
 def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> list[float] | None:
@@ -116,7 +121,7 @@ _MOST_DIFFERENCES = 1000
 LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space=log"
 
 
-@option("optimizer", "none", "Measures rho on the same batches as every other optimizer, and moves nothing")
+@option("optimizer", "none", "No training: only measures rho, on the same batches as every other optimizer")
 class UnmovedOption(OptimizerOption):
     builds = "kfx.optimizers.unmoved:Unmoved"
     keeps_within_bounds = False
@@ -141,31 +146,39 @@ class GradientOption(OptimizerOption):
         "gradient",
         "gradient",
         "normalized",
-        meaning="normalized: its direction alone, so that sgd's steps are learning_rate long",
+        meaning="normalized: the gradient divided by its norm, so that sgd's steps have length learning_rate",
     )
     space: str = space("raw")
     final: str = one_of(
-        "last", "last", "best", meaning="best: the end of the final_window rows with the smallest mean objective"
+        "last",
+        "last",
+        "best",
+        meaning="trained parameters; best: at the end of the final_window iterations with the least mean objective",
     )
-    final_window: int = number(10, "whole >= 1", "rows of the mean of final=best")
+    final_window: int = number(10, "whole >= 1", "with final=best: number of iterations in the mean")
     schedule: str = one_of(
         "constant",
         "constant",
         "milestones",
         "plateau",
-        meaning="of the learning rate; plateau: it falls where the mean objective of a period does not",
+        meaning="schedule of the learning rate; milestones: it falls at given times; "
+        "plateau: where the mean objective stops falling",
     )
-    decay: float = number(0.1, "> 0 and < 1", "of a schedule: what the rate falls to, as a share of itself")
+    decay: float = number(0.1, "> 0 and < 1", "factor by which a schedule multiplies the learning rate")
     milestones: list[float] = ranged(
         [0.4, 0.8],
         "a list of rising numbers > 0 and < 1",
         lambda v: len(v) > 0 and all(a < b for a, b in itertools.pairwise([0.0, *v, 1.0])),
-        "shares of the iterations after which the rate falls",
+        "with schedule=milestones: shares of the iterations after which the learning rate falls",
     )
-    period: int | None = number(None, "whole >= 1", "of plateau: iterations of a mean", null="an epoch")
-    patience: int = number(10, "whole >= 0", "of plateau: periods without improvement that are waited for")
+    period: int | None = number(
+        None, "whole >= 1", "with schedule=plateau: number of iterations in a mean of the objective", null="an epoch"
+    )
+    patience: int = number(
+        10, "whole >= 0", "with schedule=plateau: number of periods without improvement that are tolerated"
+    )
     max_reinitializations: int = number(
-        3, "whole >= 0", "draws of new parameters after a failed factorisation, before the run fails"
+        3, "whole >= 0", "how often parameters are drawn anew after a failed factorisation, before the run fails"
     )
 
     def __post_init__(self) -> None:
@@ -220,9 +233,9 @@ class NesterovOption(GradientOption):
 @option("optimizer", "adam", "Adam, by default on the logarithms of the parameters: the robust choice")
 class AdamOption(GradientOption):
     space: str = space("log")
-    beta1: float = number(0.9, ">= 0 and < 1", "decay of the mean gradient")
-    beta2: float = number(0.999, ">= 0 and < 1", "decay of the mean square")
-    epsilon: float = number(1e-8, "> 0", "added to the root of the mean square")
+    beta1: float = number(0.9, ">= 0 and < 1", "decay of the running mean of the gradient")
+    beta2: float = number(0.999, ">= 0 and < 1", "decay of the running mean of the squared gradient")
+    epsilon: float = number(1e-8, "> 0", "added to the root of the mean squared gradient")
 
     def rule(self) -> Rule:
         from kfx.optimizers.gradient import Adam
@@ -236,8 +249,10 @@ class AdamOption(GradientOption):
 class FiniteDifferenceOption(GradientOption):
     can_train_heads = False
 
-    step: float = number(1e-4, "> 0", "h, in the parameters' own units")
-    scheme: str = one_of("forward", "forward", "central", meaning="forward: one evaluation a parameter; central: two")
+    step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")
+    scheme: str = one_of(
+        "forward", "forward", "central", meaning="forward: one further evaluation for each parameter; central: two"
+    )
 
     def rule(self) -> Rule:
         from kfx.optimizers.gradient import SGD

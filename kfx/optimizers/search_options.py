@@ -28,23 +28,28 @@ class BayesianOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.initial_points=3",)
 
-    iterations: int = number(50, "whole >= 1", "points evaluated in all")
-    initial_points: int = number(15, "whole >= 1", "the first of them, at random")
-    bounds: list[float] | None = ends([0.25, 200.0], "of every parameter")
+    iterations: int = number(50, "whole >= 1", "number of parameter vectors evaluated, initial points included")
+    initial_points: int = number(
+        15, "whole >= 1", "number of first evaluations at random parameters, before the surrogate is used"
+    )
+    bounds: list[float] | None = ends([0.25, 200.0], "range searched for every parameter, within kernel.bounds")
     space: str = space("raw")
     noise: Any = ranged(
         1e-10,
         "a number > 0, or gaussian to have it estimated",
         lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
-        "variance that the surrogate assumes; gaussian suits small batches",
+        "noise variance that the surrogate assumes; gaussian suits small batches",
     )
     recheck: str = one_of(
         "two_sided",
         "two_sided",
         "one_sided",
-        meaning="two_sided: a new minimum may change by the threshold on another batch; one_sided: may rise by it",
+        meaning="test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
+        "one_sided: it may rise by it",
     )
-    recheck_threshold: float = number(0.1, ">= 0", "a minimum that changes by more is told as 1")
+    recheck_threshold: float = number(
+        0.1, ">= 0", "a minimum that changes by more is rejected: the surrogate gets 1 instead"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,14 +105,17 @@ class GridOption(OptimizerOption):
     keeps_within_bounds = False
     quick = ("optimizer.points=3", "optimizer.space=log")
 
-    iterations: int = number(500, "whole >= 1", "evaluations: the whole grid on one batch, then on the next")
+    iterations: int = number(500, "whole >= 1", "number of evaluations: the whole grid on one batch, then on the next")
     parameter: str | None = ranged(
-        None, "the name of a trainable parameter, or null for the first", lambda v: v != "", "what the grid is over"
+        None,
+        "the name of a trainable parameter, or null for the first",
+        lambda v: v != "",
+        "parameter that varies over the grid",
     )
-    bounds: list[float] | None = ends(None, "of the grid", -math.inf)
-    points: int = number(100, "whole >= 2", "of the grid")
-    space: str = one_of("raw", "raw", "log", meaning="raw: equal steps; log: equal ratios")
-    gradient: bool = flag(True, "also the derivative, diagnostic.gradient")
+    bounds: list[float] | None = ends(None, "ends of the grid", -math.inf)
+    points: int = number(100, "whole >= 2", "number of grid points")
+    space: str = one_of("raw", "raw", "log", meaning="spacing of the grid; raw: equal steps; log: equal ratios")
+    gradient: bool = flag(True, "also record the objective's derivative, as diagnostic.gradient")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,7 +158,7 @@ class SklearnGPROption(OptimizerOption):
     views_batches = False
     minimizes_objective = False
 
-    iterations: int = number(100, "whole >= 1", "evaluations of the marginal likelihood, at most")
+    iterations: int = number(100, "whole >= 1", "largest number of evaluations of the marginal likelihood")
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         from kfx.optimizers.sklearn_gpr import has_counterpart

@@ -21,16 +21,26 @@ class SamplerOption(Option):
     follows_rho: ClassVar[bool] = False
     """Whether the sizes of its samples depend on ρ."""
 
-    batch_size: int | None = number(100, "whole >= 2", "N_f", null="all training points")
-    choice: str = one_of(
-        "uniform", *POINTS, meaning="stratified: by class; neighbourhood: a point and those nearest to it"
+    batch_size: int | None = number(
+        100, "whole >= 2", "N_f, the number of points in a batch", null="all training points"
     )
-    rounding: str = one_of("nearest", "nearest", "up", meaning="of N_c = p N_f; nearest: halves to the even number")
+    choice: str = one_of(
+        "uniform",
+        *POINTS,
+        meaning="points of a batch; stratified: classes in the proportions of the data; "
+        "neighbourhood: a random point and its nearest",
+    )
+    rounding: str = one_of(
+        "nearest",
+        "nearest",
+        "up",
+        meaning="rounding of the sample size N_c = p N_f; nearest: halves to the even number",
+    )
     samples: int = number(
-        1, f"whole >= 1 and <= {MOST_REPEATS}", "samples of each batch; the objective is the mean over them"
+        1, f"whole >= 1 and <= {MOST_REPEATS}", "number of samples of each batch, over which the objective is averaged"
     )
     augment: list[str] = some_of(
-        [], *VIEWS, meaning="random views of a batch's images; crop: moved at random; flip: half of them mirrored"
+        [], *VIEWS, meaning="random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
     )
     padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
 
@@ -78,13 +88,13 @@ class SamplerOption(Option):
 class FixedOption(SamplerOption):
     builds = "kfx.sampling.samplers:FixedSampler"
 
-    sample_proportion: float = number(0.5, "> 0 and < 1", "p = N_c / N_f")
+    sample_proportion: float = number(0.5, "> 0 and < 1", "p = N_c / N_f, the share of a batch that is its sample")
 
     def usual_proportion(self) -> float:
         return self.sample_proportion
 
 
-@option("sampler", "epochs", "Every training point once an epoch, in random order: minibatches")
+@option("sampler", "epochs", "Minibatches: every training point once per epoch, in random order")
 class EpochsOption(FixedOption):
     builds = "kfx.sampling.samplers:EpochSampler"
 
@@ -103,7 +113,7 @@ class LinearOption(SamplerOption):
     builds = "kfx.sampling.samplers:LinearSampler"
 
     start: float = number(0.1, "> 0 and < 1", "p = N_c / N_f at the first iteration")
-    end: float = number(0.5, "> 0 and < 1", "and at the last")
+    end: float = number(0.5, "> 0 and < 1", "p = N_c / N_f at the last iteration")
 
     def _own(self, iterations: int) -> Settings:
         return {"low": self.start, "high": self.end, "iterations": iterations}
@@ -112,11 +122,13 @@ class LinearOption(SamplerOption):
 @option(
     "sampler",
     "dynamic",
-    "The sample grows as the kernel gets better: p = (1 - mean of the last rho of half samples) / 2 (Darcy 2020)",
+    "The sample grows as the kernel gets better: p = (1 - mean of latest rho on half the batch) / 2 (Darcy 2020)",
 )
 class DynamicOption(SamplerOption):
     builds = "kfx.sampling.samplers:DynamicSampler"
     follows_rho = True
 
-    window: int = number(10, f"whole >= 1 and <= {MOST_POINTS}", "how many values of rho the mean is over")
-    floor: float = number(0.05, "> 0 and < 0.5", "the least p")
+    window: int = number(
+        10, f"whole >= 1 and <= {MOST_POINTS}", "number of latest values of rho over which the mean is taken"
+    )
+    floor: float = number(0.05, "> 0 and < 0.5", "smallest p = N_c / N_f")

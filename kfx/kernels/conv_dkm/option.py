@@ -24,46 +24,77 @@ class ConvDKMOption(KernelOption):
     is_deep = True
     quick = ("objective=elbo", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
 
-    initial: str = one_of("random", "random", meaning="weights by seed, patches of training images, every G at its K")
-    architecture: str = one_of("resnet20", *DEEP_KERNELS, meaning="residual blocks a stage: resnet20 three, small one")
+    initial: str = one_of(
+        "random",
+        "random",
+        meaning="weights drawn by seed, patches from training images, each Gram matrix G equal to its kernel K",
+    )
+    architecture: str = one_of(
+        "resnet20", *DEEP_KERNELS, meaning="number of residual blocks per stage: resnet20 three, small one"
+    )
     inducing: list[int] = ranged(
         [128, 256, 512],
         "a list of whole numbers >= 2, one a stage",
         lambda v: len(v) > 0 and all(2 <= n <= 100_000 for n in v),
-        "inducing points of each stage",
+        "number of inducing points in each stage",
     )
     strides: list[int] = ranged(
         [1, 2, 2],
         "a list of whole numbers >= 1, as many as inducing has",
         lambda v: len(v) > 0 and all(1 <= n <= 100 for n in v),
-        "of the first convolution of each stage; the public scripts have [2,2,2]",
+        "stride of the first convolution of each stage; the public scripts have [2,2,2]",
     )
-    patches: str = one_of("learned", "learned", "fixed", meaning="fixed: inducing patches stay as they were drawn")
+    patches: str = one_of(
+        "learned", "learned", "fixed", meaning="inducing patches: trained, or fixed as they were drawn"
+    )
     regularization_strength: float = ranged(
         0.001,
         "a number >= 0, or inf",
         lambda v: v >= 0,
-        "nu, of each Gram layer's regularizer; inf: G = K, an NNGP with inducing points",
+        "strength nu of each Gram layer's regularizer; inf: G = K, an NNGP with inducing points",
     )
     inducing_normalization: str = one_of(
-        "local", *_BY_BATCH, meaning="by the mean of G_ii's diagonal, or each by its own"
+        "local",
+        *_BY_BATCH,
+        meaning="normalization of inducing points; batch: by the mean of G_ii's diagonal; "
+        "local: each by its own variance",
     )
     point_normalization: str = one_of(
         "local",
         *("none", "batch", "image", "location", "local"),
-        meaning="by the mean variance of all, of an image, of a position, or each by its own",
+        meaning="normalization of data points by the mean variance of the batch, of an image, of a position; "
+        "local: each by its own",
     )
-    inducing_scale: str = one_of("batch", *_BY_BATCH, meaning="learned, after normalization: one, or one each")
-    point_scale: str = one_of("batch", "none", "batch", "location", meaning="learned: one, or one for each position")
-    top: str = one_of("average", "average", "linear", meaning="average: pooling over positions; linear: over the map")
-    likelihood: str = one_of("categorical", *LIKELIHOODS, meaning="of the outputs; gaussian: of one-hot targets")
-    noise_variance: float = number(1.0, "> 0", "of likelihood=gaussian")
-    jitter: float = number(1e-4, ">= 0", "added to the diagonal before each nonlinearity, relative and absolute")
+    inducing_scale: str = one_of(
+        "batch",
+        *_BY_BATCH,
+        meaning="learned scale of inducing points after normalization; batch: one for all; local: one for each",
+    )
+    point_scale: str = one_of(
+        "batch",
+        "none",
+        "batch",
+        "location",
+        meaning="learned scale of data points after normalization; batch: one for all; location: one for each position",
+    )
+    top: str = one_of(
+        "average",
+        "average",
+        "linear",
+        meaning="top layer; average: average pooling over positions; linear: a convolution over the whole map",
+    )
+    likelihood: str = one_of(
+        "categorical", *LIKELIHOODS, meaning="likelihood of the outputs; gaussian: regression on one-hot targets"
+    )
+    noise_variance: float = number(1.0, "> 0", "noise variance with likelihood=gaussian")
+    jitter: float = number(
+        1e-4, ">= 0", "relative and absolute amount added to Gram matrices' diagonals before each nonlinearity"
+    )
     recompute: bool | None = ranged(
         None,
         "true, false or null",
         lambda v: True,
-        "a block's matrices are computed again for the gradient, not kept: less memory; null: where they are large",
+        "compute a block's matrices again for the gradient, to save memory; null: where they are large",
     )
 
     def __post_init__(self) -> None:
