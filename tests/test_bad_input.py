@@ -103,7 +103,7 @@ BAD = [
     (["kernel.bounds.sigma=[2,3]"], "kernel.sigma=1", "moves it within [2, 3]"),
     (["kernel.bounds.sigma=[3,2]"], "kernel.bounds", "low < high"),
     (["kernel=nngp", "kernel.bias_variance=0"], "kernel.bias_variance=0", "start inside"),
-    (["dataset.preprocess=[whiten]"], "dataset.preprocess=['whiten']", "center, unit_norm, normalize"),
+    (["dataset.preprocess=[whiten]"], "dataset.preprocess=['whiten']", "center, unit_norm, mean_norm, normalize"),
     (["device=cuda"], "device=cuda", "device=cpu"),
     (["dataset=mnist", "evaluation.n_interpolation=[100]"], "train-images-idx3-ubyte.gz is missing", "KFX_DATA_DIR"),
     (["kernel.sigma=${seed_}"], "kernel.sigma", "write the value"),

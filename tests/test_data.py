@@ -189,6 +189,10 @@ def test_preprocess_uses_training_statistics_alone():
     np.testing.assert_allclose(np.linalg.norm(both.x_test, axis=1), 1)
     images_ = Dataset("i", np.zeros((3, 1, 2, 2)), np.zeros((3, 1)), np.zeros((1, 1, 2, 2)), np.zeros((1, 1)))
     assert np.all(preprocess(images_, ["unit_norm"]).x_train == 0), "a zero image has no direction"
+    scaled = preprocess(data, ["mean_norm"])
+    mean = np.linalg.norm(data.x_train.reshape(len(data.x_train), -1), axis=1).mean()
+    for points in (scaled.x_train, scaled.x_test):
+        np.testing.assert_allclose(np.linalg.norm(points.reshape(len(points), -1), axis=1), mean)
     with pytest.raises(ValueError, match="preprocess takes"):
         preprocess(data, ["whiten"])
 

@@ -21,7 +21,7 @@ from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
 from kfx.optimizers.loop import Optimizer, Question, Row
 from kfx.optimizers.loss import Loss
-from kfx.optimizers.schedules import Milestones, Plateau
+from kfx.optimizers.schedules import Exponential, Milestones, Plateau
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import FixedSampler
@@ -327,6 +327,17 @@ def test_the_rate_falls_at_milestones():
     schedule = Milestones([0.4, 0.8], 0.1)
     schedule.start(10, 3)
     assert [schedule.factor(i) for i in range(10)] == pytest.approx([1] * 4 + [0.1] * 4 + [0.01] * 2)
+
+
+def test_the_rate_falls_exponentially():
+    schedule = Exponential(2000, 0.1 / 3.1)
+    schedule.start(10_000, 120)
+    t = np.array([0, 1, 2000, 9999])
+    expected = 1e-4 + 0.003 * np.exp(-t / 2000)  # Görner's rate
+    np.testing.assert_allclose([3.1e-3 * schedule.factor(int(i)) for i in t], expected)
+    by_epoch = Exponential(None, 0.5)
+    by_epoch.start(10, 4)
+    assert by_epoch.factor(4) == pytest.approx(0.5 + 0.5 / np.e)
 
 
 @pytest.mark.parametrize("period", [2, None])

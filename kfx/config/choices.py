@@ -4,7 +4,7 @@ SCALES = ("absolute", "mean_diagonal", "centered")
 """Scales of λ: `kfx.numerics.regularization`."""
 SOLVERS = ("cholesky", "lstsq", "inverse")
 """Solvers of kernel ridge regression: `kfx.numerics.regression`."""
-STEPS = ("center", "unit_norm", "normalize", "normalize_channels", "zca")
+STEPS = ("center", "unit_norm", "mean_norm", "normalize", "normalize_channels", "zca")
 """Steps of preprocessing: `kfx.data.dataset`."""
 EVALUATION_SOLVERS = ("cholesky", "conjugate_gradients", "lstsq", "inverse")
 """Solvers of an evaluation, beside Cholesky: `kfx.evaluation.systems`."""
@@ -14,7 +14,7 @@ VIEWS = ("crop", "flip")
 """Random views of an image in a batch: `kfx.sampling.samplers`."""
 ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32")
 """Architectures of CNNGP kernels: `kfx.kernels.cnngp.architectures`."""
-NETWORKS = ("small", "mnist", "fashion")
+NETWORKS = ("small", "mnist", "mnist_300", "fashion", "fashion_1024")
 """Networks that compute features: `kfx.kernels.networks`."""
 DEEP_KERNELS = ("resnet20", "small")
 """Architectures of deep kernel machines: `kfx.kernels.conv_dkm.architectures`."""

@@ -131,14 +131,17 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
     center: subtract the mean of each feature.
     normalize: also divide by its standard deviation (a constant feature is only centred); normalize_channels: the same
         for each channel of images.
-    unit_norm: divide each point by its Euclidean norm (a zero point stays).
+    unit_norm: divide each point by its Euclidean norm (a zero point stays); mean_norm: the same, times the mean norm of
+        the training points.
     zca: subtract the mean and multiply by (C + ε)^(-1/2), C the covariance of the features; ε is zca_epsilon, times C's
         mean eigenvalue if zca_unit is `mean_eigenvalue`.
     """
     for step in steps:
         train, test = data.x_train, data.x_test
-        if step == "unit_norm":
-            data = replace(data, x_train=train / _norms(train), x_test=test / _norms(test))
+        if step in ("unit_norm", "mean_norm"):
+            norms = _norms(train)
+            scale = norms.mean() if step == "mean_norm" else 1.0
+            data = replace(data, x_train=train / norms * scale, x_test=test / _norms(test) * scale)
             continue
         if step == "zca":
             data = _whitened(data, zca_epsilon, zca_unit == "mean_eigenvalue")

@@ -31,8 +31,13 @@ def _ceil(size: int, step: int) -> int:
     return -(-size // step)
 
 
-def _network(image: Shape, convolutions: list[tuple[int, int, int, int]], dense: int, outputs: int) -> nn.Sequential:
-    """Return convolutions of (size, channels, stride, pooling), a dense layer, ReLU after each, and a linear output."""
+def _network(
+    image: Shape, convolutions: list[tuple[int, int, int, int]], dense: int, outputs: int | None = None
+) -> nn.Sequential:
+    """Return convolutions of (size, channels, stride, pooling) and a dense layer, ReLU after each.
+
+    outputs: size of a linear layer after them; None for none.
+    """
     channels, height, width = image
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i, (size, made, stride, pooling) in enumerate(convolutions, start=1):
@@ -45,7 +50,8 @@ def _network(image: Shape, convolutions: list[tuple[int, int, int, int]], dense:
     layers["dense"] = nn.Sequential(
         OrderedDict(flat=nn.Flatten(), linear=nn.Linear(channels * height * width, dense), relu=nn.ReLU())
     )
-    layers["output"] = nn.Linear(dense, outputs)
+    if outputs is not None:
+        layers["output"] = nn.Linear(dense, outputs)
     return nn.Sequential(layers)
 
 
@@ -58,6 +64,11 @@ def mnist(image: Shape) -> nn.Sequential:
     return _network(image, [(6, 6, 1, 1), (5, 12, 2, 1), (4, 24, 2, 1)], 200, 300)
 
 
+def mnist_300(image: Shape) -> nn.Sequential:
+    """Return `mnist` with one dense layer of 300 units, whose ReLU are the features: another reading of Fig. 23."""
+    return _network(image, [(6, 6, 1, 1), (5, 12, 2, 1), (4, 24, 2, 1)], 300)
+
+
 def fashion(image: Shape) -> nn.Sequential:
     """Return a common network for Fashion-MNIST with 300 outputs.
 
@@ -65,6 +76,15 @@ def fashion(image: Shape) -> nn.Sequential:
     Owhadi & Yoo 2019, §10.2, which is given only as a figure (Fig. 28).
     """
     return _network(image, [(3, 32, 1, 2), (3, 64, 1, 2)], 128, 300)
+
+
+def fashion_1024(image: Shape) -> nn.Sequential:
+    """Return P. Mahajan's network for Fashion-MNIST, which Owhadi & Yoo 2019, §10.2, cite.
+
+    Convolutions 5 × 5 × 32 and 5 × 5 × 64, each with pooling by 2, then a dense layer of 1024, whose ReLU are the
+    features.
+    """
+    return _network(image, [(5, 32, 1, 2), (5, 64, 1, 2)], 1024)
 
 
 def small(image: Shape) -> nn.Sequential:
@@ -75,5 +95,23 @@ def small(image: Shape) -> nn.Sequential:
     return _network(image, [(3, 8, 1, 1), (3, 16, 2, 1)], 32, 16)
 
 
-NETWORKS: dict[str, Callable[[Shape], nn.Sequential]] = {"small": small, "mnist": mnist, "fashion": fashion}
+def draw_truncated(module: nn.Module) -> None:
+    """Draw all weights from a normal distribution of deviation 0.1, cut at twice that, and set all biases to 0.1.
+
+    As in M. Görner's public lesson on MNIST, which Owhadi & Yoo 2019, §10.1, cite.
+    """
+    for name, values in module.named_parameters():
+        if name.endswith("bias"):
+            nn.init.constant_(values, 0.1)
+        else:
+            nn.init.trunc_normal_(values, std=0.1, a=-0.2, b=0.2)
+
+
+NETWORKS: dict[str, Callable[[Shape], nn.Sequential]] = {
+    "small": small,
+    "mnist": mnist,
+    "mnist_300": mnist_300,
+    "fashion": fashion,
+    "fashion_1024": fashion_1024,
+}
 """Networks by name; `kfx.config.choices` has the same names."""

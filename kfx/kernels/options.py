@@ -275,15 +275,25 @@ class NetworkFeaturesOption(NetworkOption):
     architecture: str = one_of(
         "small",
         *NETWORKS,
-        meaning="layers of the network; small: for 8 x 8 pixels; mnist, fashion: for those data sets",
+        meaning="layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST",
+    )
+    weights: str = one_of(
+        "default",
+        "default",
+        "truncated",
+        meaning="initial weights; default: as torch draws them; "
+        "truncated: normal with standard deviation 0.1, cut at 0.2, and biases 0.1",
     )
 
     def module(self, image: Image) -> torch.nn.Module:
-        from kfx.kernels.networks import NETWORKS
+        from kfx.kernels.networks import NETWORKS, draw_truncated
 
         assert image is not None
         height, width, channels = (*image, 1)[:3]
-        return NETWORKS[self.architecture]((channels, height, width))
+        network = NETWORKS[self.architecture]((channels, height, width))
+        if self.weights == "truncated":
+            draw_truncated(network)
+        return network
 
 
 @option(

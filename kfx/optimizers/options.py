@@ -161,10 +161,13 @@ class GradientOption(OptimizerOption):
         "constant",
         "milestones",
         "plateau",
+        "exponential",
         meaning="schedule of the learning rate; milestones: it falls at given times; "
-        "plateau: where the mean objective stops falling",
+        "plateau: where the mean objective stops falling; exponential: as decay + (1 - decay) e^(-t / period)",
     )
-    decay: float = number(0.1, "> 0 and < 1", "factor by which a schedule multiplies the learning rate")
+    decay: float = number(
+        0.1, "> 0 and < 1", "factor by which a schedule multiplies the learning rate; exponential: in the limit"
+    )
     milestones: list[float] = ranged(
         [0.4, 0.8],
         "a list of rising numbers > 0 and < 1",
@@ -172,7 +175,10 @@ class GradientOption(OptimizerOption):
         "with schedule=milestones: shares of the iterations after which the learning rate falls",
     )
     period: int | None = number(
-        None, "whole >= 1", "with schedule=plateau: number of iterations in a mean of the objective", null="an epoch"
+        None,
+        "whole >= 1",
+        "iterations; schedule=plateau: in a mean of the objective; exponential: until the factor e^-1",
+        null="an epoch",
     )
     patience: int = number(
         10, "whole >= 0", "with schedule=plateau: number of periods without improvement that are tolerated"
@@ -199,13 +205,15 @@ class GradientOption(OptimizerOption):
         return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
     def _schedule(self) -> Constant:
-        from kfx.optimizers.schedules import Constant, Milestones, Plateau
+        from kfx.optimizers.schedules import Constant, Exponential, Milestones, Plateau
 
         match self.schedule:
             case "milestones":
                 return Milestones(self.milestones, self.decay)
             case "plateau":
                 return Plateau(self.period, self.patience, self.decay)
+            case "exponential":
+                return Exponential(self.period, self.decay)
         return Constant()
 
     def refuses_trained_regularization(self) -> str | None:

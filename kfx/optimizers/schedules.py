@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kfx.optimizers.journal import State
@@ -42,6 +43,21 @@ class Milestones(Constant):
 
     def factor(self, iteration: int) -> float:
         return self.decay ** sum(iteration >= share * self.iterations for share in self.milestones)
+
+
+class Exponential(Constant):
+    """The rate falls from its full value to `decay` of it, as decay + (1 − decay) e^(−t / period) in iteration t."""
+
+    is_constant = False
+
+    def __init__(self, period: int | None, decay: float) -> None:
+        self.chosen_period, self.decay = period, decay
+
+    def start(self, iterations: int, epoch: int) -> None:
+        self.period = self.chosen_period or epoch
+
+    def factor(self, iteration: int) -> float:
+        return self.decay + (1 - self.decay) * math.exp(-iteration / self.period)
 
 
 class Plateau(Constant):
