@@ -32,6 +32,8 @@ _FAR = 1e150
 _MOST_SETTLING = 5000
 _MOST_OF_LAYERS = 500
 ERRORS = ("error", "head_error", "mse", "energy_error")
+SQUARED_ERROR = "squared_error"
+"""Metric of the mean squared error of the targets that stand for classes, beside the share of wrong classes."""
 OF_LAYERS = "rho."
 """Prefix of the metric ρ of a layer's kernel."""
 OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
@@ -144,6 +146,7 @@ class Follower:
             x, along = torch.cat([x, along])[first].split([len(x), len(along)])
         kernel = kernel.fixed_on(some_of(x))
         wanted = ("mse", "energy_error") if data.labels_test is None else ("accuracy", "mse")
+        names = {} if data.labels_test is None else {"mse": SQUARED_ERROR}
         rows: list[tuple[object, ...]] = []
         orders, sizes = self.orders[part], self.sizes or [len(x)]
         if self.node.draw == "anew":
@@ -155,7 +158,8 @@ class Follower:
                     rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", 1 - row["value"]))
                 if row["metric"] in wanted:
                     is_accuracy = row["metric"] == "accuracy"
-                    error = ("error", 1 - row["value"]) if is_accuracy else (row["metric"], row["value"])
+                    name = names.get(row["metric"], row["metric"])
+                    error = ("error", 1 - row["value"]) if is_accuracy else (name, row["value"])
                     place = row["n_interpolation"], row["configured_regularization"], repeat
                     rows.append((part, iteration, *place, *error))
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in self._of_layers(kernel, x, y)]
