@@ -2,8 +2,8 @@
 Does the length scale with the smallest ρ have the smallest error?
 ==================================================================
 
-The picture shows ρ against the length scale of a Gaussian kernel (mean and standard deviation over batches), and the test
-error. The two minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads
+The picture shows ρ against the length scale of a Gaussian kernel (mean and standard deviation over batches), and the
+test error. The two minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads
 (dashed line); so centre the targets.
 """
 
