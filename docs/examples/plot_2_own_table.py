@@ -2,7 +2,7 @@
 Which λ for a table of my own?
 ==============================
 
-ρ can choose the kernel's length, but not λ. Here are three ways to set λ for a CSV file, with five seeds each.
+ρ can choose the kernel's length scale, but not λ. Here are three ways to set λ for a CSV file, with five seeds each.
 """
 
 import os
@@ -26,7 +26,7 @@ for name, words in ways.items():
     tables[name] = kfx.compare(sweep, by="kernel", metric="mse").iloc[0]
 
 # %%
-# Half of the variance of these targets is noise: a λ that accounts for it matters more than the length.
+# Half of the variance of these targets is noise: a λ that accounts for it matters more than the length scale.
 
 figure, axes = plt.subplots(figsize=(6.4, 2.6), layout="constrained")
 places = range(len(tables))[::-1]

@@ -1,10 +1,10 @@
 """
-Does the length with the smallest ρ have the smallest error?
-============================================================
+Does the length scale with the smallest ρ have the smallest error?
+==================================================================
 
-ρ against the length of a Gaussian kernel, mean and standard deviation over batches, beside the test error: the two
-minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads
-(dashed line): centre them.
+The picture shows ρ against the length scale of a Gaussian kernel (mean and standard deviation over batches), and the
+test error. The two minima are near each other, but not the same. If the mean of the targets is far from 0, ρ misleads
+(dashed line); so centre the targets.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ batches = [rng.choice(300, 100, replace=False) for _ in range(20)]
 
 
 def over_lengths(targets):
-    """ρ for each length, a row for each batch."""
+    """ρ for each length scale, a row for each batch."""
     grams = [[RBF(length).gram(x[batch]) for length in lengths] for batch in batches]
     return np.array(
         [[rho(g, targets[b], 50, 0.1, cotangent=False)[0] for g in row] for b, row in zip(batches, grams, strict=True)]

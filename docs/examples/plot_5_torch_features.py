@@ -31,7 +31,7 @@ network = nn.Sequential(
 
 
 def gram(a, b):
-    """A Gaussian kernel on the features; its length follows from their mean squared distance."""
+    """A Gaussian kernel on the features; its length scale follows from their mean squared distance."""
     distances = torch.cdist(network(a), network(b)).square()
     return torch.exp(-4 * distances / distances.mean())
 
@@ -58,7 +58,7 @@ for iteration in range(201):
     rhos.append(loss.item())
 
 # %%
-# The classes draw together, so even one point of each class classifies the others better and better.
+# The classes cluster, so one point of each class predicts the others better and better.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 axes[0].plot(rhos)

@@ -3,7 +3,7 @@ Can GPyTorch train a convolutional kernel?
 ==========================================
 
 Exact Gaussian-process regression of a digit's value from its image in GPyTorch, trained by the marginal likelihood,
-with GPyTorch's Gaussian kernel and with kfx's CNNGP, whose gradients are exact pullbacks. On so few images the Gaussian
+with GPyTorch's Gaussian kernel and with kfx's CNNGP, whose gradients are exact. On so few images the Gaussian
 kernel has the larger likelihood and the smaller error: GPyTorch can use the CNNGP, but it is not better here.
 """
 
@@ -72,7 +72,7 @@ for _ in range(200):
 with torch.no_grad():
     inner, cross = kernel(x[train]).to_dense() + 1e-2 * torch.eye(200), kernel(x[test], x[train]).to_dense()
     error = (cross @ torch.linalg.solve(inner, y[train]) - y[test]).square().mean().sqrt()
-print(f"by ρ: length {kernel.lengthscale.item():.2f}, RMSE {error:.2f}")
+print(f"by ρ: length scale {kernel.lengthscale.item():.2f}, RMSE {error:.2f}")
 
 # %%
 # Predictions against the digits, with one standard deviation.
