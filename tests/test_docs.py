@@ -82,7 +82,7 @@ def test_readme_prints_what_its_commands_measure(kfx, in_folder):
         words = ["figures=false", "device.precision_check=off", f"hydra.run.dir=r{i}"]
         code, out, err = kfx(*command.split(), *words)
         assert code == 0, err
-        if command == "run":
+        if command.strip() == "run":
             (shown,) = [body for body in blocks("docs/run.md", "text") if "held-out batches" in body]
             assert_shown(shown, out)
         table = load_run(f"r{i}").evaluation.query(f"metric == '{metric}'")

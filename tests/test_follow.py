@@ -22,8 +22,10 @@ def test_errors_come_every_so_often_and_at_the_end(kfx):
     table, run = pd.read_csv("r/follow.csv"), load_run("r")
     assert list(table) == ["part", "iteration", "n_interpolation", "regularization", "repeat", "metric", "value"]
     assert sorted(set(table["iteration"])) == [0, 4, 6]
-    assert set(table["metric"]) == {"error"}, "points do not move, so their distances are not measured"
-    assert len(table) == 3 * 2 * 3
+    errors = {"error", "squared_error"}
+    assert set(table["metric"]) == errors, "points do not move, so their distances are not measured"
+    assert len(table) == 3 * 2 * 3 * 2
+    table = table[table["metric"] == "error"]
     last = run.metrics["last_iterations"]
     assert {row["n_interpolation"] for row in last} == {10, 40}
     ends = table[(table["iteration"] == 6) & (table["n_interpolation"] == 40)]["value"]
@@ -36,7 +38,7 @@ def test_subsets_are_the_same_or_new_each_time(kfx):
         words = ["optimizer=none", f"follow.draw={draw}", "follow.every=1", f"hydra.run.dir={draw}"]
         assert kfx("run", *SMALL[:-1], *words)[0] == 0
         table = pd.read_csv(f"{draw}/follow.csv")
-        errors[draw] = table[table["n_interpolation"] == 10]["value"].nunique()
+        errors[draw] = table[(table["n_interpolation"] == 10) & (table["metric"] == "error")]["value"].nunique()
     assert errors["once"] == 1
     assert errors["anew"] > 2
 
@@ -86,6 +88,7 @@ def test_windows_have_the_statistics_of_what_was_evaluated_within(kfx):
     words = ["optimizer=none", "optimizer.iterations=6", "follow.every=2", "follow.draw=anew"]
     assert kfx("run", *SMALL, *words, "follow.windows=[[1,4],[5,6]]")[0] == 0
     table, rows = pd.read_csv("r/follow.csv"), load_run("r").metrics["windows"]
+    table = table[table["metric"] == "error"]
     within = table[table["iteration"].isin([2, 4]) & (table["n_interpolation"] == 10)]["value"]
     first = next(row for row in rows if row["window"] == [1, 4] and row["n_interpolation"] == 10)
     assert (first["iterations"], first["min"], first["max"]) == (2, within.min(), within.max())

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_the_pages_to_look_at_have_every_experiment_and_claim_and_a_way_back(ent
     assert all(escape(each.claim.claim) in main for each in tested)
     (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', main)
     assert (ROOT / "docs" / back).resolve() == ROOT / "README.md"
+
+
+def test_the_readme_counts_numbers_as_the_page_does(entries):
+    said = re.search(
+        r"Of\s+(\d+)\s+published\s+numbers,\s+(\d+)\s+are\s+reproduced,\s+(\d+)\s+are\s+measured\s+but\s+not"
+        r"\s+reproduced,\s+(\d+)\s+have\s+not\s+been\s+run,\s+and\s+(\d+)\s+have\s+no\s+verdict",
+        (ROOT / "README.md").read_text(),
+    )
+    counts = sum((entry.counts() for entry in entries), Counter())
+    reproduced, missing, none = counts[Verdict.REPRODUCED], counts[Verdict.NOT_RUN], counts[Verdict.NONE]
+    others = counts.total() - reproduced - missing - none
+    assert [int(number) for number in said.groups()] == [counts.total(), reproduced, others, missing, none]
 
 
 def changed(part):
