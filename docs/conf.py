@@ -10,8 +10,7 @@ from typing import Any
 
 import kfx
 from kfx.report import claims, html
-from kfx.report.reproduction import FOLDER, gather, read_not_covered
-from kfx.report.tables import read
+from kfx.report.reproduction import FOLDER, gather, read_notes
 
 project, author = "kfx", "the kfx developers"
 copyright = "the kfx developers, Apache-2.0"
@@ -64,8 +63,8 @@ def _mend_links(app: Any, name: str, source: list[str]) -> None:
 def _write_published_numbers(app: Any, config: Any) -> None:
     """The page of published numbers, from the tables of the repository."""
     tables = Path(app.srcdir).parent / FOLDER
-    tested = claims.tested(claims.read(tables), read(tables))
-    for name, page in html.reproduction(gather(tables), tested, read_not_covered(tables)).items():
+    tested = claims.tested(claims.read(tables), claims.measurements(tables))
+    for name, page in html.reproduction(gather(tables), tested, read_notes(tables)).items():
         (Path(app.srcdir) / name).write_text(page)
         config.html_extra_path.append(name)
 

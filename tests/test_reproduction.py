@@ -15,10 +15,11 @@ from kfx.config.nodes import make
 from kfx.experiment.compose import composed, without_hydra
 from kfx.jobs import logged
 from kfx.jobs.reproduce import Missing
+from kfx.jobs.study import read as read_study
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import claims, html, markdown, tables, words
 from kfx.report.claims import Standing
-from kfx.report.reproduction import FOLDER, gather, of_command, read_not_covered, read_published
+from kfx.report.reproduction import FOLDER, gather, of_command, read_notes, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import RANKED, Verdict, half_a_digit, verdict
 
@@ -35,15 +36,15 @@ def entries():
 @pytest.fixture(scope="module")
 def tested():
     """The claims, tested on what is committed."""
-    return claims.tested(claims.read(ROOT / FOLDER), tables.read(ROOT / FOLDER))
+    return claims.tested(claims.read(ROOT / FOLDER), claims.measurements(ROOT / FOLDER))
 
 
 def test_the_page_is_what_the_tables_give(entries, tested):
-    assert (ROOT / "REPRODUCTION.md").read_text() == markdown.page(entries, tested, read_not_covered(ROOT / FOLDER))
+    assert (ROOT / "REPRODUCTION.md").read_text() == markdown.page(entries, tested, read_notes(ROOT / FOLDER))
 
 
 def test_the_pages_to_look_at_have_every_experiment_and_claim_and_a_way_back(entries, tested):
-    pages = html.reproduction(entries, tested, read_not_covered(ROOT / FOLDER))
+    pages = html.reproduction(entries, tested, read_notes(ROOT / FOLDER))
     main = pages.pop("reproduction.html")
     assert all(any(entry.experiment in page for page in pages.values()) for entry in entries)
     assert all(f'href="{name}"' in main for name in pages)
@@ -195,8 +196,11 @@ def table_of(command, **measured):
 def standing(conditions, **measured):
     claim = make("claim", claims.Claim, {"claim": "c", "source": "Paper 1999, §1", "conditions": conditions})
     command = Command("e/x", ("a=1",))
-    (found,) = claims.tested([claim], {command: table_of(command, **measured)})
+    (found,) = claims.tested([claim], claims.Measurements({command: table_of(command, **measured)}, STUDIES))
     return found
+
+
+STUDIES = {"s": {"one": {"sigma": 2.0}, "other": {"sigma": 1.0}}}
 
 
 def condition(**more):
@@ -215,7 +219,10 @@ def condition(**more):
         ([condition(metric="error", near=0.25)], Standing.HOLDS),  # by the accuracy that the table has
         ([condition(near=2, metric="mae"), condition(not_near=20)], Standing.PARTLY),
         ([condition(run="e/other", below=3)], Standing.NOT_RUN),
+        ([{"study": "s", "run": "one", "metric": "sigma", "above": {"run": "other"}}], Standing.HOLDS),
+        ([{"study": "s", "run": "none", "metric": "sigma", "above": 1}], Standing.NOT_RUN),
         ([condition(run="e/other", below=3), condition(below=3)], Standing.HOLDS),
+        ([condition(below=2.5), condition(above=5)], Standing.PARTLY),  # one open, one failed
         ([condition(below={"run": "e/other"})], Standing.NOT_RUN),
     ],
 )
@@ -254,6 +261,11 @@ def test_conditions_of_claims_name_experiments_and_metrics_that_are_there(entrie
     there = {entry.experiment for entry in entries}
     for outcome in [outcome for each in tested for outcome in each.outcomes]:
         condition = outcome.condition
+        if condition.study:
+            study = read_study(condition.study)
+            assert condition.run in study.runs
+            assert condition.metric in study.columns
+            continue
         assert condition.command.experiment in there, condition
         composed(condition.command.words)
         published = read_published(condition.command.experiment)
@@ -334,6 +346,7 @@ def test_what_is_missing_is_run_and_not_run_again(kfx, in_folder):
     code, out, err = kfx("reproduce", RBF, "--seeds", "2", "--jobs", "2")
     assert code == 0, err
     assert "2 runs are missing" in out
+    assert re.search(r"kfx reproduce 2/2  about 0 s left", err)
     (path,) = (in_folder / FOLDER).glob("*.csv")
     assert {row["seed"] for row in csv.DictReader(path.read_text().splitlines())} == {"0", "1"}
     out = kfx("reproduce", RBF, "--seeds", "2")[1]

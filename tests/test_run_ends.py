@@ -43,6 +43,9 @@ def test_list_filters_and_knows_options_of_ones_own(kfx, in_folder):
     assert "darcy/table_5_1_boston" in out
     assert all(name.startswith("darcy/") and "boston" in name for name in out)
     assert kfx("list", "experiment", "no-such-word")[0] == 2
+    out = kfx("list", "experiment", "darcy", "Fig. 3.3")[1]
+    assert "kfx run +experiment=darcy/swiss_roll_80 flow.step_size=0.2 optimizer.iterations=10000  # Darcy" in out
+    assert "table_5_11" not in kfx("list", "experiment", "darcy", "Table 5.1")[1]
     (in_folder / "own/experiment").mkdir(parents=True)
     (in_folder / "own/experiment/mine.yaml").write_text("# @package _global_\n# What I try\nseed: 3\n")
     assert "mine" in kfx("list", "experiment", "What I try", "--config-dir", "own")[1]

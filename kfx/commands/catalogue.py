@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +25,9 @@ def add(commands: Commands) -> None:
     group = listing.add_argument("group", nargs="?", help="one group only, say kernel or experiment, or config")
     group.completer = lambda **_: (*GROUPS, _SECTIONS)  # type: ignore[attr-defined]
     words = listing.add_argument(
-        "words", nargs="*", help="an option, whose keys are shown; or words, for options that hold all of them"
+        "words",
+        nargs="*",
+        help="an option, whose keys are shown; or words, for options that hold all of them, as darcy 'Fig. 3.4'",
     )
     words.completer = lambda parsed_args, **_: options(parsed_args.group) if parsed_args.group in GROUPS else ()  # type: ignore[attr-defined]
     listing.add_argument("--config-dir", help="look for further options of any group there")
@@ -57,11 +60,9 @@ def _list(parsed: argparse.Namespace) -> int:
             _show_option(name, words[0], parsed.config_dir)
             continue
         described = {option: description(name, option, parsed.config_dir) for option in known}
-        found = {
-            option: text
-            for option, text in described.items()
-            if all(word.lower() in f"{option} {text}".lower() for word in words)
-        }
+        found = {option: text for option, text in described.items() if _holds(f"{option} {text}", words)}
+        repeating = _commands_of(described, words, parsed.config_dir) if name == "experiment" and words else {}
+        found = {option: text for option, text in described.items() if option in {*found, *repeating}}
         width = max(map(len, found), default=0)
         if words and not found:
             raise ConfigError(f"kfx list {name} {' '.join(words)}: no such option; kfx list {name} shows all")
@@ -69,7 +70,27 @@ def _list(parsed: argparse.Namespace) -> int:
             print(f"{name}")
         for option, text in found.items():
             print(option if parsed.names else f"  {option:<{width}}  {text}".rstrip())
+            for command, source in [] if parsed.names else repeating.get(option, {}).items():
+                print(f"    {command}  # {source}")
     return 0
+
+
+def _holds(text: str, words: Sequence[str]) -> bool:
+    """Whether a text has all words, in any case; a word that ends in a digit is not the start of a longer number."""
+    return all(re.search(re.escape(word) + (r"(?!\d)" if word[-1:].isdigit() else ""), text, re.I) for word in words)
+
+
+def _commands_of(described: Mapping[str, str], words: Sequence[str], own: str | None) -> dict[str, dict[str, str]]:
+    """For each experiment the commands that repeat a published table or figure with all words, and where it is."""
+    from kfx.report.reproduction import read_published
+
+    found: dict[str, dict[str, str]] = {}
+    for experiment in described:
+        for each in (printed.published for printed in read_published(experiment, own)):
+            if _holds(f"{experiment} {each.source}", words) and not _holds(experiment, words):
+                command = " ".join([f"kfx run +experiment={experiment}", *each.overrides])
+                found.setdefault(experiment, {}).setdefault(command, each.source)
+    return found
 
 
 def _show_option(group: str, name: str, own: str | None) -> None:

@@ -67,13 +67,14 @@ def _reproduce(parsed: argparse.Namespace) -> int:
 def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> bool:
     from kfx.jobs import logged, reproduce
     from kfx.report.words import duration
+    from kfx.screen.progress import Steps
 
     missing = reproduce.missing(entries, parsed.seeds or 1)
     known = sum(each.seconds for each in missing if each.seconds is not None) / parsed.jobs
     unknown = sum(each.seconds is None for each in missing)
     note = f", and {unknown} of which nothing is known" if unknown else ""
     print(f"{len(missing)} runs are missing: about {duration(known)}{note}", flush=True)
-    parts = {each.directory: each.part for each in missing}
+    by_folder = {each.directory: each for each in missing}
     wrong: list[Missing] = []
 
     def jobs() -> Iterator[Job]:
@@ -86,13 +87,20 @@ def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> 
             else:
                 yield job
 
-    failed = logged.run(
-        jobs(),
-        parsed.jobs,
-        tell=lambda line: print(line, flush=True),
-        done=lambda job: print(reproduce.add(job.directory, parts[job.directory], folder)),
-        deadline=None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget,
-    )
+    with Steps("kfx reproduce", len(missing)) as bar:
+
+        def done(job: Job) -> None:
+            print(reproduce.add(job.directory, by_folder.pop(job.directory).part, folder))
+            left = sum(each.seconds or 0.0 for each in by_folder.values()) / parsed.jobs
+            bar.reach(len(missing) - len(by_folder), f"about {duration(left)} left", telling=True)
+
+        failed = logged.run(
+            jobs(),
+            parsed.jobs,
+            tell=lambda line: print(line, flush=True),
+            done=done,
+            deadline=None if parsed.budget is None else time.monotonic() + 3600 * parsed.budget,
+        )
     return bool(failed or wrong)
 
 
@@ -107,10 +115,10 @@ def _take_in(directories: Sequence[Path], folder: Path) -> None:
 
 def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
     from kfx.files import write_whole
-    from kfx.report import claims, html, markdown, tables
-    from kfx.report.reproduction import read_not_covered
+    from kfx.report import claims, html, markdown
+    from kfx.report.reproduction import read_notes
 
-    content = entries, claims.tested(claims.read(folder), tables.read(folder)), read_not_covered(folder)
+    content = entries, claims.tested(claims.read(folder), claims.measurements(folder)), read_notes(folder)
     text = markdown.page(*content)
     if is_check:
         wrong = not _PAGE.is_file() or _PAGE.read_text() != text

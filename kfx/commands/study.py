@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from kfx.jobs.study import Study
 
 
+_RECORDED = Path("runs") / "reproduction" / "studies"
+
+
 def add(commands: Commands) -> None:
     """Register the command."""
     study = commands.add_parser("study", help="several runs that answer a question, as a table and a picture")
@@ -28,6 +31,7 @@ def add(commands: Commands) -> None:
     )
     study.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     study.add_argument("--folder", type=Path, default=Path("runs") / "study", help="default: runs/study")
+    study.add_argument("--record", action="store_true", help=f"keep the table, dated, in {_RECORDED}")
     study.add_argument("--smoke", action="store_true", help="apply each experiment's list `smoke`; ends in seconds")
     study.add_argument("--style", default="screen", help="of the picture: screen, or paper, which is a PDF too")
     study.set_defaults(call=_study)
@@ -37,6 +41,8 @@ def _study(parsed: argparse.Namespace) -> int:
     from kfx.config import catalogue
     from kfx.jobs import study
 
+    if parsed.record and (parsed.smoke or parsed.set):
+        raise ConfigError("--record: keeps the study's own settings alone; leave --smoke and --set out")
     if parsed.jobs < 1:
         raise ConfigError(f"--jobs {parsed.jobs}: expected a whole number >= 1")
     if not parsed.names:
@@ -59,7 +65,7 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
     from rich.console import Console
 
     from kfx.jobs import logged
-    from kfx.jobs.study import table
+    from kfx.jobs.study import dated, table
     from kfx.plots.study import PICTURES
     from kfx.plots.style import looking, require_look, save
     from kfx.record.reading import load_run
@@ -75,6 +81,10 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
     is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
     frame = table(study, there, is_as_published=is_as_published)
     frame.to_csv(folder / "table.csv", index=False)
+    if parsed.record:
+        _RECORDED.mkdir(parents=True, exist_ok=True)
+        dated(frame, there.values()).to_csv(_RECORDED / f"{name}.csv", index=False)
+        print(_RECORDED / f"{name}.csv")
     Console(width=None if sys.stdout.isatty() else 180).print(_screen(name, frame))
     print(folder / "table.csv")
     unmeasured = [column for column in study.columns if frame[column].isna().all()]

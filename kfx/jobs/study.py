@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from kfx.jobs.logged import logged
 from kfx.outcomes import ConfigError
 from kfx.plots.study import NEEDS_X, PICTURES
 from kfx.record.reading import load_run
-from kfx.report.measured import applicable, measured_as, typed_in
+from kfx.report.measured import applicable, made_on, measured_as, typed_in
 
 _INITIAL = " of the initial kernel"
 
@@ -166,3 +166,9 @@ def table(study: Study, directories: Mapping[str, Path], *, is_as_published: boo
     return frame.drop(
         columns=[name for name in frame if str(name).endswith(", published") and frame[name].isna().all()]
     )
+
+
+def dated(frame: pd.DataFrame, directories: Iterable[Path]) -> pd.DataFrame:
+    """The table with the date, the version of kfx and the machine of each run."""
+    made = [made_on(directory) for directory in directories]
+    return frame.assign(**{key: [each[key] for each in made] for key in ("date", "kfx", "machine")})

@@ -15,16 +15,26 @@ from kfx.config.fields import nested, number, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
+from kfx.files import read_rows
 from kfx.outcomes import ConfigError
+from kfx.report import tables
 from kfx.report.naming import described
 from kfx.report.tables import Command, Table
 
-FILE = "claims.yaml"
+FILE, STUDIES = "claims.yaml", "studies"
 _MOST, _FEW = 0.8, 0.2
 _NEAR = 0.1
 COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
 """Errors and the accuracies that tables may have in their place."""
 RELATIONS = ("equals", "near", "not_near", "below", "above")
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All that was measured: tables of commands, and of studies as study → run → column → value."""
+
+    tables: Mapping[Command, Table]
+    studies: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
 
 class Standing(StrEnum):
@@ -38,10 +48,10 @@ class Standing(StrEnum):
 
 
 RULE = (
-    "A condition is met if it holds for at least 80 % of the seeds, and is not met if it holds for at most 20 %. A "
-    "claim *holds* if all of its conditions are met, *does not hold* if none is, holds *partly* if some are, and is "
-    "*undecided* if the seeds disagree on every condition. Conditions without a measurement do not count and are "
-    "named; a claim that has no measured condition was *not run*."
+    "A condition is met if it holds for at least 80 % of the seeds, fails if it holds for at most 20 %, and is open in "
+    "between; *near* is within 10 %. A claim *holds* if all its conditions are met, *does not hold* if all fail, is "
+    "*undecided* if all are open, and holds *partly* in every other case. Conditions that were not measured do not "
+    "count, and are named; a claim without a measured condition was *not run*."
 )
 
 
@@ -49,10 +59,12 @@ RULE = (
 class Measured(Quantity):
     """A measured quantity of a command.
 
-    run: an experiment, with overrides of `kfx run` after it.
+    run: an experiment, with overrides of `kfx run` after it; with `study` the name of one of its runs, and `metric` a
+        column of its table.
     """
 
-    run: str = ranged("", "text", lambda v: True, "an experiment, and overrides after it")
+    run: str = ranged("", "text", lambda v: True, "an experiment, and overrides after it; or a run of the study")
+    study: str = ranged("", "text", lambda v: True, "a study whose committed table has the quantity")
     times: float = number(1.0, "> 0", "factor by which the quantity is multiplied")
 
     @property
@@ -60,9 +72,17 @@ class Measured(Quantity):
         experiment, *overrides = self.run.split()
         return Command(experiment, tuple(sorted(overrides)))
 
-    def by_seed(self, tables: Mapping[Command, Table]) -> dict[int, float]:
+    @property
+    def measured_by(self) -> str:
+        """The command that measures it."""
+        return f"kfx study {self.study}" if self.study else str(self.command)
+
+    def by_seed(self, measured: Measurements) -> dict[int, float]:
         """The measured values, times the factor, by seed; empty where nothing is measured."""
-        table = tables.get(self.command)
+        if self.study:
+            value = measured.studies.get(self.study, {}).get(self.run, {}).get(self.metric)
+            return {} if value is None else {0: self.times * value}
+        table = measured.tables.get(self.command)
         if table is None:
             return {}
         found = table.by_seed(self)
@@ -164,6 +184,18 @@ class Tested:
         return self.claim.source.partition(",")[0]
 
 
+def measurements(folder: Path) -> Measurements:
+    """Read the tables of a folder, and those of studies in its folder `studies`."""
+    studies: dict[str, dict[str, dict[str, float]]] = {}
+    for path in sorted((folder / STUDIES).glob("*.csv")):
+        rows = read_rows(path).to_dict("records")
+        studies[path.stem] = {
+            str(row["run"]): {str(key): value for key, value in row.items() if isinstance(value, (int, float))}
+            for row in rows
+        }
+    return Measurements(tables.read(folder), studies)
+
+
 def read(folder: Path) -> list[Claim]:
     """Read the claims of a folder; ConfigError for a wrong entry."""
     path = folder / FILE
@@ -178,22 +210,22 @@ def read(folder: Path) -> list[Claim]:
     return [make(f"{path}[{i}]", Claim, each) for i, each in enumerate(content)]
 
 
-def tested(claims: Sequence[Claim], tables: Mapping[Command, Table]) -> list[Tested]:
-    """Test each claim on the tables of measurements."""
+def tested(claims: Sequence[Claim], measured: Measurements) -> list[Tested]:
+    """Test each claim on what was measured."""
     found = []
     for claim in claims:
-        outcomes = [_outcome(condition, tables) for condition in claim.conditions]
+        outcomes = [_outcome(condition, measured) for condition in claim.conditions]
         found.append(Tested(claim, _standing(outcomes), outcomes))
     return found
 
 
-def _outcome(condition: Condition, tables: Mapping[Command, Table]) -> Outcome:
-    left, other = condition.by_seed(tables), condition.other
+def _outcome(condition: Condition, measured: Measurements) -> Outcome:
+    left, other = condition.by_seed(measured), condition.other
     if isinstance(other, float):
         pairs = [(value, other) for value in left.values()]
         right: Sequence[float] | float = other
     else:
-        values = other.by_seed(tables)
+        values = other.by_seed(measured)
         shared = sorted(left.keys() & values.keys())
         pairs = [(left[seed], values[seed]) for seed in shared]
         right = [values[seed] for seed in shared]
@@ -216,8 +248,9 @@ def _standing(outcomes: Sequence[Outcome]) -> Standing:
     shares = np.array([outcome.share for outcome in outcomes if outcome.share is not None])
     if not len(shares):
         return Standing.NOT_RUN
-    if (shares >= _MOST).all():
+    met, failed = shares >= _MOST, shares <= _FEW
+    if met.all():
         return Standing.HOLDS
-    if (shares <= _FEW).all():
+    if failed.all():
         return Standing.FAILS
-    return Standing.PARTLY if ((shares >= _MOST) | (shares <= _FEW)).any() else Standing.UNDECIDED
+    return Standing.PARTLY if (met | failed).any() else Standing.UNDECIDED

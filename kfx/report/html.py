@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kfx.report import claims, words
 from kfx.report.claims import Tested
-from kfx.report.reproduction import Entry
+from kfx.report.reproduction import Entry, Notes
 from kfx.report.verdict import RULE, Verdict
 
 _MAIN = "reproduction.html"
@@ -45,7 +45,7 @@ def render(template: str, **content: object) -> str:
     return _templates().get_template(template).render(**content)
 
 
-def reproduction(entries: Sequence[Entry], tested: Sequence[Tested], not_covered: Sequence[str]) -> dict[str, str]:
+def reproduction(entries: Sequence[Entry], tested: Sequence[Tested], notes: Notes) -> dict[str, str]:
     """Return the content of REPRODUCTION.md as HTML pages by file name: the claims, and the numbers of each paper."""
     ordered = sorted(entries, key=lambda entry: entry.paper)
     pages = {
@@ -53,12 +53,13 @@ def reproduction(entries: Sequence[Entry], tested: Sequence[Tested], not_covered
             _MAIN,
             title="What the papers claim, and what holds",
             tested=tested,
+            standings=list(claims.Standing),
             claims_rule=claims.RULE.replace("*", ""),
             rule=RULE.replace("*", ""),
             verdicts=list(Verdict),
             totals=words.totals(entries),
             entries=entries,
-            not_covered=not_covered,
+            notes=notes,
         )
     }
     for paper, of_paper in groupby(ordered, key=lambda entry: entry.paper):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kfx.report import claims, words
 from kfx.report.claims import Tested
-from kfx.report.reproduction import CommandNumbers, Entry
+from kfx.report.reproduction import CommandNumbers, Entry, Notes
 from kfx.report.verdict import RULE, Verdict
 
 _HEAD = """\
@@ -18,7 +18,7 @@ published numbers with those measured. `kfx reproduce --page` writes this page f
 """
 
 
-def page(entries: Sequence[Entry], tested: Sequence[Tested], not_covered: Sequence[str]) -> str:
+def page(entries: Sequence[Entry], tested: Sequence[Tested], notes: Notes) -> str:
     """Return the whole page."""
     lines = [_HEAD, *_claims(tested), "", "## Published numbers", "", RULE, "", *_totals(entries)]
     lines += ["", words.reproduced(entries)]
@@ -30,13 +30,18 @@ def page(entries: Sequence[Entry], tested: Sequence[Tested], not_covered: Sequen
                 lines += ["", *_entry(entry)]
         if missing := words.missing(of_paper):
             lines += ["", f"### {paper}: not run", "", *_missing(missing)]
-    if not_covered:
-        lines += ["", "## Not covered", "", *(f"- {text}" for text in not_covered)]
+    for title, texts in notes.items():
+        lines += ["", f"## {title}", "", *(f"- {text}" for text in texts)]
     return "\n".join([*lines, ""])
 
 
 def _claims(tested: Sequence[Tested]) -> Iterator[str]:
     yield f"{words.standings(tested)} {claims.RULE}"
+    yield ""
+    yield f"| claims | {' | '.join(claims.Standing)} |"
+    yield f"|---|{'---:|' * len(claims.Standing)}"
+    for paper, counts in words.standings_by_paper(tested):
+        yield f"| {paper} | {' | '.join(map(str, counts))} |"
     for paper in dict.fromkeys(each.paper for each in tested):
         yield ""
         yield f"### {paper}: claims"

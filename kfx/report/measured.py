@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,15 @@ def typed_in(directory: Path) -> list[str]:
     """The overrides of a run as they were typed."""
     path = directory / "overrides.yaml"
     return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
+
+
+def made_on(directory: Path) -> dict[str, str]:
+    """The date on which a run ended, the version of kfx, and the machine."""
+    here = json.loads((directory / "environment.json").read_text())
+    when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
+    dtype = OmegaConf.load(directory / "config.yaml").device.dtype
+    machine = f"{here['processor']}, {here['device']}, {here['threads_of_fit']} threads, {dtype}"
+    return {"date": when.date().isoformat(), "kfx": str(here["kfx"]), "machine": machine}
 
 
 def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float | None:

@@ -22,12 +22,17 @@ from kfx.report.tables import Command, Table
 from kfx.report.verdict import RANKED, Verdict, verdict
 
 FOLDER = Path("runs") / "reproduction"
-_REMARKS, _NOT_COVERED = "remarks.yaml", "not_covered.yaml"
+_REMARKS = "remarks.yaml"
+_NOTES = {"Contradictions and misprints in the papers": "contradictions.yaml", "Not covered": "not_covered.yaml"}
 _TIMES = ("seconds an iteration", "fit seconds", "MB of the fit", *SHARES)
 """Metrics that depend on the machine and cannot be reproduced."""
 _YES_OR_NO = ("linearly_separable",)
 _DEVIATIONS = {"sd": 1, "se": 8}
 """Of one run, what is printed is a deviation, or a standard error over eight seeds (Milsom et al. 2023 alone)."""
+
+
+Notes = Mapping[str, Sequence[str]]
+"""Notes of the page, by title."""
 
 
 @dataclass(frozen=True)
@@ -143,17 +148,17 @@ def experiments(names: Sequence[str] = ()) -> list[str]:
     return found
 
 
-def read_published(experiment: str) -> list[Printed]:
+def read_published(experiment: str, own: str | None = None) -> list[Printed]:
     """The numbers in an experiment's file, with the digits as written.
 
-    An experiment without its own list that builds on another one has the other's.
+    An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
     """
-    path = catalogue.file_of("experiment", experiment)
+    path = catalogue.file_of("experiment", experiment, own)
     text = path.read_text()
     content = yaml.load(text, tables.SAFE_LOADER) or {}
     if "published" not in content:
         bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
-        return read_published(bases[0].split("/experiment/", 1)[1]) if bases else []
+        return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
     digits = yaml.load(text, tables.BASE_LOADER)["published"]
     listed = published(f"{path}: published", content["published"])
     if not listed:
@@ -209,10 +214,13 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}; {expected}") from error
 
 
-def read_not_covered(folder: Path) -> list[str]:
-    """What papers have and kfx does not, a line each."""
-    path = folder / _NOT_COVERED
-    return [" ".join(text.split()) for text in yaml.safe_load(path.read_text())] if path.is_file() else []
+def read_notes(folder: Path) -> Notes:
+    """Notes of the page by title: where papers contradict themselves, and what they have and kfx does not."""
+    found = {}
+    for title, name in _NOTES.items():
+        if (path := folder / name).is_file():
+            found[title] = [" ".join(text.split()) for text in yaml.safe_load(path.read_text())]
+    return found
 
 
 def _entry(

@@ -8,7 +8,6 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from kfx.experiment.identity import content
 from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.reading import load_run
-from kfx.report.measured import measured_as, typed_in
+from kfx.report.measured import made_on, measured_as, typed_in
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
@@ -155,17 +154,12 @@ def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> T
     run = load_run(directory)
     if run.metrics["status"] != Status.COMPLETED:
         raise RecordError(f"{directory}: {run.metrics['status']}; kfx resume {directory}")
-    dtype = run.config.device.dtype
-    here = json.loads((directory / "environment.json").read_text())
-    when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
     common = {
         "seed": str(run.config.seed),
         "iterations": str(len(run.trace)),
         "seconds": f"{sum(run.metrics['timing'].values()):.0f}",
-        "date": when.date().isoformat(),
         "identity": str(run.metrics["identity"]),
-        "kfx": str(here["kfx"]),
-        "machine": f"{here['processor']}, {here['device']}, {here['threads_of_fit']} threads, {dtype}",
+        **made_on(directory),
     }
     rows = []
     for place in dict.fromkeys(printed.place for printed in entries):

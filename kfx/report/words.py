@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -160,6 +161,13 @@ def totals(entries: Sequence[Entry]) -> list[tuple[str, list[int]]]:
     return sorted(found.items())
 
 
+def standings_by_paper(tested: Sequence[Tested]) -> list[tuple[str, list[int]]]:
+    """The number of claims with each verdict, for each paper, in the order of `Standing`."""
+    papers = dict.fromkeys(each.paper for each in tested)
+    counts = Counter((each.paper, each.standing) for each in tested)
+    return [(paper, [counts[paper, kind] for kind in Standing]) for paper in papers]
+
+
 def standings(tested: Sequence[Tested]) -> str:
     """A sentence with the number of claims by verdict."""
     counts = Counter(each.standing for each in tested)
@@ -190,8 +198,8 @@ def standing(tested: Tested) -> str:
 def evidence(tested: Tested, quote: str = "") -> list[str]:
     """What was measured for each condition of a claim, then the reason; commands stand in `quote`."""
     lines = []
-    for command in dict.fromkeys(outcome.condition.command for outcome in tested.outcomes):
-        own = [_outcome(each) for each in tested.outcomes if each.condition.command == command]
+    for command in dict.fromkeys(outcome.condition.measured_by for outcome in tested.outcomes):
+        own = [_outcome(each) for each in tested.outcomes if each.condition.measured_by == command]
         lines.append(f"{quote}{command}{quote}: {'; '.join(own)}")
     if not tested.outcomes and tested.claim.command:
         lines.append(f"{quote}{tested.claim.command}{quote}")
@@ -201,35 +209,39 @@ def evidence(tested: Tested, quote: str = "") -> list[str]:
 def _outcome(outcome: Outcome) -> str:
     """A condition with its measurements, such as `σ 2.1 ± 0.03, near 2: in 5 of 5 seeds`."""
     condition, other = outcome.condition, outcome.condition.other
+    named = f"{condition.run}: {condition}" if condition.study else str(condition)
     if not outcome.holds:
-        return f"{condition} not measured"
+        return f"{named} not measured"
     count = len(outcome.holds)
     seeds = f"in {sum(outcome.holds)} of {count} seeds" if count > 1 else ("yes" if outcome.holds[0] else "no")
     if condition.relation == "equals":
-        return f"{'' if condition.equals else 'not '}{condition} {seeds}"
+        return f"{'' if condition.equals else 'not '}{named} {seeds}"
     relation = condition.relation.replace("_", " ")
     if isinstance(other, float):
-        return f"{condition} {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
+        return f"{named} {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
     assert not isinstance(outcome.right, float)
     right = f"{_compact(outcome.right)} ({_unlike(other, condition)})"
-    return f"{condition} {_compact(outcome.left)}, {relation} {right}: {seeds}"
+    return f"{named} {_compact(outcome.left)}, {relation} {right}: {seeds}"
 
 
 def _unlike(other: Measured, condition: Condition) -> str:
     """The settings of the other quantity that differ from the condition's."""
-    parts = [] if other.times == 1 else [f"{other.times:g} times that"]
+    parts = []
     if other.metric != condition.metric:
-        parts.append(described(other))
+        parts.append(described(replace(other, n_interpolation=None)))
     elif other.kernel != condition.kernel:
         parts.append("before training" if other.kernel == "initial" else "after training")
-    if other.n_interpolation != condition.n_interpolation:
+    if other.n_interpolation not in (None, condition.n_interpolation):
         parts.append(f"N_I {other.n_interpolation}")
-    if other.command.experiment != condition.command.experiment:
+    if other.study:
+        parts += [other.run] if other.run != condition.run else []
+    elif other.command.experiment != condition.command.experiment:
         parts.append(str(other.command))
     elif other.command != condition.command:
-        own = [word for word in other.command.overrides if word not in condition.command.overrides]
-        parts.append(" ".join(own) or "without the overrides")
-    return ", ".join(parts)
+        more = [word for word in other.command.overrides if word not in condition.command.overrides]
+        less = [word for word in condition.command.overrides if word not in other.command.overrides]
+        parts.append(" ".join(more) or f"without {' '.join(less)}")
+    return ("" if other.times == 1 else f"{other.times:g} × ") + ", ".join(parts)
 
 
 def _compact(values: Sequence[float]) -> str:
