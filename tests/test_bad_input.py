@@ -49,7 +49,6 @@ BAD = [
     (["optimizer=sklearn_gpr", "kernel.trainable=[sigma]"], "kernel.trainable: optimizer=sklearn_gpr", "set null"),
     (["optimizer=flow_euler", "interpolation.kernel={name: rbf,starts: 2}"], "interpolation.kernel", "leave initial"),
     (["optimizer=flow_euler", "interpolation.kernel={name: cnngp}", "dataset=diabetes"], "kernel=cnngp", "images"),
-    (["optimizer=flow_euler", "sampler.samples=2"], "sampler.samples=2", "set 1"),
     (["flow.step_rule=fast"], "flow.step_rule=fast", "one of relative, relative_to_largest, absolute, constant"),
     (
         ["optimizer=flow_euler", "follow.every=2", "evaluation.regularization.value=validation"],

@@ -12,7 +12,7 @@ import torch
 from scipy.integrate import solve_ivp
 
 from kfx.config.choices import METHODS
-from kfx.flows.euler import HybridFlow
+from kfx.flows.euler import EulerFlow, HybridFlow
 from kfx.flows.flowed import FlowedKernel
 from kfx.flows.integration import integrate, runge_kutta_step
 from kfx.flows.layers import StepRule, crossings
@@ -87,6 +87,33 @@ def test_the_interpolated_field_takes_its_values_at_the_batch():
     field = Interpolation(RBF(0.2), Regularization(0.0, "absolute")).field(RBF(9.0), Factored(RBF(9.0).gram(x)), x, g)
     torch.testing.assert_close(field(x), g)
     assert field.kernel.parameters["sigma"] == 0.2, "its own kernel, not the flow's"
+
+
+def test_an_averaged_flow_follows_the_mean_over_samples(tmp_path):
+    """Owhadi & Yoo 2019, eq. 7.6, with three samples π in place of the expectation."""
+    x, y, _ = spirals()
+    kernel, sampler = RBF(1.4), FixedSampler(30, samples=3)
+    sampler.start(x, y)
+    batch, loss = sampler.draw(np.random.default_rng(0), 0), Loss(rho, NUGGET, kernel, x, y)
+    mean = loss.at(kernel, *batch.of(x, y), batch, points=True)
+    each = []
+    for order in (np.arange(30), *batch.orders):
+        one = Batch(batch.indices[order], batch.sample_size)
+        found = loss.at(kernel, *one.of(x, y), one, points=True)
+        each.append((found.rho, found.to_points[np.argsort(order)]))
+    assert len(each) == 3
+    assert mean.rho == pytest.approx(np.mean([value for value, _ in each]))
+    torch.testing.assert_close(mean.to_points, torch.stack([slope for _, slope in each]).mean(dim=0))
+    rows = Memory(tmp_path)
+    averaged = EulerFlow(
+        partial(Loss, rho, NUGGET), FixedSampler(30, samples=3), 1, settings(), rule=StepRule("constant", 0.05)
+    )
+    averaged.fit(kernel, (x, y, x), Streams(0), rows)
+    sampler.start(x, y)
+    batch = sampler.draw(Streams(0)["batches"], 0)
+    slope = loss.at(kernel, *batch.of(x, y), batch, points=True).to_points
+    moved = (rows.positions[1][0] - rows.positions[0][0])[torch.as_tensor(batch.indices)]
+    torch.testing.assert_close(moved, -0.05 * slope)
 
 
 # ---- steps

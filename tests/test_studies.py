@@ -1,5 +1,6 @@
 """Studies: runs that answer a question together, their table and their picture."""
 
+import re
 from types import SimpleNamespace
 
 import matplotlib.image
@@ -10,7 +11,7 @@ import torch
 from matplotlib.colors import to_rgb
 from omegaconf import OmegaConf
 
-from kfx import load_run
+from kfx import load_run, version
 from kfx.config import catalogue, registry
 from kfx.jobs import study
 from kfx.kernels import CNNGP
@@ -39,6 +40,17 @@ def test_every_study_composes_and_says_what_it_is(name):
     assert all(known.source for known in read.published)
     assert read.columns
     assert "20" in catalogue.description("study", name)  # the paper's year
+
+
+def test_a_recorded_table_says_when_and_where_it_was_made(kfx, in_folder):
+    assert kfx("run", "optimizer=none", "figures=false", "hydra.run.dir=r")[0] == 0
+    table = study.dated(pd.DataFrame({"run": ["one"], "mse": [1.0]}), [in_folder / "r"])
+    assert list(table) == ["run", "mse", "date", "kfx", "machine"]
+    assert table["kfx"].item() == version.__version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"].item())
+    assert "float64" in table["machine"].item()
+    code, _, err = kfx("study", "momentum", "--record", "--smoke")
+    assert (code, "--record: keeps the study's own settings" in err) == (2, True)
 
 
 def test_a_study_has_a_table_and_a_picture(kfx, in_folder):

@@ -152,8 +152,6 @@ class FlowOption(OptimizerOption):
             raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
         if config.sampler.choice == "neighbourhood":
             raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
-        if config.sampler.samples > 1:
-            raise ConfigError(f"sampler.samples={config.sampler.samples}: a flow has one sample a layer; set 1")
         own = config.interpolation
         if own.rcond is not None and own.solver != "lstsq":
             raise ConfigError(f"interpolation.rcond={own.rcond}: is lstsq's; set interpolation.solver=lstsq")
