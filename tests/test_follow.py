@@ -22,9 +22,10 @@ def test_errors_come_every_so_often_and_at_the_end(kfx):
     table, run = pd.read_csv("r/follow.csv"), load_run("r")
     assert list(table) == ["part", "iteration", "n_interpolation", "regularization", "repeat", "metric", "value"]
     assert sorted(set(table["iteration"])) == [0, 4, 6]
-    errors = {"error", "squared_error"}
-    assert set(table["metric"]) == errors, "points do not move, so their distances are not measured"
-    assert len(table) == 3 * 2 * 3 * 2
+    expected = {"error", "squared_error", "rho", "interpolation_error"}
+    assert set(table["metric"]) == expected, "points do not move, so their distances are not measured"
+    assert len(table) == 3 * (2 * 3 * 2 + 2)
+    assert table[table["metric"] == "rho"]["value"].between(0, 1).all()
     table = table[table["metric"] == "error"]
     last = run.metrics["last_iterations"]
     assert {row["n_interpolation"] for row in last} == {10, 40}

@@ -19,8 +19,9 @@ from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import digests
 from kfx.numerics.linear_algebra import Factored
-from kfx.objectives import rho
+from kfx.objectives import interpolation_error, rho
 from kfx.outcomes import CheckpointError, NumericalError
+from kfx.sampling.samplers import Batch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,8 +82,16 @@ class Follower:
         self.shown = {int(layer) for layer in shown} if snapshots else set()
         flows = tensors if self.moves_points else ()
         self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in flows]
+        follows = self.node.every + self.node.last and not config.objective.is_of_deep_kernels
+        self._batches = [self._batch(config, part) for part in range(len(parts))] if follows else []
         self._rows: CsvFile | None = None
         self._measured: tuple[int, int] | None = None
+
+    def _batch(self, config: ConfigView, part: int) -> Batch:
+        """The batch on which objectives are measured, the same in all iterations."""
+        sampler = config.sampler.held_out()
+        sampler.start(*self.tensors[part][:2])
+        return sampler.draw(np.random.default_rng([self.seed, part]), 0)
 
     def _orders(self, part: Dataset, rng: np.random.Generator) -> list[np.ndarray]:
         balanced = part.labels_train is not None
@@ -162,7 +171,8 @@ class Follower:
                     error = ("error", 1 - row["value"]) if is_accuracy else (name, row["value"])
                     place = row["n_interpolation"], row["configured_regularization"], repeat
                     rows.append((part, iteration, *place, *error))
-        rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in self._of_layers(kernel, x, y)]
+        more = [*self._of_layers(kernel, x, y), *self._of_batch(kernel, x, y, part)]
+        rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in more]
         if not self.moves_points:  # then distances of the kernel's features, if it has any
             some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
             try:
@@ -178,6 +188,20 @@ class Follower:
         self._rows.write(
             *rows, *((part, iteration, *[math.nan] * 2, 0, name, value) for name, value in of_points.items())
         )
+
+    def _of_batch(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, part: int) -> list[tuple[str, float]]:
+        """ρ and e₂ of one batch, whichever of them is trained; NaN where the arithmetic fails."""
+        found = []
+        for batch in self._batches[part : part + 1]:
+            points, targets = batch.of(x, y)
+            for name, objective in (("rho", rho), ("interpolation_error", interpolation_error)):
+                try:
+                    gram = Factored(kernel.gram(points))
+                    value, _ = objective(gram, targets, batch.sample_size, self.regularization, False)
+                except NumericalError:
+                    value = math.nan
+                found.append((name, value))
+        return found
 
     def _of_layers(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, float]]:
         """ρ of the kernel of each inner layer, with half of the points as the sample."""
