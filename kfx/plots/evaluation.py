@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from kfx.numerics.formatting import number
-from kfx.plots.style import COLOURS, FAINT, INITIAL, TRAINED, above_noise, end_at_one, figure, legend, set_title
+from kfx.plots.style import COLOURS, DATA, FAINT, INITIAL, TRAINED, above_noise, end_at_one, figure, legend, set_title
 from kfx.record.reading import Run
 
 _NAMES = {
@@ -49,6 +49,8 @@ def before_and_after(run: Run) -> Figure | None:
         own = own.assign(value=values) if spans_decades else own
         (_against_points if varied else _from_initial_to_trained)(axes, own)
         axes.set(ylabel=_NAMES[name])
+        if name == "rho" and run.config.kernel.name == "greens_function":
+            _draw_bound(axes, own)
         if spans_decades:
             axes.set_yscale("log")
         axes.margins(y=0.12)
@@ -62,6 +64,16 @@ def before_and_after(run: Run) -> Figure | None:
     set_title(axes, run, *fixed, *([f"{count} {several}"] if count > 1 else []))
     legend(picture, axes)
     return picture
+
+
+def _draw_bound(axes: Axes, table: pd.DataFrame) -> None:
+    """C 2^(−2k) over the levels N_I = 2^k − 1, with the least C that bounds ρ (Owhadi & Yoo 2019, §5)."""
+    mean = table.groupby("n_interpolation")["value"].mean()
+    mean = mean[mean.index < mean.index.max()]  # at the last level ρ is 0
+    nodes = mean.index.to_numpy(dtype=float) + 1
+    constant = float((mean * nodes**2).max())
+    bound = axes.plot(mean.index, constant / nodes**2, ":", color=DATA, label=r"$C\,2^{-2k}$")
+    axes.legend(handles=bound, fontsize=8, frameon=False)
 
 
 def _against_points(axes: Axes, table: pd.DataFrame) -> None:
