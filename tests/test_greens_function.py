@@ -132,7 +132,7 @@ def test_recovery_lowers_rho_and_the_error(kfx):
     assert steps.shape[1] == 128
     np.testing.assert_allclose(np.linalg.norm(steps, axis=1), 0.01, rtol=1e-6)  # step_rule=normalized
     followed = pd.read_csv("r/follow.csv")
-    assert set(followed["metric"]) == {"mse", "energy_error"}
+    assert set(followed["metric"]) == {"mse", "energy_error", "rho", "interpolation_error"}
     assert set(followed["iteration"]) == {0, 40, 80, 120}
     for name in ("conductivity.png", "errors.png"):
         assert (run.directory / "figures" / name).is_file()
