@@ -386,3 +386,25 @@ def test_words_are_those_of_estimators(settings, expected):
         KernelFlowTransformer(task="regresion").fit(x[:50], y[:50])
     with pytest.raises(ValueError, match="expected \\(channels, height, width\\)"):
         KernelFlowRegressor(image_shape=10).fit(x[:50], y[:50])
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_draws_have_the_mean_and_the_covariance_of_the_process(outputs):
+    rng = np.random.default_rng(0)
+    x, at = rng.normal(size=(30, 2)), rng.normal(size=(4, 2))
+    y = np.sin(x) if outputs == 2 else np.sin(x[:, 0])
+    fitted = KernelFlowRegressor(RBF(1.0), optimizer="none", regularization=0.01).fit(x, y)
+    draws = fitted.sample_y(at, 20_000, random_state=1)
+    assert draws.shape == ((4, 20_000) if outputs == 1 else (4, 2, 20_000))
+    mean, deviation = fitted.predict(at, return_std=True)
+    np.testing.assert_allclose(draws.mean(axis=-1), mean, atol=5 * deviation.max() / np.sqrt(20_000))
+    np.testing.assert_allclose(draws.std(axis=-1), deviation, rtol=0.03)
+    gram, cross = fitted.kernel_.gram(x), fitted.kernel_.gram(x, at)
+    a = gram + fitted.regularization_.of(gram) * np.eye(30)
+    expected = fitted.scale_[0] * (fitted.kernel_.gram(at) - cross.T @ np.linalg.solve(a, cross))
+    first = draws if outputs == 1 else draws[:, 0]
+    np.testing.assert_allclose(np.cov(first), expected, atol=0.03 * expected.max())
+    prior = fitted.sample_y(at, 20_000, random_state=1, prior=True)
+    prior = prior if outputs == 1 else prior[:, 0]
+    of_prior = fitted.scale_[0] * fitted.kernel_.gram(at)
+    np.testing.assert_allclose(np.cov(prior), of_prior, atol=0.03 * of_prior.max())

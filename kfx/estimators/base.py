@@ -245,6 +245,20 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
                 variance = posterior_variance(self._kept_factor[0], cross, self.kernel_.diagonal(points))
         return mean, np.sqrt(variance.cpu().numpy()[:, None] * self.scale_)
 
+    def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
+        """The covariance of the latent function at x, (n, n), for a kernel of scale 1: K(x, x) − K(x, X) A⁻¹ K(X, x),
+        or with `prior` K(x, x)."""
+        with self._own_settings():
+            mapped, compare = self.kernel_.feature_map_and_kernel()
+            points = mapped(self._tensor(x))
+            covariance: np.ndarray = in_numpy(compare.gram(points)).astype(np.float64)
+            if prior:
+                return covariance
+            factor = cholesky(compare.gram(self._points), self._effective)
+            half = in_numpy(solve_lower(factor, compare.gram(self._points, points).to(factor)))
+        explained: np.ndarray = half.T @ half
+        return covariance - explained
+
     def _own_settings(self) -> AbstractContextManager[None]:
         """A block that computes with the precision and the threads of the device's settings."""
         return exclusively(*self._threads, allow_tf32=self._allow_tf32)

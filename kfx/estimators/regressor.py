@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
 
 from kfx.estimators.base import KernelFlow
 
@@ -35,6 +36,20 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         if self._is_flat:
             mean, deviation = mean[:, 0], None if deviation is None else deviation[:, 0]
         return (mean, deviation) if return_std else mean
+
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, *, prior: bool = False) -> np.ndarray:
+        """Draw functions from the Gaussian process, given the training data or, with `prior`, without them.
+
+        X: points, (n, features) or (n, channels, height, width). Returns values without noise at X, (n, n_samples) or
+        (n, outputs, n_samples) as y.
+        """
+        x = self._points_of(X)
+        mean = np.zeros((len(x), len(self.scale_))) if prior else self._predicted(x, False)[0]
+        values, vectors = np.linalg.eigh(self._covariance(x, prior))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative
+        normal = check_random_state(random_state).standard_normal((len(self.scale_), len(x), n_samples))
+        drawn: np.ndarray = np.moveaxis(root @ normal, 0, 1) * np.sqrt(self.scale_)[:, None] + mean[:, :, None]
+        return np.asarray(drawn[:, 0] if self._is_flat else drawn)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
