@@ -256,7 +256,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
                 return covariance
             factor = cholesky(compare.gram(self._points), self._effective)
             half = in_numpy(solve_lower(factor, compare.gram(self._points, points).to(factor)))
-        return np.subtract(covariance, half.T @ half)
+        covariance -= half.T @ half
+        return covariance
 
     def _own_settings(self) -> AbstractContextManager[None]:
         """A block that computes with the precision and the threads of the device's settings."""
