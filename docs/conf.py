@@ -63,8 +63,9 @@ def _mend_links(app: Any, name: str, source: list[str]) -> None:
 def _write_published_numbers(app: Any, config: Any) -> None:
     """The page of published numbers, from the tables of the repository."""
     tables = Path(app.srcdir).parent / FOLDER
-    tested = claims.tested(claims.read(tables), claims.measurements(tables))
-    for name, page in html.reproduction(gather(tables), tested, read_notes(tables)).items():
+    entries = gather(tables)
+    tested = claims.tested(claims.read(tables), claims.measurements(tables, entries))
+    for name, page in html.reproduction(entries, tested, read_notes(tables)).items():
         (Path(app.srcdir) / name).write_text(page)
         config.html_extra_path.append(name)
 

@@ -11,7 +11,7 @@ import torch
 
 from kfx import load_run
 from kfx.data import synthetic
-from kfx.evaluation.follower import mean_squared_distances, misplaced_points
+from kfx.evaluation.follower import linearly_separable, mean_squared_distances, misplaced_points
 from kfx.flows.euler import HybridFlow
 from kfx.flows.flow import FlowSettings
 from kfx.flows.flowed import FlowedKernel
@@ -40,10 +40,14 @@ def test_distances_and_separability():
     assert found["distance_in_class"] == pytest.approx(pairs[same].mean())
     assert found["distance_between"] == pytest.approx(pairs[~same].mean())
     sides = (x[:, 0] + 2 * x[:, 1] > 0.3).astype(int)
+    assert linearly_separable(x, sides)
     assert misplaced_points(x, sides) == 0
     sides[np.argmax(x[:, 0] + 2 * x[:, 1])] = 0
+    assert not linearly_separable(x, sides)
     assert misplaced_points(x, sides) == 1
-    assert np.isnan(misplaced_points(x * 1e200, sides))
+    assert np.isnan(linearly_separable(x * 1e200, sides))
+    far = np.concatenate([rng.normal(size=(20, 2)) - 4, rng.normal(size=(20, 2)) + 4, [[-100, -100]]])
+    assert misplaced_points(far, np.repeat([0, 1], [20, 21])) == 1, "a far point does not draw the line to itself"
 
 
 def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
@@ -148,6 +152,18 @@ def test_a_flow_that_stopped_in_its_first_layer_compares(kfx, in_folder):
     code, out, _ = kfx("compare", "r")
     assert code == 0
     assert "accuracy" in out
+
+
+@pytest.mark.parametrize("optimizer", ["flow_euler", "flow_rk45"])
+def test_recorded_layers_of_an_averaged_flow_move_new_points_as_the_run_did(kfx, in_folder, optimizer):
+    words = ["dataset=swiss_roll", "dataset.n_train=40", f"optimizer={optimizer}", "optimizer.iterations=6"]
+    more = ["sampler.batch_size=20", "sampler.samples=3", "flow.record_layers=true", "flow.snapshots=1"]
+    assert kfx("run", *words, *more, "hydra.run.dir=r")[0] == 0
+    first, *_, last = sorted((in_folder / "r" / "snapshots").glob("*.npz"))
+    before, after = np.load(first)["test"], np.load(last)["test"]
+    nearby = load_run("r").kernel.transform(before * (1 + 1e-12))  # points that the record does not have
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(nearby, after, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1e155, 1e308])

@@ -422,3 +422,18 @@ def test_what_cannot_be_is_said_in_a_line(kfx, words, said):
     small = [word for word in SMALL if not word.startswith("optimizer.learning")]
     code, _, err = kfx("run", *small, *words)
     assert (code, err.count("\n"), said in err) == (2, 1, True), err
+
+
+def test_truncated_weights_are_drawn_as_in_the_lesson():
+    from kfx.kernels.networks import draw_truncated, mnist_300
+
+    module = mnist_300((1, 28, 28))
+    torch.manual_seed(0)
+    draw_truncated(module)
+    blocks = dict(module.named_parameters())
+    assert all(bool((value == 0.1).all()) for name, value in blocks.items() if name.endswith("bias"))
+    weights = torch.cat([value.detach().flatten() for name, value in blocks.items() if name.endswith("weight")])
+    assert float(weights.abs().max()) <= 0.2
+    assert float(weights.std()) == pytest.approx(0.088, rel=0.02)  # of a normal distribution cut at two deviations
+    assert module(torch.rand(2, 1, 28, 28)).shape == (2, 300)
+    assert bool((module(torch.rand(2, 1, 28, 28)) >= 0).all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -76,8 +77,13 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def _holds(text: str, words: Sequence[str]) -> bool:
-    """Whether a text has all words, in any case; a word that ends in a digit is not the start of a longer number."""
-    return all(re.search(re.escape(word) + (r"(?!\d)" if word[-1:].isdigit() else ""), text, re.I) for word in words)
+    """Whether a text has all words, in any case; a number in a word is not a part of a longer number."""
+
+    def pattern(word: str) -> str:
+        before, after = r"(?<![\d.])" if word[:1].isdigit() else "", r"(?!\d)" if word[-1:].isdigit() else ""
+        return before + re.escape(word) + after
+
+    return all(re.search(pattern(word), text, re.IGNORECASE) for word in words)
 
 
 def _commands_of(described: Mapping[str, str], words: Sequence[str], own: str | None) -> dict[str, dict[str, str]]:
@@ -88,7 +94,7 @@ def _commands_of(described: Mapping[str, str], words: Sequence[str], own: str | 
     for experiment in described:
         for each in (printed.published for printed in read_published(experiment, own)):
             if _holds(f"{experiment} {each.source}", words) and not _holds(experiment, words):
-                command = " ".join([f"kfx run +experiment={experiment}", *each.overrides])
+                command = shlex.join(["kfx", "run", f"+experiment={experiment}", *each.overrides])
                 found.setdefault(experiment, {}).setdefault(command, each.source)
     return found
 

@@ -118,7 +118,7 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
     from kfx.report import claims, html, markdown
     from kfx.report.reproduction import read_notes
 
-    content = entries, claims.tested(claims.read(folder), claims.measurements(folder)), read_notes(folder)
+    content = entries, claims.tested(claims.read(folder), claims.measurements(folder, entries)), read_notes(folder)
     text = markdown.page(*content)
     if is_check:
         wrong = not _PAGE.is_file() or _PAGE.read_text() != text

@@ -64,6 +64,7 @@ def _folder(name: str, parsed: argparse.Namespace) -> Path:
 def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from kfx.files import write_whole
     from kfx.jobs import logged
     from kfx.jobs.study import dated, table
     from kfx.plots.study import PICTURES
@@ -81,9 +82,11 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
     is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
     frame = table(study, there, is_as_published=is_as_published)
     frame.to_csv(folder / "table.csv", index=False)
-    if parsed.record:
+    if parsed.record and failed:
+        print(f"kfx: warning: {_RECORDED / name}.csv stays as it was, because runs failed", file=sys.stderr)
+    elif parsed.record:
         _RECORDED.mkdir(parents=True, exist_ok=True)
-        dated(frame, there.values()).to_csv(_RECORDED / f"{name}.csv", index=False)
+        write_whole(_RECORDED / f"{name}.csv", dated(frame, there.values()).to_csv(index=False))
         print(_RECORDED / f"{name}.csv")
     Console(width=None if sys.stdout.isatty() else 180).print(_screen(name, frame))
     print(folder / "table.csv")

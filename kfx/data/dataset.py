@@ -139,9 +139,8 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
     for step in steps:
         train, test = data.x_train, data.x_test
         if step in ("unit_norm", "mean_norm"):
-            norms = _norms(train)
-            scale = norms.mean() if step == "mean_norm" else 1.0
-            data = replace(data, x_train=train / norms * scale, x_test=test / _norms(test) * scale)
+            scale = np.linalg.norm(train.reshape(len(train), -1), axis=1).mean() if step == "mean_norm" else 1.0
+            data = replace(data, x_train=train / _norms(train) * scale, x_test=test / _norms(test) * scale)
             continue
         if step == "zca":
             data = _whitened(data, zca_epsilon, zca_unit == "mean_eigenvalue")

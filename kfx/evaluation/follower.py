@@ -82,7 +82,9 @@ class Follower:
         self.shown = {int(layer) for layer in shown} if snapshots else set()
         flows = tensors if self.moves_points else ()
         self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in flows]
-        follows = self.node.every + self.node.last and not config.objective.is_of_deep_kernels
+        size = config.sampler.batch_size or max(len(part.x_train) for part in parts)
+        takes_batches = not config.objective.is_of_deep_kernels and size <= _MOST_SETTLING
+        follows = self.node.every + self.node.last > 0 and takes_batches
         self._batches = [self._batch(config, part) for part in range(len(parts))] if follows else []
         self._rows: CsvFile | None = None
         self._measured: tuple[int, int] | None = None
@@ -183,25 +185,28 @@ class Follower:
                 return self._rows.write(*rows)
         of_points = mean_squared_distances(x, labels)
         if labels is not None and len(set(labels)) == 2 and x[0].numel() <= _MOST_COORDINATES:
-            of_points["misplaced_points"] = wrong = misplaced_points(x.reshape(len(x), -1).cpu().numpy(), labels)
-            of_points["linearly_separable"] = wrong if math.isnan(wrong) else float(wrong == 0)
+            flat = x.reshape(len(x), -1).cpu().numpy()
+            of_points["linearly_separable"] = linearly_separable(flat, labels)
+            if flat.shape[1] == 2 and len(flat) <= _MOST_OF_LAYERS and np.isfinite(flat).all():
+                of_points["misplaced_points"] = float(misplaced_points(flat, labels))
         self._rows.write(
             *rows, *((part, iteration, *[math.nan] * 2, 0, name, value) for name, value in of_points.items())
         )
 
     def _of_batch(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor, part: int) -> list[tuple[str, float]]:
         """ρ and e₂ of one batch, whichever of them is trained; NaN where the arithmetic fails."""
-        found = []
-        for batch in self._batches[part : part + 1]:
-            points, targets = batch.of(x, y)
-            for name, objective in (("rho", rho), ("interpolation_error", interpolation_error)):
-                try:
-                    gram = Factored(kernel.gram(points))
-                    value, _ = objective(gram, targets, batch.sample_size, self.regularization, False)
-                except NumericalError:
-                    value = math.nan
-                found.append((name, value))
-        return found
+        if not self._batches:
+            return []
+        batch = self._batches[part]
+        points, targets = batch.of(x, y)
+        regularization = kernel.own_regularization or self.regularization
+        objectives = {"rho": rho, "interpolation_error": interpolation_error}
+        found = dict.fromkeys(objectives, math.nan)
+        with contextlib.suppress(NumericalError):
+            gram = Factored(kernel.gram(points))
+            for name, objective in objectives.items():
+                found[name], _ = objective(gram, targets, batch.sample_size, regularization, False)
+        return list(found.items())
 
     def _of_layers(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, float]]:
         """ρ of the kernel of each inner layer, with half of the points as the sample."""
@@ -210,7 +215,8 @@ class Follower:
         with contextlib.suppress(NumericalError):  # a layer that fails makes all later ones fail
             for name, gram in kernel.inner_grams(points):
                 try:
-                    value, _ = rho(Factored(gram), targets, len(points) // 2, self.regularization, False)
+                    regularization = kernel.own_regularization or self.regularization
+                    value, _ = rho(Factored(gram), targets, len(points) // 2, regularization, False)
                 except NumericalError:
                     value = math.nan
                 found.append((OF_LAYERS + name, value))
@@ -247,12 +253,10 @@ def mean_squared_distances(x: torch.Tensor, labels: np.ndarray | None) -> dict[s
     return found
 
 
-def misplaced_points(x: np.ndarray, labels: np.ndarray) -> float:
-    """Return how many points lie on the wrong side of a hyperplane between two classes; 0 if a hyperplane separates
-    them, s_i (w·x_i + b) ≥ 1 for all i.
+def linearly_separable(x: np.ndarray, labels: np.ndarray) -> float:
+    """1 if a hyperplane separates two classes, s_i (w·x_i + b) ≥ 1 for all i, else 0; NaN if the numbers are too large.
 
-    Otherwise the hyperplane is that of the least Σ_i max(0, 1 − s_i (w·x_i + b)), so another one may misplace fewer.
-    x: (n, features). labels: (n,), of two values. NaN if the coordinates are too large.
+    x: (n, features). labels: (n,), of two values.
     """
     from scipy.optimize import linprog
 
@@ -261,16 +265,24 @@ def misplaced_points(x: np.ndarray, labels: np.ndarray) -> float:
     sides = np.where(labels == labels[0], 1.0, -1.0)[:, None]
     scaled = (x - x.mean(axis=0)) / max(float(np.abs(x).max()), 1e-300)
     constraints = -sides * np.column_stack([scaled, np.ones(len(x))])
-    n, free = len(x), [(None, None)] * constraints.shape[1]
-    if linprog(np.zeros(len(free)), A_ub=constraints, b_ub=-np.ones(n), bounds=free).status == 0:
-        return 0.0
-    found = linprog(
-        np.append(np.zeros(len(free)), np.ones(n)),
-        A_ub=np.hstack([constraints, -np.eye(n)]),
-        b_ub=-np.ones(n),
-        bounds=free + [(0, None)] * n,
-    )
-    return float(max((constraints @ found.x[: len(free)] >= 0).sum(), 1)) if found.status == 0 else math.nan
+    found = linprog(np.zeros(x.shape[1] + 1), A_ub=constraints, b_ub=-np.ones(len(x)), bounds=(None, None))
+    return float(found.status == 0)
+
+
+def misplaced_points(x: np.ndarray, labels: np.ndarray) -> int:
+    """Return the least number of points on the wrong side of a line between two classes, over all lines.
+
+    x: points in the plane, (n, 2), no three of them on a line. labels: (n,), of two values.
+    """
+    sides, least = np.where(labels == labels[0], 1.0, -1.0), len(x)
+    for i in range(len(x) - 1):
+        # turned and moved by little, the line through points i and j leaves either on either side
+        along, others = x[i + 1 :] - x[i], x - x[i]
+        where = sides * np.sign(along[:, :1] * others[:, 1] - along[:, 1:] * others[:, 0])
+        where[:, i] = 0
+        where[np.arange(len(along)), np.arange(i + 1, len(x))] = 0
+        least = min(least, int((where < 0).sum(axis=1).min()), int((where > 0).sum(axis=1).min()))
+    return least
 
 
 def last_rows(directory: Path, count: int, of_flow: bool) -> list[Document]:

@@ -46,8 +46,10 @@ class LayerFile:
             head, kernel = [layer.number, layer.step], layer.field.kernel
             arrays = [layer.field.centres, layer.field.coefficients]
         else:
-            head, kernel = [layer.batch.sample_size], layer.kernel
+            orders = layer.batch.orders
+            head, kernel = [layer.batch.sample_size, *([len(orders), 0] if orders else [])], layer.kernel
             arrays = [layer.x_f, layer.y_f, torch.as_tensor(layer.times)]
+            arrays += [torch.as_tensor(np.stack(orders))] if orders else []
         for array in (np.array(head, dtype=np.float64), kernel.flat, *(a.cpu().numpy() for a in arrays)):
             np.lib.format.write_array(self._stream, np.ascontiguousarray(array), allow_pickle=False)
 
@@ -78,5 +80,6 @@ def read_layers(source: Path | bytes, kernel: Kernel, velocity: Velocity, flow: 
                 yield flow.layer(field, float(head[1]), int(head[0]))
             else:
                 x_f, y_f, times = torch.as_tensor(array()), torch.as_tensor(array()), array()
-                batch = Batch(np.arange(len(x_f)), int(head[0]))
+                orders = tuple(array()) if len(head) > 1 else ()
+                batch = Batch(np.arange(len(x_f)), int(head[0]), orders=orders)
                 yield RungeKuttaLayer(velocity, kernel.with_flat(flat), x_f, y_f, batch, times, flow.method)

@@ -49,11 +49,11 @@ class StepRule:
             size *= math.sqrt(self.decay_after / n)
         if self.rule == "constant":
             return size
-        norms = as_kind(norms_of(x), speeds)
         if self.rule != "relative":
             largest = float(speeds.max())
-            size *= float(norms.max()) if self.rule == "relative_to_largest" else 1.0
+            size *= float(norms_of(x).max()) if self.rule == "relative_to_largest" else 1.0
             return size / largest if largest > 0 else math.inf
+        norms = as_kind(norms_of(x), speeds)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = norms / speeds
         ratios[norms == 0] = math.inf

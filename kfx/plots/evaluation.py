@@ -68,11 +68,12 @@ def before_and_after(run: Run) -> Figure | None:
 
 def _draw_bound(axes: Axes, table: pd.DataFrame) -> None:
     """C 2^(−2k) over the levels N_I = 2^k − 1, with the least C that bounds ρ (Owhadi & Yoo 2019, §5)."""
-    mean = table.groupby("n_interpolation")["value"].mean()
-    mean = mean[mean.index < mean.index.max()]  # at the last level ρ is 0
-    nodes = mean.index.to_numpy(dtype=float) + 1
-    constant = float((mean * nodes**2).max())
-    bound = axes.plot(mean.index, constant / nodes**2, ":", color=DATA, label=r"$C\,2^{-2k}$")
+    most = table.groupby("n_interpolation")["value"].max()
+    most = most[most.index < most.index.max()]  # at the last level ρ is 0
+    nodes = most.index.to_numpy(dtype=int) + 1
+    if (nodes & (nodes - 1)).any():
+        return
+    bound = axes.plot(most.index, float((most * nodes**2).max()) / nodes**2, ":", color=DATA, label=r"$C\,2^{-2k}$")
     axes.legend(handles=bound, fontsize=8, frameon=False)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 from kfx.config.fields import nested, number, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
-from kfx.files import read_rows
-from kfx.outcomes import ConfigError
+from kfx.outcomes import ConfigError, RecordError
 from kfx.report import tables
 from kfx.report.naming import described
+from kfx.report.reproduction import Entry
 from kfx.report.tables import Command, Table
 
 FILE, STUDIES = "claims.yaml", "studies"
@@ -49,9 +52,9 @@ class Standing(StrEnum):
 
 RULE = (
     "A condition is met if it holds for at least 80 % of the seeds, fails if it holds for at most 20 %, and is open in "
-    "between; *near* is within 10 %. A claim *holds* if all its conditions are met, *does not hold* if all fail, is "
-    "*undecided* if all are open, and holds *partly* in every other case. Conditions that were not measured do not "
-    "count, and are named; a claim without a measured condition was *not run*."
+    "between; *near* is within 10 %. A claim *holds* if all its conditions are met, holds *partly* if some are, *does "
+    "not hold* if all fail, and is *undecided* otherwise. Conditions that were not measured do not count, and are "
+    "named; a claim without a measured condition was *not run*."
 )
 
 
@@ -69,8 +72,8 @@ class Measured(Quantity):
 
     @property
     def command(self) -> Command:
-        experiment, *overrides = self.run.split()
-        return Command(experiment, tuple(sorted(overrides)))
+        experiment, *overrides = shlex.split(self.run)
+        return Command.of(experiment, overrides)
 
     @property
     def measured_by(self) -> str:
@@ -86,7 +89,7 @@ class Measured(Quantity):
         if table is None:
             return {}
         found = table.by_seed(self)
-        if not found and self.metric in COMPLEMENTS:
+        if not found and self.metric in COMPLEMENTS and self.statistic == "mean":
             accuracies = table.by_seed(replace(self, metric=COMPLEMENTS[self.metric]))
             found = {seed: 1 - value for seed, value in accuracies.items()}
         return {seed: self.times * value for seed, value in found.items()}
@@ -97,12 +100,11 @@ class Measured(Quantity):
 
 
 def _bound(path: str, value: object) -> object:
-    if value is None or isinstance(value, Mapping):
+    if value is None or (isinstance(value, Mapping) and not path.endswith("equals")):
         return value
-    try:
-        return float(str(value))
-    except ValueError as error:
-        raise ConfigError(f"{path}={value}: expected a number, or what differs from the quantity itself") from error
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return float(value)
+    raise ConfigError(f"{path}={value}: expected a finite number, or what differs from the quantity itself")
 
 
 @dataclass
@@ -147,11 +149,20 @@ class Claim(Option):
 
 
 def _conditions(path: str, value: Any) -> list[Condition]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{path}={value}: expected a list of conditions")
     made = []
     for i, each in enumerate(value):
         condition: Condition = make(f"{path}[{i}]", Condition, each)
-        if not condition.run or sum(getattr(condition, name) is not None for name in RELATIONS) != 1:
+        relations = [name for name in RELATIONS if getattr(condition, name) is not None]
+        if not condition.run.strip() or len(relations) != 1:
             raise ConfigError(f"{path}[{i}]: expected run, metric and one of {', '.join(RELATIONS)}")
+        try:
+            other = condition.other
+        except ConfigError as error:
+            raise ConfigError(f"{path}[{i}].{error}") from error
+        if isinstance(other, Measured) and not other.run.strip():
+            raise ConfigError(f"{path}[{i}].{relations[0]}.run: expected an experiment")
         made.append(condition)
     return made
 
@@ -184,16 +195,21 @@ class Tested:
         return self.claim.source.partition(",")[0]
 
 
-def measurements(folder: Path) -> Measurements:
-    """Read the tables of a folder, and those of studies in its folder `studies`."""
+def measurements(folder: Path, entries: Iterable[Entry] = ()) -> Measurements:
+    """Read the tables of a folder, without those that are stale in `entries`, and those of its folder `studies`."""
+    stale = {part.command for entry in entries for part in entry.parts if part.changed}
     studies: dict[str, dict[str, dict[str, float]]] = {}
     for path in sorted((folder / STUDIES).glob("*.csv")):
-        rows = read_rows(path).to_dict("records")
+        try:
+            table = pd.read_csv(path).set_index("run").select_dtypes("number")
+        except (OSError, ValueError, KeyError) as error:
+            raise RecordError(f"{path}: {' '.join(str(error).split())}; record the study again") from error
         studies[path.stem] = {
-            str(row["run"]): {str(key): value for key, value in row.items() if isinstance(value, (int, float))}
-            for row in rows
+            str(run): {str(key): float(value) for key, value in row.items() if math.isfinite(value)}
+            for run, row in table.to_dict("index").items()
         }
-    return Measurements(tables.read(folder), studies)
+    current = {command: table for command, table in tables.read(folder).items() if command not in stale}
+    return Measurements(current, studies)
 
 
 def read(folder: Path) -> list[Claim]:
@@ -234,6 +250,8 @@ def _outcome(condition: Condition, measured: Measurements) -> Outcome:
 
 
 def _holds(relation: str, left: float, right: float) -> bool:
+    if not (math.isfinite(left) and math.isfinite(right)):
+        return False  # a run that failed
     is_near = abs(left - right) <= _NEAR * abs(right)
     return {
         "equals": left == right,
@@ -253,4 +271,4 @@ def _standing(outcomes: Sequence[Outcome]) -> Standing:
         return Standing.HOLDS
     if failed.all():
         return Standing.FAILS
-    return Standing.PARTLY if (met | failed).any() else Standing.UNDECIDED
+    return Standing.PARTLY if met.any() else Standing.UNDECIDED

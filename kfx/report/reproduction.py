@@ -240,17 +240,17 @@ def _best(item: Item, readings: Sequence[CommandNumbers]) -> Item:
         return item
     number = float(item.printed.text)
     found = [
-        (RANKED.index(other.verdict), abs(float(np.mean(other.measured)) - number), other, part.command)
+        (RANKED.index(other.verdict), -len(other.measured), abs(float(np.mean(other.measured)) - number), other, part)
         for part in readings
         for other in part.items
         if other.printed == item.printed and other.verdict in RANKED
     ]
     if not found:
         return item
-    rank, _, other, command = min(found, key=lambda each: each[:2])
+    rank, *_, other, part = min(found, key=lambda each: each[:3])
     if rank >= RANKED.index(item.verdict):
         return item
-    return replace(item, verdict=other.verdict, reading=Reading(command, other.measured))
+    return replace(item, verdict=other.verdict, reading=Reading(part.command, other.measured))
 
 
 def _part(
@@ -275,7 +275,9 @@ def _part(
         sd = float(beside[0]) * math.sqrt(_DEVIATIONS[beside[1]]) if beside and beside[0] else None
         text = None if each.published.metric in _TIMES else each.text
         is_yes_or_no = each.published.metric in _YES_OR_NO
-        said = verdict(text, measured, sd, is_yes_or_no=is_yes_or_no, before=_before(each, own, table))
+        runs = _DEVIATIONS[beside[1]] if beside else 1
+        before = _before(each, own, table)
+        said = verdict(text, measured, sd, runs=runs, is_yes_or_no=is_yes_or_no, before=before)
         if measured and changed:
             said = Verdict.STALE
         if not measured and table is not None:

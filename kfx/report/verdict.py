@@ -29,12 +29,12 @@ RULE = (
     "separable, most seeds agree. *Within 2 %*: not reproduced, and the mean is within 2 % of the number. *Too noisy*: "
     "the mean is within two standard errors, but far from the number. *Same direction*: none of these, and training "
     "changes the quantity in the published direction. *Differs*: none of these. The standard error is that of the "
-    "difference between one further run, which the paper made, and the mean of the runs made here; with fewer than "
-    "three seeds it is the paper's own deviation, if it is published. Where the text of a paper allows several "
-    "readings, all that were measured are listed, and the verdict is that of the best one; the column *reading* names "
-    "it. *Stale*: measured with settings that have changed since. *Not run*: not yet measured at full settings; the "
-    "cost is stated. Curves without numbers, times of another machine, and what no single run measures have *no "
-    "verdict*."
+    "difference between the paper's run (or the mean of its runs, where a standard error is published) and the mean of "
+    "the runs made here; with fewer than three seeds it is from the paper's own deviation, if that is published. Where "
+    "the text of a paper allows several readings, all that were measured are listed, and the verdict is that of the "
+    "best one, which the column *best reading* names. *Stale*: measured with settings that have changed since. *Not "
+    "run*: not yet measured at full settings; the cost is stated. Curves without numbers, times of another machine, "
+    "and what no single run measures have *no verdict*."
 )
 _SEEDS = 3
 _FAR, _CLOSE = 0.1, 0.02
@@ -45,14 +45,15 @@ def verdict(
     measured: Sequence[float],
     deviation: float | None = None,
     *,
+    runs: int = 1,
     is_yes_or_no: bool = False,
     before: tuple[float, Sequence[float]] | None = None,
 ) -> Verdict:
     """Return the verdict by `RULE`.
 
     published: as the paper has it, None for a curve. measured: one value for each seed. deviation: the published
-    standard deviation of one run. is_yes_or_no: each measurement is 1 or 0. before: the published and the measured
-    values of the untrained kernel.
+    standard deviation of one run. runs: of which the published number is the mean. is_yes_or_no: each measurement is 1
+    or 0. before: the published and the measured values of the untrained kernel.
     """
     if not measured:
         return Verdict.NOT_RUN
@@ -64,7 +65,7 @@ def verdict(
         return Verdict.REPRODUCED if 2 * agree > len(measured) else Verdict.DIFFERS
     gap = abs(mean - number) * (1 - 1e-9)
     spread = float(np.std(measured, ddof=1)) if len(measured) >= _SEEDS else deviation or 0.0
-    within_errors = gap <= 2 * spread * math.sqrt(1 + 1 / len(measured))
+    within_errors = gap <= 2 * spread * math.sqrt(1 / runs + 1 / len(measured))
     if gap <= half_a_digit(published) or (within_errors and gap <= max(_FAR * abs(number), deviation or 0.0)):
         return Verdict.REPRODUCED
     if gap <= _CLOSE * abs(number):
@@ -83,5 +84,5 @@ def half_a_digit(published: str) -> float:
     return 0.5 * 10.0**exponent
 
 
-RANKED = (Verdict.REPRODUCED, Verdict.CLOSE, Verdict.NOISY, Verdict.DIRECTION, Verdict.DIFFERS)
+RANKED = (Verdict.REPRODUCED, Verdict.CLOSE, Verdict.DIRECTION, Verdict.NOISY, Verdict.DIFFERS)
 """Verdicts on measured numbers, the best agreement first."""

@@ -11,6 +11,7 @@ import numpy as np
 from kfx.report.claims import Condition, Measured, Outcome, Standing, Tested
 from kfx.report.naming import described
 from kfx.report.reproduction import CommandNumbers, Entry, Item
+from kfx.report.tables import Command
 from kfx.report.verdict import RANKED, Verdict
 
 _VISIBLE = 1e-4
@@ -54,8 +55,14 @@ def reading(item: Item, part: CommandNumbers) -> str:
     """The overrides of the reading that agrees best, and what it measured; empty where the command itself does."""
     if item.reading is None:
         return ""
-    overrides = [word for word in item.reading.command.overrides if word not in part.command.overrides]
-    return f"{' '.join(overrides)}: {spread_of(item.reading.measured, item.printed.text)}"
+    return f"{_change(item.reading.command, part.command)}: {spread_of(item.reading.measured, item.printed.text)}"
+
+
+def _change(command: Command, of: Command) -> str:
+    """The overrides that a command has and another has not; if there are none, those that it has not."""
+    more = [word for word in command.overrides if word not in of.overrides]
+    less = [word for word in of.overrides if word not in command.overrides]
+    return " ".join(more) or f"without {' '.join(less)}"
 
 
 def fallen(item: Item, part: CommandNumbers) -> str:
@@ -192,7 +199,9 @@ def place(tested: Tested) -> str:
 def standing(tested: Tested) -> str:
     """The verdict on a claim; one that rests on one seed says so."""
     seeds = [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
-    return f"{tested.standing}{', one seed' if seeds and max(seeds) == 1 else ''}"
+    if not seeds or min(seeds) > 1:
+        return str(tested.standing)
+    return f"{tested.standing}, {'' if max(seeds) == 1 else 'partly '}one seed"
 
 
 def evidence(tested: Tested, quote: str = "") -> list[str]:
@@ -238,9 +247,7 @@ def _unlike(other: Measured, condition: Condition) -> str:
     elif other.command.experiment != condition.command.experiment:
         parts.append(str(other.command))
     elif other.command != condition.command:
-        more = [word for word in other.command.overrides if word not in condition.command.overrides]
-        less = [word for word in condition.command.overrides if word not in other.command.overrides]
-        parts.append(" ".join(more) or f"without {' '.join(less)}")
+        parts.append(_change(other.command, condition.command))
     return ("" if other.times == 1 else f"{other.times:g} × ") + ", ".join(parts)
 
 
