@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -308,7 +309,8 @@ def test_a_sweep_caught_while_it_draws_says_how_to_go_on_and_its_pictures_come(t
         drawing(folder, command)
         time.sleep(rng.uniform(0, 4) if full else 0.5)
         number = getattr(signal, kind)
-        os.killpg(command.process.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it was over
+            os.killpg(command.process.pid, number)
         code, said = command.wait(60), command.output()
         counts["injected"] += 1
         if "2 of 2 jobs completed" in said and "interrupted" not in said:  # it was over
