@@ -31,7 +31,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.loss import Loss
-from kfx.record.journal import Part, Parts
+from kfx.record.journal import FoldFits, FoldJournal
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
@@ -50,7 +50,7 @@ def fitted(folder, kernel, data, layers, batch_size, size):
     """Seconds a layer through optimizer and record, as a run writes it."""
     record = Record(folder, checkpoint_seconds=1e9)
     optimizer = flow(layers, batch_size, size)
-    fits = Parts(record, 1, layers)
+    fits = FoldFits(record, 1, layers)
     record.open_trace(kernel, [*optimizer.columns, *fits.diagnostics])
     start = time.perf_counter()
     optimizer.fit(kernel, data, Streams(0), _Unsaved(fits))
@@ -61,7 +61,7 @@ class _Unsaved:
     """A part of the record; what it says of each point at the end is left out of the time."""
 
     def __init__(self, parts):
-        self._part = Part(parts, 0, Streams(0))
+        self._part = FoldJournal(parts, 0, Streams(0))
 
     def __getattr__(self, name):
         return getattr(self._part, name)

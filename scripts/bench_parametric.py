@@ -25,8 +25,9 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import rho
 from kfx.optimizers.gradient import GradientDescent, Nesterov
+from kfx.optimizers.journal import Step
 from kfx.optimizers.loss import Evaluation, Loss
-from kfx.record.journal import Parts
+from kfx.record.journal import FoldFits
 from kfx.record.record import Record
 from kfx.running.stages import keep_freed_memory
 from kfx.sampling.samplers import FixedSampler
@@ -83,7 +84,7 @@ def kfx_loop(x, y, batch_size, iterations, streams, directory):
     record = Record(directory)
     record.open_trace(kernel, optimizer.columns)
     data = torch.as_tensor(x), torch.as_tensor(y)[:, None]
-    return Parts(record, 1, iterations).fit(kernel, optimizer, data, streams)
+    return FoldFits(record, 1, iterations).fit(kernel, optimizer, data, streams)
 
 
 def measured(size, iterations, repeats, folder):
@@ -112,7 +113,7 @@ def microseconds_a_row(directory, rows=5000):
     evaluation = Evaluation(np.array([SIGMA / 3]), 1 / 3, 1 / 3, np.array([1 / 7]), 1e-3, 0.0)
     start = time.perf_counter()
     for i in range(rows):
-        record.row(i, evaluation, i)
+        record.row(Step(i, evaluation, i))
     return 1e6 * (time.perf_counter() - start) / rows
 
 
