@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from kfx.config.catalogue import GROUPS, description, file_of, options
 from kfx.config.option import Option
 from kfx.config.plugins import load_plugins
 from kfx.outcomes import ConfigError
+from kfx.screen.terminal import console
 
 _SECTIONS = "config"
 """The word for keys and sections that do not belong to a group."""
@@ -124,7 +124,6 @@ def _show_sections(words: Sequence[str]) -> None:
 
 def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str = "default") -> None:
     """Print a table of an option's keys: values, allowed values, meaning."""
-    from rich.console import Console
     from rich.table import Table
 
     if not schema.fields():
@@ -136,10 +135,9 @@ def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str 
     table.add_column("meaning")
     for key, value, takes, meaning in _rows(schema, values, ""):
         table.add_row(key, value, takes, meaning)
-    # A terminal has a known width; a file or a pipe has none.
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-    with console.capture() as drawn:
-        console.print(table)
+    screen = console(160)
+    with screen.capture() as drawn:
+        screen.print(table)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 

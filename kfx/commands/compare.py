@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
+from kfx.screen.terminal import console
 
 _LEVEL = 0.05
 _NOT_WORSE = "not significantly worse than the best (Welch's one-tailed test, 5 %)"
@@ -41,7 +42,6 @@ def add(commands: Commands) -> None:
 
 
 def _compare(parsed: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from kfx.plots.style import looking, save
     from kfx.record.comparison import collect, table
@@ -58,7 +58,7 @@ def _compare(parsed: argparse.Namespace) -> int:
         print(f"kfx: left out: {line}", file=sys.stderr)
     frame = table(runs, by, parsed.metric, parsed.mix)
     frame.attrs["spread"] = "se" if parsed.se else "sd"
-    Console(width=None if sys.stdout.isatty() else 180).print(screen(frame, by, parsed.metric))
+    console(180).print(screen(frame, by, parsed.metric))
     for path, write in (
         (parsed.csv, lambda path: frame.to_csv(path, index=False)),
         (parsed.latex, lambda path: path.write_text(latex(frame, by, parsed.metric))),

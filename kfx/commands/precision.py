@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from kfx.commands.arguments import Commands
+from kfx.screen.terminal import console
 
 
 def add(commands: Commands) -> None:
@@ -26,7 +26,6 @@ def add(commands: Commands) -> None:
 
 def _precision(parsed: argparse.Namespace) -> int:
     import torch
-    from rich.console import Console
 
     from kfx.experiment import preflight
     from kfx.files import write_json
@@ -35,10 +34,10 @@ def _precision(parsed: argparse.Namespace) -> int:
     from kfx.record.environment import processor
 
     output: Path = parsed.output
-    console = Console(width=160 if not sys.stdout.isatty() else None)
+    screen = console(160)
     if parsed.files:
         contents = precision.read(parsed.files)
-        console.print(precision.table(contents))
+        screen.print(precision.table(contents))
         preflight.make_folder("--output", output, resume=True)
         error_against_size(contents).savefig(output / "machines.png")
         print(f"  {output / 'machines.png'}")
@@ -49,7 +48,7 @@ def _precision(parsed: argparse.Namespace) -> int:
         verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     content = {"machine": ", ".join([processor(), *cards]), **precision.report(verdicts, switches)}
-    console.print(precision.table({"": content}))
+    screen.print(precision.table({"": content}))
     for name, value in switches.items():
         print(f"  {name} = {value}")
     if not content["gpu"]:

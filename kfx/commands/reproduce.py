@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
+from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
     from kfx.jobs.job import Job
@@ -134,13 +135,12 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
 
 
 def _show(entries: Sequence[Entry], in_detail: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from kfx.report import words
     from kfx.report.verdict import Verdict
 
-    console = Console(width=None if sys.stdout.isatty() else 180)
+    screen = console(180)
     shown = Table(title="Published numbers, by verdict")
     kinds = [each for each in Verdict if any(entry.counts()[each] for entry in entries)]
     shown.add_column("command" if in_detail else "experiment", overflow="fold")
@@ -159,9 +159,9 @@ def _show(entries: Sequence[Entry], in_detail: bool) -> None:
             known = [part.table.seconds() for part in own if part.table]
             cost = f"{words.duration(sum(known))} in all" if len(known) == len(own) else words.cost(own[0], entry)
             shown.add_row(entry.experiment, *(_count(entry.counts()[kind]) for kind in kinds), spread, cost)
-    console.print(shown)
+    screen.print(shown)
     sums = {kind: sum(entry.counts()[kind] for entry in entries) for kind in kinds}
-    console.print(", ".join(f"{count} {kind}" for kind, count in sums.items()), highlight=False)
+    screen.print(", ".join(f"{count} {kind}" for kind, count in sums.items()))
 
 
 def _count(number: int) -> str:

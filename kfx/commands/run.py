@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kfx.commands.arguments import Commands, add_overrides, add_plugins
 from kfx.outcomes import ConfigError
+from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
     from kfx.jobs.plans import Plans
@@ -153,7 +154,6 @@ def _help(overrides: Sequence[str], config_dir: str | None, smoke: bool) -> int:
 
 def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
     """Run the jobs, or those that a sweeper draws; then write `sweep.csv`, also after an interruption."""
-    from rich.console import Console
 
     from kfx.jobs import sweep
     from kfx.outcomes import Status
@@ -174,7 +174,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
             with undisturbed():
                 rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, planned.roots(folder))
                 sweep.write(folder / "sweep.csv", rows)
-                Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(sweep.table(rows))
+                console(140, stderr=True).print(sweep.table(rows))
                 print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
     if interrupted:
         print(f"kfx: interrupted; go on with {_again(typed, planned.key, str(folder))}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
 from kfx.outcomes import ConfigError
+from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,6 @@ def _folder(name: str, parsed: argparse.Namespace) -> Path:
 
 
 def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from kfx.files import write_whole
     from kfx.jobs import logged
@@ -88,7 +88,7 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
         _RECORDED.mkdir(parents=True, exist_ok=True)
         write_whole(_RECORDED / f"{name}.csv", dated(frame, there.values()).to_csv(index=False))
         print(_RECORDED / f"{name}.csv")
-    Console(width=None if sys.stdout.isatty() else 180).print(_screen(name, frame))
+    console(180).print(_screen(name, frame))
     print(folder / "table.csv")
     unmeasured = [column for column in study.columns if frame[column].isna().all()]
     if unmeasured:

@@ -15,8 +15,8 @@ from kfx.record.reading import Run
 
 
 def conductivities(run: Run) -> Figure | None:
-    """b of the initial and of the trained kernel beside the true a, and the solution u (Owhadi & Yoo 2019, Figs.
-    5.1–5.3, 6)."""
+    """b of the initial and of the trained kernel beside the true a; the right-hand side f; the solution u (Owhadi &
+    Yoo 2019, Figs. 5.1–5.3, 6)."""
     config = run.config
     if config.get("kernel", {}).get("name") != "greens_function" or "final" not in run.metrics.get("parameters", {}):
         return None
@@ -26,13 +26,16 @@ def conductivities(run: Run) -> Figure | None:
     inner = cast(GreensFunction, getattr(trained, "kernel", trained))
     middles, x = elliptic.midpoints(inner.intervals), elliptic.nodes(inner.intervals)
     a = elliptic.CONDUCTIVITIES[config.dataset.conductivity](middles)
-    picture, (left, right) = figure(columns=2, width=5.4)
+    f = elliptic.smooth_source(x)
+    picture, (left, middle, right) = figure(columns=3, width=8.1)
     left.plot(middles, a, color=DATA, linewidth=1.0, label="a, of the data")
     left.plot(middles, inner.with_parameters(**start).conductivity, "--", color=INITIAL, label="b, initial")
     left.plot(middles, inner.conductivity, color=COLOURS[1], linewidth=1.2, label="b, trained")
     left.set(xlabel="x", ylabel="conductivity", yscale="log")
     set_title(left, run)
-    right.plot(x, elliptic.solution(a, elliptic.smooth_source(x)), color=DATA, label="u")
+    middle.plot(x, f, color=DATA)
+    middle.set(xlabel="x", ylabel="f, the right-hand side")
+    right.plot(x, elliptic.solution(a, f), color=DATA)
     right.set(xlabel="x", ylabel="u, the solution")
     legend(picture, left)
     return picture

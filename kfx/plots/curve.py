@@ -10,7 +10,8 @@ from kfx.record.reading import Run
 
 
 def fitted_curve(run: Run) -> Figure | None:
-    """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I."""
+    """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I, and of the
+    trained kernel at half of it where that was measured (Khalid 2022, Fig. 5.1)."""
     path = run.directory / "predictions.npz"
     if not path.is_file() or run.evaluation.empty:
         return None
@@ -23,13 +24,19 @@ def fitted_curve(run: Run) -> Figure | None:
         order = np.argsort(x)
         picture, (axes,) = figure()
         axes.plot(x[order], arrays["y_test"][order, 0], color=FAINT, linewidth=4, label="target")
-        for name, colour, style in (("initial", INITIAL, "--"), ("trained", TRAINED, "-")):
-            key = f"{name}/{largest}/0/{float(regularization)!r}"
+        curves = (
+            ("initial", largest, INITIAL, "--"),
+            ("trained", largest, TRAINED, "-"),
+            ("trained", largest // 2, TRAINED, ":"),
+        )
+        for name, points, colour, style in curves:
+            key = f"{name}/{points}/0/{float(regularization)!r}"
             if f"{key}/mean" not in arrays:
                 continue
             mean = arrays[f"{key}/mean"][order, 0]
-            axes.plot(x[order], mean, style, color=colour, label=f"{name} kernel")
-            if f"{key}/variance" in arrays and name == "trained":
+            at = "" if points == largest else f", $N_I$ = {points}"
+            axes.plot(x[order], mean, style, color=colour, label=f"{name} kernel{at}")
+            if f"{key}/variance" in arrays and style == "-":
                 spread = 2 * np.sqrt(arrays[f"{key}/variance"][order])
                 axes.fill_between(x[order], mean - spread, mean + spread, color=colour, alpha=0.15, label="± 2 sd")
         axes.plot(

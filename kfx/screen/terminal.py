@@ -7,7 +7,19 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(width: int, stderr: bool = False) -> Console:
+    """A console that prints text as it is: overrides such as `preprocess=[center]` are no markup. `width`, in
+    characters, is for files and pipes; a terminal has its own."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(width=None if stream.isatty() else width, stderr=stderr, markup=False, highlight=False)
 
 
 def open_missing() -> None:
