@@ -94,6 +94,8 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
             return float(trace["kernel_evaluations"].iloc[-1])
         case "MB of the fit" if memory:
             return (memory["fit_bytes"] - memory["load_bytes"]) / 1e6
+        case "events":  # iterations whose objective was undefined or outside its range
+            return float((trace["event"] != "").sum())
         case "iterations to the optimum":
             said = trace["told"].fillna(trace["objective"]).to_numpy()
             return None if np.isnan(said).all() else 1.0 + int(np.nanargmin(said))
