@@ -74,6 +74,17 @@ def test_rho_by_inverse_leaves_its_range_where_float32_ends():
         rho_by_inverse(torch.zeros(4, 4), torch.ones(4, 1), 2, 0.0)
 
 
+@pytest.mark.parametrize("n_c", [1, 6, 11])
+def test_rho_of_a_kernel_made_from_the_targets_is_zero(n_c):
+    # K(x, y) = w(x) w(y), w = y on the training points: one of them predicts all others (Owhadi & Yoo 2019, §8.3)
+    _, w = problem(outputs=1)
+    regularization, kept, whole = 1e-6, np.sum(w[:n_c] ** 2), np.sum(w**2)
+    value, _ = rho(w @ w.T, w, n_c, regularization)
+    explained = kept / (kept + regularization) / (whole / (whole + regularization))
+    assert value == pytest.approx(1 - explained, abs=1e-9)
+    assert value < 2 * regularization / kept
+
+
 def test_rho_tends_to_the_energy_left_out():
     gram, y = problem()
     value, _ = rho(gram, y, 6, 1e9)

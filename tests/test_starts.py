@@ -21,6 +21,7 @@ from kfx.numerics.streams import Streams
 from kfx.objectives import loo, nll, rho
 from kfx.optimizers.gradient import Adam, GradientDescent
 from kfx.optimizers.loss import Loss
+from kfx.outcomes import ConfigError
 from kfx.sampling.samplers import FixedSampler
 from tests.fits import Rows, bumps
 
@@ -121,6 +122,24 @@ def test_uniform_starts_and_re_initialisation_within_their_range(kfx):
         settings.optimizer.build(settings).restarts.draw(RBF(), Streams(i)["optimizer"]).flat[0] for i in range(20)
     ]
     assert 3 <= min(again) < max(again) <= 4
+
+
+def test_partly_random_draws_what_initial_range_names_and_keeps_the_rest():
+    from kfx.experiment.compose import load
+    from kfx.kernels.starts import random_kernel
+
+    parts = "kernel.parts=[{name: rbf, sigma: 1.0, coefficient: 0.5}, {name: rbf, sigma: 5.0, coefficient: 0.5}]"
+    words = ["kernel=rbf_network", parts, "kernel.initial=partly_random", "kernel.initial_distribution=uniform"]
+    with pytest.raises(ConfigError, match="partly_random: needs kernel.initial_range"):
+        load(words)
+    config = load([*words, "++kernel.initial_range={0.coefficient:[0,1],1.coefficient:[0,1]}"])
+    built = config.kernel.build(None)
+    given = dict(zip(built.names, built.flat, strict=True))
+    for seed in range(3):
+        drawn = random_kernel(built, Streams(seed)["kernel"], config.kernel)
+        moved = {name for name, value in zip(drawn.names, drawn.flat, strict=True) if value != given[name]}
+        assert moved == {"0.coefficient", "1.coefficient"} < set(given)
+        assert all(0 <= value <= 1 for name, value in zip(drawn.names, drawn.flat, strict=True) if name in moved)
 
 
 def test_held_out_batches_are_the_same_for_both_kernels(kfx, in_folder):

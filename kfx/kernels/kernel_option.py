@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.choices import LENGTHS
+from kfx.config.choices import LENGTHS, RANDOM
 from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, Settings
 from kfx.outcomes import ConfigError
@@ -43,9 +43,10 @@ class KernelOption(Option):
     initial: str = one_of(
         "explicit",
         "explicit",
-        "random",
+        *RANDOM,
         *LENGTHS,
-        meaning="initial parameters; explicit: as given here; random: drawn by seed; natural: sigma^2 = Var |x|; "
+        meaning="initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
+        "initial_range drawn, the others as given; natural: sigma^2 = Var |x|; "
         "mean_squared_distance: 2 sigma^2 = mean |x - x'|^2",
     )
     initial_range: dict = _ranges("range in which random initial parameters are drawn; bounds where not given")
@@ -122,6 +123,8 @@ class KernelOption(Option):
     def check(self, config: ConfigView) -> None:
         if self.start_from == "worst" and self.starts == 1:
             raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
+        if self.initial == "partly_random" and not self.initial_range:
+            raise ConfigError("kernel.initial=partly_random: needs kernel.initial_range, which names what is drawn")
 
     def check_device(self, name: str, device: torch.device) -> None:
         """Raise ConfigError where the kernel cannot be computed on a device. name: the device as configured."""
@@ -135,10 +138,10 @@ class KernelOption(Option):
                 f"kernel.initial={self.initial}: sets sigma, which kernel={self.name} does not have; use rbf, matern "
                 "or laplace"
             )
-        if self.initial_range and self.initial != "random" and self.starts == 1:
+        if self.initial_range and self.initial not in RANDOM and self.starts == 1:
             raise ConfigError(
-                f"kernel.initial_range={self.initial_range}: used with kernel.initial=random or kernel.starts above 1; "
-                "set one of them"
+                f"kernel.initial_range={self.initial_range}: used with kernel.initial={' or '.join(RANDOM)}, or "
+                "kernel.starts above 1; set one of them"
             )
         pairs = list(zip(kernel.names, kernel.keys, kernel.bounds, strict=True)) if self.initial_range else []
         for name, (low, high) in self.initial_range.items():

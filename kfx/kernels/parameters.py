@@ -129,21 +129,27 @@ class Parameters:
         return {}
 
     def drawn(
-        self, rng: np.random.Generator, ranges: Mapping[str, Bounds] | None = None, distribution: str = "log_uniform"
+        self,
+        rng: np.random.Generator,
+        ranges: Mapping[str, Bounds] | None = None,
+        distribution: str = "log_uniform",
+        *,
+        in_ranges_only: bool = False,
     ) -> Self:
         """Return the same kernel with random trainable parameters and blocks.
 
-        ranges: by the name of a parameter or of an entry; others are drawn by `fresh`, or else within their bounds.
+        ranges: by the name of a parameter or of an entry; others are drawn by `fresh`, or else within their bounds, or
+            with in_ranges_only stay as they are.
         Raises ValueError where a range is infinite.
         """
         ranges = ranges or {}
         ranged = {key for key in self._values for name in ranges if name == key or name.startswith(f"{key}.")}
         own = {
             key: value
-            for key, value in self.fresh(rng).items()
+            for key, value in ({} if in_ranges_only else self.fresh(rng)).items()
             if key not in ranged and (key in self.trainable or isinstance(value, torch.Tensor))
         }
-        rest = [key for key in self.trainable if key not in own]
+        rest = [key for key in self.trainable if key not in own and (key in ranged or not in_ranges_only)]
         box = [
             ranges.get(name, ranges.get(key, self._bounds[key]))
             for key in rest

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from kfx.config.choices import RANDOM
 from kfx.kernels.base import Kernel
 from kfx.outcomes import DataError
 
@@ -31,8 +32,8 @@ def candidates(
     built: the kernel with its configured values. parts: data with training points `x_train`, (n, …). Raises DataError
     where a length computed from the points is outside the kernel's bounds.
     """
-    first = random_kernel(built, rng, start) if start.initial == "random" else built
-    if start.initial != "random" and start.draws_blocks():
+    first = random_kernel(built, rng, start) if start.initial in RANDOM else built
+    if start.initial not in RANDOM and start.draws_blocks():
         first = first.with_fresh_blocks(rng)
     lengths = [LENGTHS[start.initial](part.x_train) for part in parts] if start.initial in LENGTHS else []
     for length in lengths:
@@ -51,9 +52,12 @@ def candidates(
 def random_kernel(built: Kernel, rng: np.random.Generator, start: KernelOption) -> Kernel:
     """Return the same kernel with random trainable parameters.
 
-    They are drawn within `initial_range`, or where it does not name them as the kernel draws them or within bounds.
+    They are drawn within `initial_range`. Those that it does not name stay if start.initial is partly_random; otherwise
+    they are drawn as the kernel draws them, or within bounds.
     """
-    return built.drawn(rng, start.initial_range, start.initial_distribution)
+    return built.drawn(
+        rng, start.initial_range, start.initial_distribution, in_ranges_only=start.initial == "partly_random"
+    )
 
 
 def _natural(x: np.ndarray) -> float:
