@@ -14,7 +14,7 @@ from torch import nn
 
 from kfx import load_run
 from kfx.kernels import CNNGP, Conv2d, Regularized, ReLU, Sequential
-from kfx.kernels.conv_dkm import fused_arccos
+from kfx.kernels.conv_dkm import full_rank, fused_arccos
 from kfx.kernels.conv_dkm.arccos import Arccos, _Phi
 from kfx.kernels.conv_dkm.architectures import Architecture
 from kfx.kernels.conv_dkm.convolution import Convolution
@@ -258,6 +258,47 @@ def test_outputs_are_those_of_a_posterior_over_inducing_points():
     f = at @ explained + math.sqrt(rest) * torch.as_tensor(rng.normal(size=400_000))
     assert abs(float(made.mean[0, 0] - f.mean())) < 3 * float(f.std()) / math.sqrt(len(f))
     assert float(made.variance[0]) == pytest.approx(float(f.var()), rel=0.01)
+
+
+def test_with_all_points_inducing_the_sparse_objective_is_the_full_rank_one():
+    # With the exact posterior of the outputs, E log p − KL is log p(Y) (Milsom et al. 2023, eq. 5 and 7).
+    f, noise, strength, n = torch.as_tensor(np.random.default_rng(3).normal(size=(6, 9))), 0.3, 0.7, 6
+    start, y = f @ f.mT / 9, torch.as_tensor(np.random.default_rng(4).normal(size=(n, 2)))
+    passed = InducingGram(start, start[:, None, None], start.diagonal()[:, None, None])
+    grams = []
+    for i in range(2):
+        layer = GramLayer(n, strength).double()
+        layer.label = str(i)
+        layer.root.data += 0.2 * torch.as_tensor(np.random.default_rng(i).normal(size=(n, n)))
+        passed = layer(Arccos(0.0).double()(passed))
+        grams.append(passed.ii)
+    k = Arccos(0.0).double()(passed)
+    solved = torch.linalg.solve(k.ii + noise * torch.eye(n, dtype=torch.float64), torch.cat([y, k.ii], dim=1))
+    posterior = k.ii - k.ii @ solved[:, 2:]
+    own = {MEAN: k.ii @ solved[:, :2], ROOT: torch.linalg.cholesky(posterior) * math.sqrt(n)}
+    made = outputs(k.having(k.ii, k.ti[:, 0, 0], k.t[:, 0, 0]), own)
+    expected = Gaussian(noise).expected(made.mean, made.variance, y, 0, torch.Generator())
+    sparse = n * expected - made.divergence.sum() - sum(passed.penalties.values())
+    whole = full_rank.objective(start, grams, y, noise, strength)
+    torch.testing.assert_close(sparse, whole, rtol=1e-6, atol=1e-6)
+
+
+def test_learned_gram_matrices_raise_the_full_rank_objective_above_that_of_the_nngp():
+    x = torch.linspace(-2, 2, 8, dtype=torch.float64)[:, None]
+    start, y = x @ x.mT + torch.eye(8, dtype=torch.float64), torch.sign(torch.sin(3 * x))
+    roots = [torch.linalg.cholesky(full_rank._arccos(start, 1.0, 0.1)).requires_grad_()]
+
+    def value():
+        return full_rank.objective(start, [root @ root.mT for root in roots], y, 0.05, 0.5)
+
+    at_kernel = full_rank.objective(start, [full_rank._arccos(start, 1.0, 0.1)], y, 0.05, 100.0)
+    assert value().item() == pytest.approx(at_kernel.item()), "no divergence at the kernel"
+    optimizer = torch.optim.Adam(roots, 0.02)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (-value()).backward()
+        optimizer.step()
+    assert value() > at_kernel + 0.5
 
 
 def test_the_closed_gaussian_likelihood_is_what_sampling_gives():
