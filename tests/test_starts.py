@@ -130,7 +130,7 @@ def test_partly_random_draws_what_initial_range_names_and_keeps_the_rest():
 
     parts = "kernel.parts=[{name: rbf, sigma: 1.0, coefficient: 0.5}, {name: rbf, sigma: 5.0, coefficient: 0.5}]"
     words = ["kernel=rbf_network", parts, "kernel.initial=partly_random", "kernel.initial_distribution=uniform"]
-    with pytest.raises(ConfigError, match="partly_random: needs kernel.initial_range"):
+    with pytest.raises(ConfigError, match="partly_random: needs kernel"):
         load(words)
     config = load([*words, "++kernel.initial_range={0.coefficient:[0,1],1.coefficient:[0,1]}"])
     built = config.kernel.build(None)

@@ -21,10 +21,10 @@ def objective(
     """Return log p(Y | K(G_L)) − ν Σ_l KL(N(0, G_l) ‖ N(0, K(G_{l−1}))), a scalar, with the arc-cosine kernel K of
     `Arccos` (Milsom et al. 2023, eq. 5). It needs O(L n³) operations.
 
-    start: G_0, the Gram matrix of the n training points, (n, n), positive definite. grams: G_1 to G_L, (n, n) each; with
-    G_l = K(G_{l−1}) all divergences are 0, and the model is the NNGP. y: targets, (n, outputs), of independent outputs
-    with Gaussian noise of `noise_variance` > 0. strength: ν ≥ 0. Differentiable by autograd. Raises
-    torch.linalg.LinAlgError where a matrix is not positive definite.
+    start: G_0, the Gram matrix of the n training points, (n, n), positive definite. grams: G_1 to G_L, (n, n) each;
+    with G_l = K(G_{l−1}) all divergences are 0, and the model is the NNGP. y: targets, (n, outputs), of independent
+    outputs with Gaussian noise of `noise_variance` > 0. strength: ν ≥ 0. Differentiable by autograd. Raises ValueError
+    where a matrix is not positive definite.
     """
     zero, divergence, previous = start.new_zeros(len(start)), start.new_zeros(()), start
     for gram in grams:
