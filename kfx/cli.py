@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from kfx.commands import catalogue, compare, export, gram, precision, report, reproduce, run, runs, study
+from kfx.commands import catalogue, compare, export, gram, precision, predict, report, reproduce, run, runs, study
 from kfx.outcomes import ConfigError, KfxError
 from kfx.screen import terminal
 from kfx.version import __version__
@@ -61,7 +61,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     parser = _Parser("kfx", description="An experiment runner for Kernel Flows.")
     parser.add_argument("--version", action="version", version=f"kfx {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    for command in (run, catalogue, gram, runs, compare, export, report, reproduce, study, precision):
+    for command in (run, catalogue, gram, runs, predict, compare, export, report, reproduce, study, precision):
         command.add(commands)
     return parser, dict(commands.choices)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import math
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
@@ -27,11 +28,7 @@ def read(path: Path, task: str) -> Points:
         raise DataError(
             f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x and y, or {', '.join(_TWO)}"
         )
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = [stored[name] for name in names]
-    except (ValueError, OSError, EOFError, KeyError, BadZipFile, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path}: is damaged ({' '.join(str(error).split())})") from error
+    arrays = _loaded(path, names)
     x = [_points(path, name, array) for name, array in zip(names[::2], arrays[::2], strict=True)]
     y = [_target(path, name, array) for name, array in zip(names[1::2], arrays[1::2], strict=True)]
     for name, own, other in zip(names[1::2], y, x, strict=True):
@@ -42,6 +39,24 @@ def read(path: Path, task: str) -> Points:
     targets: Targets = as_targets(np.concatenate(y), task, f"{path}: {', '.join(names[1::2])}")
     is_test = None if names is _ONE else np.arange(len(x[0]) + len(x[1])) >= len(x[0])
     return Points(np.concatenate(x), targets, is_test)
+
+
+def new_points(path: Path) -> np.ndarray:
+    """Return the points of an .npz file without targets, or beside them: `x`, or else `x_test`, (n, …), float64."""
+    require_file(path, (".npz",))
+    shapes = _shapes(path)
+    name = next((name for name in ("x", "x_test") if name in shapes), None)
+    if name is None:
+        raise DataError(f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x, or x_test")
+    return _points(path, name, _loaded(path, [name])[0])
+
+
+def _loaded(path: Path, names: Sequence[str]) -> list[np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return [stored[name] for name in names]
+    except (ValueError, OSError, EOFError, KeyError, BadZipFile, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: is damaged ({' '.join(str(error).split())})") from error
 
 
 def image(path: Path) -> tuple[int, ...] | None:

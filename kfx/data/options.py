@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import STEPS
@@ -13,11 +14,13 @@ from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     import numpy as np
+    import pandas as pd
 
     from kfx.data.dataset import Dataset
+    from kfx.data.new_rows import Chunk
 
 
 @dataclass
@@ -59,6 +62,22 @@ class DatasetOption(Option):
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
         return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
+
+    def new_rows(self, source: Path | pd.DataFrame, shape: tuple[int, ...]) -> Iterator[Chunk]:
+        """Read new points of a file, or the rows of a frame, in chunks, before preprocessing. shape: that of a training
+        point."""
+        from kfx.data.new_rows import points
+
+        return points(source if isinstance(source, Path) else source.to_numpy(dtype="float64"), shape)
+
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes in the order of the outputs; empty if they are numbered from 0, and for a
+        regression."""
+        return tuple(map(str, sorted(getattr(self, "classes", None) or ())))
+
+    def target_names(self) -> tuple[str, ...]:
+        """The names of the targets of a regression; empty if they have none."""
+        return ()
 
     def preprocessed(self, data: Dataset) -> Dataset:
         """Apply the steps of `preprocess` to the data, or to a fold of them."""

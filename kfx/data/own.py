@@ -14,7 +14,7 @@ from kfx.outcomes import DataError
 _MOST_CLASSES = 1000
 _MOST_CLASSES_OF_NUMBERS = 20
 """A target with more distinct numbers is taken for values, unless the config says otherwise."""
-_LARGEST = 1e100
+LARGEST = 1e100
 """Largest number whose squared distances stay within the range of float64."""
 
 
@@ -113,7 +113,7 @@ def _name(value: object) -> str:
 def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
     """DataError unless all values, of any shape, are finite and small enough to be squared. missing: allow NaN."""
     with np.errstate(invalid="ignore"):
-        wrong = ~(np.abs(values) <= _LARGEST)
+        wrong = ~(np.abs(values) <= LARGEST)
     if missing:
         wrong &= ~np.isnan(values)
     if wrong.any():

@@ -15,9 +15,13 @@ from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
+    import pandas as pd
 
     from kfx.data.dataset import Dataset
+    from kfx.data.new_rows import Chunk
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
 
@@ -69,6 +73,9 @@ class OwnFile(DatasetOption, abc.ABC):
     @abc.abstractmethod
     def read(self) -> Points:
         """Read the file; a process reads it only once, as long as it does not change."""
+
+    def class_names(self) -> tuple[str, ...]:
+        return self.read().targets.classes
 
     @property
     def has_classes(self) -> bool:  # type: ignore[override]  # known from the file, not from the class
@@ -228,6 +235,20 @@ class OwnTableOption(OwnFile):
         if second is not None:
             layout = replace(layout, test=None)
         return _table(_changes(self.file()), layout, None if second is None else _changes(second))
+
+    def new_rows(self, source: Path | pd.DataFrame, shape: tuple[int, ...]) -> Iterator[Chunk]:
+        from kfx.data.new_rows import Encoding
+
+        layout, second = self._layout(), self.second()
+        layout = layout if second is None else replace(layout, test=None)
+        encoding = Encoding.of_table(self.file(), layout, second)
+        if isinstance(source, Path):
+            return encoding.chunks(source)
+        encoding.require(list(map(str, source.columns)), "new rows")
+        return iter([encoding.encode(source.rename(columns=str))])
+
+    def target_names(self) -> tuple[str, ...]:
+        return self._layout().targets
 
     def preprocessed(self, data: Dataset) -> Dataset:
         from kfx.data.dataset import imputed

@@ -175,7 +175,7 @@ def spelt_as(known: pd.Series, other: pd.Series) -> pd.Series:
     ways stays as it is.
     """
     ours, theirs = _by_meaning(known), _by_meaning(other)
-    respelt = {spelling: ours[meaning] for meaning, spelling in theirs.items() if meaning in ours}
+    respelt = {spelling: ours[meant] for meant, spelling in theirs.items() if meant in ours}
     return other.map(lambda value: respelt.get(value, value), na_action="ignore")
 
 
@@ -186,11 +186,20 @@ def _by_meaning(column: pd.Series) -> dict[str, str]:
     """The spelling of each value that a column of words spells in only one way."""
     spellings: dict[str, list[str]] = {}
     for value in column.dropna().unique():
-        text = str(value).strip()
-        number = _WHOLE.fullmatch(text)
-        meaning = number[1] if number else text.lower() if text.lower() in ("true", "false") else text
-        spellings.setdefault(meaning, []).append(value)
-    return {meaning: written[0] for meaning, written in spellings.items() if len(written) == 1}
+        spellings.setdefault(meaning(str(value)), []).append(value)
+    return {meant: written[0] for meant, written in spellings.items() if len(written) == 1}
+
+
+def meaning(text: str) -> str:
+    """A value as text without what tools write differently: `1.0` as `1`, `True` as `true`, and no blanks around it."""
+    text = text.strip()
+    number = _WHOLE.fullmatch(text)
+    return number[1] if number else text.lower() if text.lower() in ("true", "false") else text
+
+
+def feature_values(frame: pd.DataFrame, layout: Layout, by_size: bool) -> dict[str, list[object]]:
+    """The distinct values of each categorical column, in the order of its one-hot columns in `as_features`."""
+    return {name: levels(frame[name], layout, by_size)[1] for name in layout.categorical}
 
 
 def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> np.ndarray:

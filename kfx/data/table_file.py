@@ -44,6 +44,21 @@ _MOST_CELLS = 200_000_000
 
 def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     """The points of a table; those of a second table with the same columns are test points."""
+    frame, is_test, like_rows, by_size = checked(path, layout, test_path)
+    where = f"{path}: column {', '.join(layout.targets)}"
+    targets = as_targets(target_values(frame, layout), layout.task, where, partial(_classes, frame, layout, by_size))
+    if is_test is not None and (is_test.all() or not is_test.any()):
+        raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
+    x = as_features(frame, layout, path, by_size)
+    warn_of_identifiers(like_rows, path, layout)
+    return Points(x, targets, is_test)
+
+
+def checked(
+    path: Path, layout: Layout, test_path: Path | None
+) -> tuple[pd.DataFrame, np.ndarray | None, list[str], bool]:
+    """The used columns of a table, above those of a second one; which rows are test points, (n,), if the files say so;
+    the names that look like identifiers of rows; and whether values are ordered by size, since the files hold text."""
     frame, like_rows = _checked_frame(path, layout, least=2)
     is_test = None
     if test_path is not None:
@@ -53,27 +68,20 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
         frame = _stacked(frame, other, layout, path, test_path)
     if layout.test is not None:
         is_test = as_marks(frame[layout.test], f"{path}: column {layout.test}")
-    where = f"{path}: column {', '.join(layout.targets)}"
-    has_types = all(map(_is_parquet, (path, test_path or path)))
-    targets = as_targets(target_values(frame, layout), layout.task, where, partial(_classes, frame, layout, has_types))
-    if is_test is not None and (is_test.all() or not is_test.any()):
-        raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
-    x = as_features(frame, layout, path, by_size=not has_types)
-    warn_of_identifiers(like_rows, path, layout)
-    return Points(x, targets, is_test)
+    return frame, is_test, like_rows, not all(map(is_parquet, (path, test_path or path)))
 
 
-def _classes(frame: pd.DataFrame, layout: Layout, has_types: bool) -> tuple[np.ndarray, list[object]]:
-    """Codes and names of the classes in a target. has_types: the file stores types, not text."""
+def _classes(frame: pd.DataFrame, layout: Layout, by_size: bool) -> tuple[np.ndarray, list[object]]:
+    """Codes and names of the classes in a target. by_size: the file holds text."""
     import pandas as pd
 
     column = frame[layout.targets[0]]
     if pd.api.types.infer_dtype(column) not in ("integer", "floating"):
         column = column.astype(str)
-    return levels(column, layout, by_size=layout.task == "auto" or not has_types)
+    return levels(column, layout, by_size=layout.task == "auto" or by_size)
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
@@ -98,10 +106,10 @@ def _checked_frame(path: Path, layout: Layout, least: int) -> tuple[pd.DataFrame
 
 def columns(path: Path, layout: Layout) -> list[str]:
     """The column names, from the first line or the schema."""
-    if _is_parquet(path):
-        names = [str(name) for name in _parquet(path).schema_arrow.names]
+    if is_parquet(path):
+        names = [str(name) for name in parquet(path).schema_arrow.names]
         return [name for name in names if not name.startswith("__index_level_")]  # the row index that pandas wrote
-    return _header(path, layout)[0]
+    return header(path, layout)[0]
 
 
 # ---- files
@@ -112,7 +120,7 @@ def _frame(path: Path, layout: Layout, least: int) -> pd.DataFrame:
     require_file(path, SUFFIXES)
     known = columns(path, layout)
     used = _used(known, layout, path)
-    frame = _read_parquet(path, used) if _is_parquet(path) else _read_text(path, known, used, layout)
+    frame = _read_parquet(path, used) if is_parquet(path) else _read_text(path, known, used, layout)
     if len(frame) < least:
         raise DataError(f"{path}: holds {len(frame)} rows of points; expected at least {least}")
     return frame
@@ -173,16 +181,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _header(path: Path, layout: Layout) -> tuple[list[str], str, int]:
+def header(path: Path, layout: Layout) -> tuple[list[str], str, int]:
     """The names in the first line that is not blank, the separator, and the number of lines up to there."""
     try:
-        with path.open(encoding=_encoding(layout), newline="") as stream:
+        with path.open(encoding=encoding(layout), newline="") as stream:
             line = next((line for line in iter(partial(stream.readline, 1 << 26), "") if line.strip()), "")
             if "\0" in line:
                 raise DataError(f"{path}: its first line holds a zero byte: no text, or UTF-16; save it as UTF-8")
             separator = layout.separator or _separator(path, line)
             stream.seek(0)
-            reader = _rows(stream, separator)
+            reader = fields_of(stream, separator)
             lines, names = next(((i, row) for i, row in enumerate(reader, start=1) if row), (0, []))
     except UnicodeError as error:
         raise DataError(_not_in_encoding(path, layout, error)) from error
@@ -193,11 +201,11 @@ def _header(path: Path, layout: Layout) -> tuple[list[str], str, int]:
     return [name.strip() for name in names], separator, lines
 
 
-def _encoding(layout: Layout) -> str:
+def encoding(layout: Layout) -> str:
     return "utf-8-sig" if layout.encoding.lower() in ("utf-8", "utf8") else layout.encoding
 
 
-def _rows(stream: Iterable[str], separator: str) -> Any:
+def fields_of(stream: Iterable[str], separator: str) -> Any:
     return csv.reader(stream, delimiter=separator, skipinitialspace=True, strict=True)
 
 
@@ -213,7 +221,7 @@ def _not_in_encoding(path: Path, layout: Layout, error: UnicodeError) -> str:
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return f"{path}: is UTF-16; set dataset.encoding=utf-16, or save it as UTF-8"
     try:
-        content.decode(_encoding(layout))
+        content.decode(encoding(layout))
     except UnicodeDecodeError as whole:
         at, byte = content.count(b"\n", 0, whole.start) + 1, content[whole.start]
         remedy = "set dataset.encoding, say to latin-1"
@@ -226,7 +234,7 @@ def _not_in_encoding(path: Path, layout: Layout, error: UnicodeError) -> str:
 def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: Layout) -> pd.DataFrame:
     import pandas as pd
 
-    _, separator, lines = _header(path, layout)
+    _, separator, lines = header(path, layout)
     count = _require_regular(path, len(known), separator, layout)
     if count * len(used) > _MOST_CELLS:
         raise DataError(f"{path}: {count} rows of {len(used)} columns are too many; list fewer dataset.features")
@@ -240,7 +248,7 @@ def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: La
                 path,
                 sep=separator,
                 decimal=layout.decimal,
-                encoding=_encoding(layout),
+                encoding=encoding(layout),
                 header=None,
                 skiprows=lines,
                 names=[str(i) for i in range(len(known))],
@@ -261,8 +269,8 @@ def _require_regular(path: Path, width: int, separator: str, layout: Layout) -> 
     """The number of rows; DataError, naming the line, if one has another number of fields than the first."""
     rows, reader = 0, None
     try:
-        with path.open(encoding=_encoding(layout), newline="") as stream:
-            reader = _rows(stream, separator)
+        with path.open(encoding=encoding(layout), newline="") as stream:
+            reader = fields_of(stream, separator)
             next(row for row in reader if row)
             for row in reader:
                 if row and len(row) != width:
@@ -276,7 +284,7 @@ def _require_regular(path: Path, width: int, separator: str, layout: Layout) -> 
     return rows
 
 
-def _parquet(path: Path) -> Any:
+def parquet(path: Path) -> Any:
     require_file(path, SUFFIXES)
     try:
         import pyarrow.parquet
@@ -291,7 +299,7 @@ def _parquet(path: Path) -> Any:
 def _read_parquet(path: Path, used: Sequence[str]) -> pd.DataFrame:
     import pyarrow
 
-    file = _parquet(path)
+    file = parquet(path)
     rows = file.metadata.num_rows
     if rows * len(used) > _MOST_CELLS:
         raise DataError(f"{path}: {rows} rows of {len(used)} columns are too many; list fewer dataset.features")
@@ -317,7 +325,7 @@ def _stacked(frame: pd.DataFrame, other: pd.DataFrame, layout: Layout, path: Pat
         if kinds[0] != kinds[1]:
             one, two = ("numbers" if kind else "words" for kind in kinds)
             raise DataError(f"{test_path}: column {name} holds {two}, and {one} in {path}; expected the same")
-    if _is_parquet(path) != _is_parquet(test_path):  # one file may have words where the other has numbers
+    if is_parquet(path) != is_parquet(test_path):  # one file may have words where the other has numbers
         for name in (*layout.categorical, *layout.targets[: len(layout.targets) == 1]):
             is_class = name in layout.categorical or layout.task == "classification"
             if is_class and "f" in {each[name].dtype.kind for each in (frame, other)}:

@@ -214,10 +214,14 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
+        self._solve(data.x_train[order], data.y_train[order])
+
+    def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs)."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
-            self._points = mapped(self._tensor(data.x_train[order]))
-            targets = torch.as_tensor(data.y_train[order], device=self._device)
+            self._points = mapped(self._tensor(x))
+            targets = torch.as_tensor(y, device=self._device)
             gram = compare.gram(self._points)
             self._effective = self.regularization_.of(gram)
             factor = cholesky(gram, self._effective)

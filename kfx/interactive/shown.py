@@ -6,9 +6,12 @@ import base64
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from kfx.experiment.config import typed
 from kfx.files import write_whole
@@ -17,8 +20,12 @@ from kfx.record import reading
 from kfx.screen.summary import closing_lines
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from kfx.estimators.base import KernelFlow
+    from kfx.estimators.recorded import Model
 
 
 class Run(reading.Run):
@@ -45,6 +52,27 @@ class Run(reading.Run):
         path = self.directory / "report.html"
         write_whole(path, run_page.page([self.directory]))
         return path
+
+    def predict(self, frame: pd.DataFrame | np.ndarray) -> pd.DataFrame:
+        """Return predictions for new rows, as `kfx predict`, with the index of the frame.
+
+        frame: the columns of the run's table, or points before preprocessing, (n, …). DataError, naming the row, for a
+            value that cannot be read.
+        """
+        import pandas as pd
+
+        rows = frame if isinstance(frame, pd.DataFrame) else np.asarray(frame, dtype=np.float64)
+        return self._model.predict_all(rows)
+
+    def estimator(self) -> KernelFlow:
+        """Return its kernel as a fitted estimator, which takes points after the preprocessing of the run."""
+        return self._model.estimator
+
+    @cached_property
+    def _model(self) -> Model:
+        from kfx.estimators.recorded import Model
+
+        return Model.of_run(self)
 
     def summary(self) -> list[str]:
         """The closing lines of the command."""

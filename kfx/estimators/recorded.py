@@ -1,0 +1,165 @@
+"""A recorded run as a fitted estimator, and its predictions for new rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from kfx.data.dataset import Dataset
+from kfx.data.new_rows import Chunk, points
+from kfx.estimators.base import KernelFlow
+from kfx.estimators.classifier import KernelFlowClassifier
+from kfx.estimators.regressor import KernelFlowRegressor
+from kfx.estimators.settings import NESTED
+from kfx.evaluation.follower import some_of
+from kfx.evaluation.scoring import clipped
+from kfx.experiment.config import Config, typed
+from kfx.experiment.identity import data_checksums
+from kfx.numerics import threads
+from kfx.numerics.process import exclusively
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
+from kfx.outcomes import DataError, RecordError, Status
+from kfx.record.reading import Run, read_environment
+from kfx.running import stages
+from kfx.running.context import Machine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Model:
+    """A run's trained kernel with the interpolation points and λ of its first evaluation at the largest N_I; of a
+    cross-validation, those of the last fold.
+
+    data: the points of that evaluation, before preprocessing. estimator: takes points after it.
+    """
+
+    config: Config
+    data: Dataset
+    estimator: KernelFlow
+
+    @classmethod
+    def of_run(cls, run: Run) -> Model:
+        """Read the run's data again and solve for the coefficients.
+
+        Raises RecordError for a run that did not complete or whose data files have changed, DataError where a file is
+        missing.
+        """
+        if run.metrics["status"] != Status.COMPLETED:
+            raise RecordError(f"{run.directory}: is {run.metrics['status']}; only a completed run can predict")
+        config = typed(run.config)
+        then, now = read_environment(run.directory).get("data_sha256", {}), data_checksums(config)
+        if changed := [name for name in now if then.get(name) != now[name]]:
+            raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
+        streams = Streams(config.seed)
+        parts = config.evaluation.parts(config.dataset.build(streams["data"]), streams["data"])
+        prepared = [config.dataset.preprocessed(part) for part in parts]
+        splits = config.evaluation.splits(prepared, streams)
+        repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
+        last = prepared[-1]
+        order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
+        estimator = _unfitted(run, config, last)
+        count = config.device.threads or threads.available()
+        machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
+        estimator._threads = stages.threads_for(config, prepared, machine)[1], count
+        estimator._dtype, estimator._device = machine.dtype, machine.device
+        estimator._allow_tf32 = config.device.allow_tf32
+        kernel = run.kernel if machine.device.type == "cpu" else run.kernel.to(machine.dtype, machine.device)
+        with exclusively():
+            estimator.kernel_ = stages.bare(kernel).fixed_on(some_of(estimator._tensor(last.x_train)))
+        estimator.regularization_ = Regularization(_regularization(run, repeat, len(order)), "absolute")
+        estimator.n_features_in_ = math.prod(last.x_train.shape[1:])
+        estimator._solve(last.x_train[order], _targets(last)[order])
+        return cls(config, parts[-1], estimator)
+
+    def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:
+        """Return the predictions for the rows of a frame, with its index, or for points before preprocessing, (n, …).
+
+        Raises DataError, naming the row, for a value that cannot be read.
+        """
+        import pandas as pd
+
+        shape, source = self.data.x_train.shape[1:], self.config.dataset
+        chunks = source.new_rows(rows, shape) if isinstance(rows, pd.DataFrame) else points(rows, shape)
+        parts = []
+        for chunk in chunks:
+            for row, what in chunk.problems.items():
+                raise DataError(f"row {row}: {what}")
+            parts.append(self.predict(chunk.x))
+        found = pd.concat(parts, ignore_index=True)
+        return found.set_index(rows.index) if isinstance(rows, pd.DataFrame) else found
+
+    def predictions(self, path: Path) -> Iterator[tuple[Chunk, pd.DataFrame]]:
+        """Read new rows from a file, and yield them in chunks with their predictions: `row`, from 1, and `columns`."""
+        for chunk in self.config.dataset.new_rows(path, self.data.x_train.shape[1:]):
+            predicted = self.predict(chunk.x)
+            predicted.insert(0, "row", chunk.rows)
+            yield chunk, predicted
+
+    def predict(self, x: np.ndarray) -> pd.DataFrame:
+        """Return predictions at points before preprocessing, (n, …), with the columns `columns`."""
+        import pandas as pd
+
+        if not len(x):
+            return pd.DataFrame(columns=self.columns)
+        nothing = np.zeros((len(x), self.data.y_test.shape[1]))
+        prepared = self.config.dataset.preprocessed(replace(self.data, x_test=x, y_test=nothing, labels_test=None))
+        of_classes = isinstance(self.estimator, KernelFlowClassifier)
+        mean, deviation = self.estimator._predicted(prepared.x_test, not of_classes)
+        mean = clipped(torch.as_tensor(mean), self.config.evaluation.scoring(self.config).clip)
+        if isinstance(self.estimator, KernelFlowClassifier):
+            scores = pd.DataFrame(mean, columns=self.columns[1:])
+            scores.insert(0, "prediction", self.estimator.classes_[mean.argmax(axis=1)])
+            return scores
+        assert deviation is not None
+        return pd.DataFrame(np.stack([mean, deviation], axis=2).reshape(len(x), -1), columns=self.columns)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of predictions: `prediction` and `deviation` of a target; `prediction.<target>` and
+        `deviation.<target>` of several; of classes `prediction`, the class, and their predicted targets
+        `score.<class>`."""
+        if isinstance(self.estimator, KernelFlowClassifier):
+            return ["prediction", *(f"score.{name}" for name in self.estimator.classes_)]
+        outputs = self.data.y_train.shape[1]
+        if outputs == 1:
+            return ["prediction", "deviation"]
+        names = self.config.dataset.target_names() or tuple(map(str, range(outputs)))
+        return [f"{kind}.{name}" for name in names for kind in ("prediction", "deviation")]
+
+
+def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
+    """The estimator with the settings of the run, and with its classes or the shape of its targets."""
+    settings = {name: OmegaConf.to_container(run.config[name], resolve=True) for name in NESTED}
+    settings |= {"n_interpolation": max(config.evaluation.n_interpolation or [0]) or None, "random_state": config.seed}
+    if data.labels_train is None:
+        regressor = KernelFlowRegressor(**settings)  # type: ignore[arg-type]
+        regressor._is_flat = data.y_train.shape[1] == 1
+        return regressor
+    classifier = KernelFlowClassifier(**settings)  # type: ignore[arg-type]
+    names = config.dataset.class_names() or [str(i) for i in range(_targets(data).shape[1])]
+    of_numbers = all(name.isdecimal() and str(int(name)) == name for name in names)
+    classifier.classes_ = np.array([int(name) for name in names] if of_numbers else names)
+    return classifier
+
+
+def _targets(data: Dataset) -> np.ndarray:
+    """The targets, with two columns for classes ±1, whose difference has the same prediction."""
+    y = data.y_train
+    return np.concatenate([1 - y, 1 + y], axis=1) / 2 if data.labels_train is not None and y.shape[1] == 1 else y
+
+
+def _regularization(run: Run, repeat: int, size: int) -> float:
+    """The λ of an evaluation of the trained kernel: the first, if there are several."""
+    rows = run.evaluation
+    own = rows[(rows["kernel"] == "trained") & (rows["repeat"] == repeat) & (rows["n_interpolation"] == size)]
+    return float(own.loc[own["metric"] == "effective_regularization", "value"].iloc[0])

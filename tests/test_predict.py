@@ -1,0 +1,161 @@
+"""Predictions of a recorded run for new rows: they are those of its evaluation, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kfx import load_run
+from kfx.data.new_rows import Encoding
+from kfx.experiment.compose import load
+from kfx.outcomes import DataError, RecordError
+
+FIT = ("kernel.initial=mean_squared_distance", "sampler.batch_size=40", "optimizer.iterations=5")
+TABLE = ("dataset=table", "dataset.path=train.csv", "dataset.categorical=[city,code]", "dataset.missing=mean")
+
+
+def people(n=120, seed=0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, n),
+            "city": rng.choice(["Rome", "Paris", "Oslo"], n),
+            "code": rng.choice([1, 2, 10], n),
+            "size": rng.normal(size=n).round(3),
+        }
+    )
+    frame["price"] = 0.1 * frame["age"] + 2 * (frame["city"] == "Rome") + np.sin(frame["size"])
+    frame["kind"] = np.where(frame["price"] > frame["price"].median(), "dear", "cheap")
+    frame.loc[frame.index[3], "size"] = np.nan
+    return frame
+
+
+@pytest.fixture
+def files(in_folder):
+    people().to_csv("train.csv", index=False)
+    new = people(30, seed=1)
+    new.to_csv("new.csv", index=False)
+    return new
+
+
+def predicted(kfx, *words):
+    code, out, err = kfx("predict", *words)
+    assert code == 0, err
+    return pd.read_csv(io.StringIO(out)), err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dataset.preprocess=[normalize]", "evaluation.n_interpolation=[30,60]", "evaluation.repeats=2"),
+        ("dataset.preprocess=[zca]", "regularization.selection=validation"),
+        ("optimizer=flow_euler", "flow.record_layers=true", "device.dtype=float32"),
+        ("evaluation.clip=[3,8]", "objective=nll", "regularization.selection=trained"),
+    ],
+)
+def test_predictions_for_the_test_rows_have_the_recorded_error(kfx, files, words):
+    assert kfx("run", *TABLE, "dataset.target=price", "dataset.exclude=[kind]", "dataset.test=new.csv", *FIT, *words,
+               "hydra.run.dir=r")[0] == 0  # fmt: skip
+    found, _ = predicted(kfx, "r", "new.csv")
+    assert list(found) == ["row", "prediction", "deviation"]
+    assert list(found["row"]) == list(range(1, 31))
+    table = load_run("r").evaluation.query("kernel == 'trained' and metric == 'mse' and repeat == 0")
+    recorded = table.loc[table["n_interpolation"].idxmax(), "value"]
+    assert ((found["prediction"] - files["price"]) ** 2).mean() == pytest.approx(recorded, rel=1e-6)
+    assert (found["deviation"] > 0).all()
+
+
+def test_classes_are_predicted_as_they_came(kfx, files):
+    words = (*TABLE, "dataset.target=kind", "dataset.exclude=[price]", "dataset.test=new.csv", *FIT)
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    found, _ = predicted(kfx, "r", "new.csv")
+    assert list(found) == ["row", "prediction", "score.cheap", "score.dear"]
+    run = load_run("r")
+    recorded = run.evaluation.query("kernel == 'trained' and metric == 'accuracy'")["value"].item()
+    assert (found["prediction"] == files["kind"]).mean() == pytest.approx(recorded)
+    estimator = run.estimator()
+    again = pickle.loads(pickle.dumps(estimator))
+    points = np.random.default_rng(0).normal(size=(5, estimator.n_features_in_))
+    np.testing.assert_array_equal(again.predict(points), estimator.predict(points))
+    assert set(estimator.classes_) == {"cheap", "dear"}
+
+
+def test_a_frame_is_predicted_as_the_file(kfx, files):
+    words = (*TABLE, "dataset.target=[price,size]", "dataset.exclude=[kind]", "dataset.missing=drop", *FIT)
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    found, _ = predicted(kfx, "r", "new.csv")
+    assert list(found) == ["row", "prediction.price", "deviation.price", "prediction.size", "deviation.size"]
+    frame = files.assign(code=files["code"].astype(float)).set_index(files.index + 100)
+    ours = load_run("r").predict(frame)
+    assert list(ours.index) == list(frame.index)
+    np.testing.assert_allclose(ours.to_numpy(), found[ours.columns].to_numpy(), rtol=1e-9)
+    with pytest.raises(DataError, match="row 2: column city holds 'Bonn'"):
+        load_run("r").predict(frame.assign(city=["Rome", "Bonn"] * 15))
+
+
+def test_rows_that_cannot_be_read_are_named_and_the_rest_is_written(kfx, files):
+    assert kfx("run", *TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "hydra.run.dir=r")[0] == 0
+    rows = ["age,city,code,size", "30,Rome,1.0,0.5", "old,Rome,1,0.5", "30,Bonn,1,0.5", "30,Rome,1", "40,Oslo,10,NA"]
+    with open("some.csv", "w") as stream:
+        stream.write("\n".join(rows) + "\n")
+    found, err = predicted(kfx, "r", "some.csv")
+    assert list(found["row"]) == [1, 5]
+    for said in ("row 2 is left out: column age holds 'old', which is no number",
+                 "row 3 is left out: column city holds 'Bonn', which no training row has",
+                 "row 4 is left out: its line has 3 fields, the first line 4"):  # fmt: skip
+        assert said in err
+    code, _, err = kfx("predict", "r", "some.csv", "--strict", "--output", "out/p.csv")
+    assert code == 2
+    assert "some.csv: row 2: column age" in err
+    assert kfx("predict", "r", "some.csv", "--output", "out/p.csv")[0] == 0
+    assert len(pd.read_csv("out/p.csv")) == 2
+    with open("other.csv", "w") as stream:
+        stream.write("age,city\n30,Rome\n")
+    assert (
+        "expected each feature of the run once among its columns; look at code, size"
+        in kfx("predict", "r", "other.csv")[2]
+    )
+    assert "nowhere.csv: is not there" in kfx("predict", "r", "nowhere.csv")[2]
+    people(60).to_csv("train.csv", index=False)
+    code, _, err = kfx("predict", "r", "some.csv")
+    assert code == RecordError("").exit_code
+    assert "train.csv has changed since the run" in err
+
+
+def test_the_training_table_is_encoded_as_it_was_read(in_folder):
+    frame = people()
+    for path, suffix in (("t.csv", "csv"), ("t.parquet", "parquet")):
+        frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+        words = [w.replace("train.csv", path) for w in TABLE]
+        option = load([*words, "dataset.target=price", "dataset.exclude=[kind]", "sampler.batch_size=10"]).dataset
+        (chunk,) = option.new_rows(option.file(), ())
+        assert not chunk.problems
+        np.testing.assert_array_equal(chunk.x, option.read().x)
+        mixed = "t.csv" if suffix == "parquet" else "t.parquet"
+        frame.to_csv(mixed, index=False) if mixed.endswith("csv") else frame.to_parquet(mixed)
+        encoding = Encoding.of_table(option.file(), option._layout())
+        (other,) = encoding.chunks(in_folder / mixed)
+        np.testing.assert_array_equal(other.x, chunk.x)
+
+
+def test_points_of_arrays_and_of_built_in_data(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), np.tile([3, 7], 30)
+    np.savez("a.npz", x=x + y[:, None], y=y)
+    np.savez("new.npz", x=x[:4] + 7)
+    assert kfx("run", "dataset=arrays", "dataset.path=a.npz", *FIT, "hydra.run.dir=r")[0] == 0
+    assert list(predicted(kfx, "r", "new.npz")[0]["prediction"]) == [7] * 4
+    np.savez("roll.npz", x=rng.normal(size=(4, 2)))
+    assert kfx("run", "dataset=swiss_roll", "dataset.n_train=60", *FIT, "hydra.run.dir=s")[0] == 0
+    run = load_run("s")
+    recorded = run.evaluation.query("kernel == 'trained' and metric == 'accuracy'")["value"].item()
+    assert set(predicted(kfx, "s", "roll.npz")[0]["prediction"]) <= {0, 1}
+    data = run._model.data
+    assert (run.predict(data.x_test)["prediction"] == data.labels_test).mean() == pytest.approx(recorded)
+    code, _, err = kfx("predict", "s", "new.npz")
+    assert code == 2
+    assert "new.npz: the points have the shape (3,); expected (2,)" in err
