@@ -19,7 +19,7 @@ from kfx.kernels import NNGP, RBF, RationalQuadratic
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored, cholesky
 from kfx.numerics.regularization import SCALES, Regularization
-from kfx.objectives import interpolation_error, loo, nll, ratio, rho, rho_polarized, rho_prediction
+from kfx.objectives import gcv, interpolation_error, loo, nll, ratio, rho, rho_polarized, rho_prediction
 from kfx.objectives.base import as_objective
 from kfx.objectives.by_inverse import rho_by_inverse
 from kfx.outcomes import Event, NumericalError
@@ -118,6 +118,13 @@ def left_out_by_hand(gram, y, n_c, a):
     return np.mean(np.square(errors))
 
 
+def gcv_by_hand(gram, y, n_c, a):
+    """Mean squared residual over the squared mean share of each point that is left over (Golub et al. 1979)."""
+    hat = np.eye(len(y)) - (a[0, 0] - gram[0, 0]) * np.linalg.inv(a)
+    left = np.eye(len(y)) - hat
+    return np.mean((left @ y) ** 2) / np.mean(np.diag(left)) ** 2
+
+
 def likelihood_by_hand(gram, y, n_c, a):
     return -sum(multivariate_normal(np.zeros(len(y)), a).logpdf(column) for column in y.T)
 
@@ -146,6 +153,7 @@ OBJECTIVES = {
     "nll": (nll, likelihood_by_hand),
     "nll_profiled": (partial(nll, scale="profiled"), profiled_by_hand),
     "loo": (loo, left_out_by_hand),
+    "gcv": (gcv, gcv_by_hand),
 }
 every_objective = pytest.mark.parametrize(("objective", "by_hand"), OBJECTIVES.values(), ids=OBJECTIVES.keys())
 

@@ -11,7 +11,7 @@ from torch import nn
 from kfx.gpytorch import KfxKernel
 from kfx.kernels import CNNGP, RBF, Conv2d, GreensFunction, Matern, NetworkFeatures, RationalQuadratic, ReLU, Sequential
 from kfx.numerics.regularization import Regularization
-from kfx.objectives import interpolation_error, loo, nll, rho
+from kfx.objectives import gcv, interpolation_error, loo, nll, rho
 from kfx.outcomes import NumericalError
 from kfx.torch import KernelModule, gram, objective_loss, rho_loss
 
@@ -44,7 +44,7 @@ def test_gradients_of_gram_matrices(name):
 
 
 @pytest.mark.parametrize("scale", ["absolute", "mean_diagonal", "centered"])
-@pytest.mark.parametrize("objective", [rho, nll, loo, interpolation_error])
+@pytest.mark.parametrize("objective", [rho, nll, loo, gcv, interpolation_error])
 def test_gradients_of_objectives(objective, scale):
     a = points((8, 8))
     theta = (a @ a.mT + torch.eye(8)).requires_grad_()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kfx.objectives.autograd import by_autograd
     from kfx.objectives.base import Objective, objective, ratio
+    from kfx.objectives.generalized_cross_validation import gcv
     from kfx.objectives.leave_one_out import loo
     from kfx.objectives.likelihood import nll
     from kfx.objectives.polarized import rho_polarized
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Objective",
     "by_autograd",
+    "gcv",
     "interpolation_error",
     "loo",
     "nll",
@@ -30,6 +32,7 @@ __all__ = [
 _HOMES = {
     "Objective": "base",
     "by_autograd": "autograd",
+    "gcv": "generalized_cross_validation",
     "interpolation_error": "prediction",
     "objective": "base",
     "loo": "leave_one_out",

@@ -183,6 +183,16 @@ class LOOOption(_Named):
     trains_regularization = True
 
 
+@option(
+    "objective",
+    "gcv",
+    "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored",
+)
+class GCVOption(_Named):
+    symbol = "GCV"
+    trains_regularization = True
+
+
 # ---- λ
 
 
@@ -201,7 +211,7 @@ class RegularizationSection(Option):
         "validation",
         "trained",
         meaning="validation: best of candidates by cross-validation, for the initial kernel in training and for each "
-        "kernel in evaluation; trained: with the kernel, by objective nll or loo",
+        "kernel in evaluation; trained: with the kernel, by objective nll, loo or gcv",
     )
     candidates: list[float] = ranged(
         [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0],
@@ -241,7 +251,7 @@ class RegularizationSection(Option):
         if not config.objective.trains_regularization:
             raise ConfigError(
                 f"regularization.selection=trained: objective {config.objective.name} rewards a larger λ as such (rho "
-                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll or loo, or selection=validation"
+                "→ 1 − p as λ → ∞, whatever the kernel); use objective=nll, loo or gcv, or selection=validation"
             )
         if reason := config.optimizer.refuses_trained_regularization():
             raise ConfigError(f"{reason}")
