@@ -93,7 +93,7 @@ _HELP = {
         "or nll, or raise the lower end of kernel.bounds"
     ),
     Event.MEAN_DOMINATES: (
-        "the mean of the targets dominates an objective that compares norms: center the targets, or use "
+        "the mean of the targets dominates an objective that compares norms: set dataset.targets=centered, or use "
         "objective=interpolation_error, nll or loo"
     ),
     Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",

@@ -17,6 +17,8 @@ import pandas as pd
 import pytest
 import yaml
 from sklearn.datasets import load_diabetes, load_iris
+from sklearn.gaussian_process import kernels as sklearn_kernels
+from sklearn.kernel_ridge import KernelRidge
 
 from kfx import load_run
 from kfx.config.overrides import typed
@@ -52,6 +54,36 @@ def iris(path="iris.csv"):
 
 
 # ---- what is read
+
+
+def test_standardized_targets_train_alike_and_errors_are_in_the_units_of_the_file(kfx):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"])
+    frame["y"] = np.sin(frame["a"]) + 0.3 * frame["b"]
+    frame.assign(y=100 + 7 * frame["y"]).to_csv("far.csv", index=False)
+    frame.to_csv("near.csv", index=False)
+    asked = ["dataset.targets=standardized", "evaluation.posterior_variance=true", "evaluation.train_error=true"]
+    found = {}
+    for name in ("near", "far"):
+        words = [*table(path=f"{name}.csv"), "sampler.batch_size=30", *asked, *FEW[1:]]
+        assert kfx("run", *words, "regularization.scale=absolute", f"hydra.run.dir={name}")[0] == 0
+        found[name] = load_run(name)
+    near, far = (found[name].evaluation.set_index(["kernel", "metric"])["value"] for name in ("near", "far"))
+    np.testing.assert_allclose(found["far"].trace["rho"], found["near"].trace["rho"], rtol=1e-9)
+    for metric, factor in (("mse", 49), ("train_mse", 49), ("mae", 7), ("mean_posterior_variance", 49)):
+        np.testing.assert_allclose(far.loc["trained", metric], factor * near.loc["trained", metric], rtol=1e-6)
+    data = built("dataset.targets=standardized", path="far.csv")
+    mean, scale = data.y_train.mean(), data.y_train.std()
+    kernel = sklearn_kernels.RBF(found["far"].kernel.parameters["sigma"])
+    ridge = KernelRidge(alpha=1e-4, kernel="precomputed").fit(kernel(data.x_train), (data.y_train - mean) / scale)
+    predicted = mean + scale * ridge.predict(kernel(data.x_test, data.x_train))
+    assert np.mean((predicted - data.y_test) ** 2) == pytest.approx(far.loc["trained", "mse"], rel=1e-5)
+
+
+def test_targets_of_classes_stay_as_they_are(kfx, in_folder):
+    iris()
+    words = table("dataset.targets=centered", "dataset.exclude=[wet]", path="iris.csv", target="species")
+    assert "dataset.targets=centered: of a regression" in kfx("run", *words)[2]
 
 
 def test_a_table_has_its_columns_in_order_and_disjoint_random_test_points(in_folder):

@@ -52,7 +52,8 @@ def predicted(kfx, *words):
     "words",
     [
         ("dataset.preprocess=[normalize]", "evaluation.n_interpolation=[30,60]", "evaluation.repeats=2"),
-        ("dataset.preprocess=[zca]", "regularization.selection=validation"),
+        ("dataset.preprocess=[zca]", "regularization.selection=validation", "dataset.targets=centered"),
+        ("dataset.targets=standardized", "evaluation.posterior_variance=true", "evaluation.train_error=true"),
         ("optimizer=flow_euler", "flow.record_layers=true", "device.dtype=float32"),
         ("evaluation.clip=[3,8]", "objective=nll", "regularization.selection=trained"),
     ],

@@ -225,6 +225,10 @@ def condition(**more):
         ([condition(below=2.5), condition(above=5)], Standing.UNDECIDED),  # one open, one failed
         ([condition(metric="broken", not_near=2)], Standing.FAILS),
         ([condition(below={"run": "e/other"})], Standing.NOT_RUN),
+        ([condition(above=5), condition(below=9, control=True)], Standing.FAILS),  # a control is no support
+        ([condition(below=9), condition(above=5, control=True)], Standing.PARTLY),
+        ([condition(below=9), condition(below=9, control=True)], Standing.HOLDS),
+        ([condition(below=9, control=True)], Standing.NOT_RUN),
     ],
 )
 def test_a_claim_stands_as_its_conditions_do(conditions, expected):
@@ -242,9 +246,12 @@ def test_the_evidence_says_what_was_compared():
         [condition(below={"metric": "mae"}), condition(metric="yes", equals=1)], mse=[1, 2], mae=[3, 3], yes=[1, 0]
     )
     (line,) = words.evidence(found)
-    assert "mean squared error 1.5 ± 0.71, below 3 (mean absolute error): in 2 of 2 seeds" in line
-    assert "yes in 1 of 2 seeds" in line
+    assert "mean squared error = 1.5 ± 0.71, below 3 (mean absolute error): in 2 of 2 seeds" in line
+    assert "yes: in 1 of 2 seeds" in line
     assert words.standing(standing([condition(below=9)], mse=[1])) == "holds, one seed"
+    some = standing([condition(below=9), condition(metric="mae", equals=0, control=True)], mse=[1, 2])
+    assert words.standing(some) == "holds, 1 of 2 conditions measured"
+    assert words.evidence(some)[0].endswith("; control: mean absolute error not measured")
 
 
 @pytest.mark.parametrize(

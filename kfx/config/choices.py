@@ -28,6 +28,8 @@ BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")
 """Backends of dense networks of infinite width: `kfx.kernels.nngp.kernel`."""
 LENGTHS = ("natural", "mean_squared_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
+TARGETS = ("as_given", "centered", "standardized")
+"""What kernels are trained on: `kfx.data.dataset`."""
 RANDOM = ("random", "partly_random")
 """Ways to draw initial parameters: `kfx.kernels.starts`."""
 METHODS = ("RK23", "RK45", "DOP853")

@@ -20,6 +20,8 @@ class Dataset:
     labels_train, labels_test: (n,) class numbers, or None for regression.
     energy: (n_test, n_test), the matrix A of a norm vᵀ A v of functions on the test points, in which errors are
         measured too.
+    target_mean, target_scale: kernels are trained and interpolate on (y_train − mean) / scale, (outputs,) each; errors
+        are in the units of y.
     """
 
     name: str
@@ -30,6 +32,17 @@ class Dataset:
     labels_train: np.ndarray | None = None
     labels_test: np.ndarray | None = None
     energy: np.ndarray | None = None
+    target_mean: np.ndarray | float = 0.0
+    target_scale: np.ndarray | float = 1.0
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The targets of training, (y_train − mean) / scale, (n, outputs)."""
+        return (self.y_train - self.target_mean) / self.target_scale
+
+    def in_units(self, prediction: np.ndarray) -> np.ndarray:
+        """Return predictions of `targets` in the units of y, (m, outputs)."""
+        return prediction * self.target_scale + self.target_mean
 
 
 def checked(data: Dataset) -> Dataset:
@@ -155,6 +168,18 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
             scale = np.where(deviation > 0, deviation, 1.0)
         data = replace(data, x_train=(train - mean) / scale, x_test=(test - mean) / scale)
     return data
+
+
+def with_targets(data: Dataset, how: str) -> Dataset:
+    """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out.
+
+    The scale of a constant target is 1.
+    """
+    if how == "as_given":
+        return data
+    deviation = data.y_train.std(axis=0)
+    scale = np.where(deviation > 0, deviation, 1.0) if how == "standardized" else 1.0
+    return replace(data, target_mean=data.y_train.mean(axis=0), target_scale=scale)
 
 
 def imputed(data: Dataset, how: str) -> Dataset:

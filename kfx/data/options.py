@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.choices import STEPS
+from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import MOST_POINTS, FieldError, nested, number, one_of, ranged, rising, some_of
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, Settings, option
@@ -41,6 +41,12 @@ class DatasetOption(Option):
         "mean_eigenvalue",
         meaning="unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix",
     )
+    targets: str = one_of(
+        "as_given",
+        *TARGETS,
+        meaning="targets of a regression during training, by the training points; centered: minus their mean; "
+        "standardized: also divided by their standard deviation; errors and predictions stay in the given units",
+    )
 
     has_classes: ClassVar[bool] = False
     """Whether its targets are classes."""
@@ -58,6 +64,8 @@ class DatasetOption(Option):
             raise ConfigError(
                 f"dataset.preprocess={self.preprocess}: expected no normalize_channels: it has no images; use normalize"
             )
+        if self.targets != "as_given" and self.has_classes:
+            raise ConfigError(f"dataset.targets={self.targets}: of a regression; this data set has classes")
 
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
@@ -81,9 +89,9 @@ class DatasetOption(Option):
 
     def preprocessed(self, data: Dataset) -> Dataset:
         """Apply the steps of `preprocess` to the data, or to a fold of them."""
-        from kfx.data.dataset import preprocess
+        from kfx.data.dataset import preprocess, with_targets
 
-        return preprocess(data, self.preprocess, self.zca_epsilon, self.zca_unit)
+        return with_targets(preprocess(data, self.preprocess, self.zca_epsilon, self.zca_unit), self.targets)
 
     def available(self) -> int | None:
         """The largest number of training points, or an upper bound of it; None for any number."""
@@ -125,8 +133,9 @@ class DatasetOption(Option):
         return node
 
     def without_places(self, node: Settings) -> Settings:
-        """Its part of a config without the paths of files, because only their content counts."""
-        return node
+        """Its part of a config without the paths of files, because only their content counts, and without unused keys
+        that are newer than the first records, so that their identities stay."""
+        return {key: value for key, value in node.items() if (key, value) != ("targets", "as_given")}
 
 
 def _any(least: int, meaning: str, default: int) -> int:

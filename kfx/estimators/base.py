@@ -214,10 +214,13 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
             raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
-        self._solve(data.x_train[order], data.y_train[order])
+        self._solve(data.x_train[order], data.targets[order])
+
+    _units: tuple[np.ndarray | float, np.ndarray | float] = (0.0, 1.0)
+    """The mean and the scale, (outputs,) each, by which targets were centered and divided."""
 
     def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs)."""
+        """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs), in `_units`."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             self._points = mapped(self._tensor(x))
@@ -228,7 +231,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             w = solve_lower(factor, targets)
             self._coefficients = solve_upper(factor, w)
         self._kept_factor: list[torch.Tensor] = []
-        self.scale_ = (w.square().mean(dim=0)).cpu().numpy()
+        self.scale_ = np.square(self._units[1]) * w.square().mean(dim=0).cpu().numpy()
 
     def _tensor(self, x: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(x, dtype=self._dtype, device=self._device)
@@ -243,7 +246,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             of_a_row = compare.multiplications(points[:1], self._points) + deviation * len(self._points) ** 2
             with threads.as_many_as_worth(len(x) * of_a_row):
                 cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
-                mean = in_numpy(products(cross, self._coefficients))
+                mean = in_numpy(products(cross, self._coefficients)) * self._units[1] + self._units[0]
                 if not deviation:
                     return mean, None
                 variance = posterior_variance(self._kept_factor[0], cross, self.kernel_.diagonal(points))

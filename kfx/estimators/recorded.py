@@ -19,7 +19,6 @@ from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import NESTED
 from kfx.evaluation.follower import some_of
-from kfx.evaluation.scoring import clipped
 from kfx.experiment.config import Config, typed
 from kfx.experiment.identity import data_checksums
 from kfx.numerics import threads
@@ -78,6 +77,7 @@ class Model:
             estimator.kernel_ = stages.bare(kernel).fixed_on(some_of(estimator._tensor(last.x_train)))
         estimator.regularization_ = Regularization(_regularization(run, repeat, len(order)), "absolute")
         estimator.n_features_in_ = math.prod(last.x_train.shape[1:])
+        estimator._units = last.target_mean, last.target_scale
         estimator._solve(last.x_train[order], _targets(last)[order])
         return cls(config, parts[-1], estimator)
 
@@ -115,7 +115,8 @@ class Model:
         prepared = self.config.dataset.preprocessed(replace(self.data, x_test=x, y_test=nothing, labels_test=None))
         of_classes = isinstance(self.estimator, KernelFlowClassifier)
         mean, deviation = self.estimator._predicted(prepared.x_test, not of_classes)
-        mean = clipped(torch.as_tensor(mean), self.config.evaluation.scoring(self.config).clip)
+        if (clip := self.config.evaluation.scoring(self.config).clip) is not None:
+            mean = mean.clip(*clip)
         if isinstance(self.estimator, KernelFlowClassifier):
             scores = pd.DataFrame(mean, columns=self.columns[1:])
             scores.insert(0, "prediction", self.estimator.classes_[mean.argmax(axis=1)])
@@ -153,8 +154,8 @@ def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
 
 
 def _targets(data: Dataset) -> np.ndarray:
-    """The targets, with two columns for classes ±1, whose difference has the same prediction."""
-    y = data.y_train
+    """The targets of training, with two columns for classes ±1, whose difference has the same prediction."""
+    y = data.targets
     return np.concatenate([1 - y, 1 + y], axis=1) / 2 if data.labels_train is not None and y.shape[1] == 1 else y
 
 

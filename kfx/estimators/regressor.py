@@ -44,7 +44,7 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         (n, outputs, n_samples) as y.
         """
         x = self._points_of(X)
-        mean = np.zeros((len(x), len(self.scale_))) if prior else self._predicted(x, False)[0]
+        mean = np.zeros((len(x), len(self.scale_))) + self._units[0] if prior else self._predicted(x, False)[0]
         values, vectors = np.linalg.eigh(self._covariance(x, prior))
         root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative
         normal = check_random_state(random_state).standard_normal((len(self.scale_), len(x), n_samples))

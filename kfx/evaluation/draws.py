@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.scoring import Scoring, clipped, metrics
+from kfx.evaluation.scoring import Scoring, metrics, predicted
 from kfx.evaluation.systems import products
 from kfx.files import Document
 from kfx.kernels.base import Kernel
@@ -49,7 +49,7 @@ def errors_of_draws(
             gram = compare.gram(points)
             targets = y_train[own].to(torch.float64)
             alpha = coefficients(gram, targets, regularization.of(gram), scoring.solver, scoring.rcond)
-            found = metrics(clipped(products(compare.gram(test, points), alpha), scoring.clip), data)
+            found = metrics(predicted(products(compare.gram(test, points), alpha), data, scoring.clip), data)
             value = 1 - found["accuracy"] if metric == "error" else found["mse"]
         except NumericalError:
             value = math.nan

@@ -123,7 +123,7 @@ def evaluate(
                             raise NumericalError(Event.DIVERGED, "there is no Gram matrix")
                         measured["effective_regularization"] = system.effective(own, size)
                         alpha = system.coefficients(own, targets[:size])
-                        prediction = clipped(system.predictions(alpha), scoring.clip)
+                        prediction = predicted(system.predictions(alpha), data, scoring.clip)
                         if not np.isfinite(prediction).all():
                             raise NumericalError(Event.DIVERGED, "a prediction is not finite")
                         arrays[f"{key}/mean"] = prediction
@@ -135,11 +135,12 @@ def evaluate(
                             energy = system.energies(own, targets)
                             measured["rho"] = float(energy[size:].sum() / energy.sum())
                         if scoring.train_error:
-                            fitted = clipped(system.fitted(x_train, head, alpha), scoring.clip)
+                            fitted = predicted(system.fitted(x_train, head, alpha), data, scoring.clip)
                             measured |= _errors(fitted, data.y_train, "train_")
                         if scoring.variance:
-                            spread = system.variance(own, size, kernel.diagonal(x_test))
-                            arrays[f"{key}/variance"] = in_numpy(spread)
+                            unit = float(np.mean(np.square(data.target_scale)))  # the mean over outputs
+                            spread = unit * in_numpy(system.variance(own, size, kernel.diagonal(x_test)))
+                            arrays[f"{key}/variance"] = spread
                             measured["mean_posterior_variance"] = float(spread.mean())
                     except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others
                         failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
@@ -186,9 +187,9 @@ def _head_metrics(scoring: Scoring) -> list[str]:
     return [f"{name}_{what}" for name in heads for what in _HEAD] if scoring.head else []
 
 
-def clipped(prediction: torch.Tensor, clip: tuple[float, float] | None) -> np.ndarray:
-    """The prediction, (m, outputs), as a NumPy array, limited to the range `clip`."""
-    found = in_numpy(prediction)
+def predicted(prediction: torch.Tensor, data: Dataset, clip: tuple[float, float] | None) -> np.ndarray:
+    """The prediction, (m, outputs), in the units of the targets, limited to the range `clip`."""
+    found = data.in_units(in_numpy(prediction))
     return found if clip is None else found.clip(*clip)
 
 

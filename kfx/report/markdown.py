@@ -12,9 +12,10 @@ from kfx.report.verdict import RULE, Verdict
 _HEAD = """\
 # What the papers claim, and what holds
 
-Five papers are repeated here with kfx. First their claims, each with a verdict and the measurements behind it; then all
-published numbers with those measured. `kfx reproduce --page` writes this page from the tables in `runs/reproduction/`;
-`kfx reproduce darcy --seeds 5` runs what is missing.
+This page repeats the experiments of five papers with kfx. First come the claims of four of them, each with a verdict
+and the measurements behind it, then all published numbers of the five with those measured. `kfx reproduce --page`
+writes the page from the tables in `runs/reproduction/`; `kfx reproduce PAPER --seeds 5`, as `kfx reproduce darcy
+--seeds 5`, runs what is missing of a paper.
 """
 
 

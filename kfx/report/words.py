@@ -197,11 +197,15 @@ def place(tested: Tested) -> str:
 
 
 def standing(tested: Tested) -> str:
-    """The verdict on a claim; one that rests on one seed says so."""
+    """The verdict on a claim; it says if it rests on one seed, or on some of the conditions."""
     seeds = [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
-    if not seeds or min(seeds) > 1:
+    if not seeds:
         return str(tested.standing)
-    return f"{tested.standing}, {'' if max(seeds) == 1 else 'partly '}one seed"
+    few = "" if min(seeds) > 1 else f", {'' if max(seeds) == 1 else 'partly '}one seed"
+    all_of = len(tested.outcomes)
+    return f"{tested.standing}{few}" + (
+        f", {len(seeds)} of {all_of} conditions measured" if len(seeds) < all_of else ""
+    )
 
 
 def evidence(tested: Tested, quote: str = "") -> list[str]:
@@ -216,21 +220,22 @@ def evidence(tested: Tested, quote: str = "") -> list[str]:
 
 
 def _outcome(outcome: Outcome) -> str:
-    """A condition with its measurements, such as `σ 2.1 ± 0.03, near 2: in 5 of 5 seeds`."""
+    """A condition with its measurements, such as `σ = 2.1 ± 0.03, near 2: in 5 of 5 seeds`."""
     condition, other = outcome.condition, outcome.condition.other
     named = f"{condition.run}: {condition}" if condition.study else str(condition)
+    control = "control: " if condition.control else ""
     if not outcome.holds:
-        return f"{named} not measured"
+        return f"{control}{named} not measured"
     count = len(outcome.holds)
     seeds = f"in {sum(outcome.holds)} of {count} seeds" if count > 1 else ("yes" if outcome.holds[0] else "no")
     if condition.relation == "equals":
-        return f"{'' if condition.equals else 'not '}{named} {seeds}"
+        return f"{control}{'' if condition.equals else 'not '}{named}: {seeds}"
     relation = condition.relation.replace("_", " ")
     if isinstance(other, float):
-        return f"{named} {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
+        return f"{control}{named} = {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
     assert not isinstance(outcome.right, float)
     right = f"{_compact(outcome.right)} ({_unlike(other, condition)})"
-    return f"{named} {_compact(outcome.left)}, {relation} {right}: {seeds}"
+    return f"{control}{named} = {_compact(outcome.left)}, {relation} {right}: {seeds}"
 
 
 def _unlike(other: Measured, condition: Condition) -> str:

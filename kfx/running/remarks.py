@@ -231,7 +231,7 @@ def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: to
     outputs)."""
     left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
     if context.parts[0].labels_train is None:
-        return left.square().mean(dim=1)
+        return (left * torch.as_tensor(context.parts[0].target_scale)).square().mean(dim=1)
     return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
 
 

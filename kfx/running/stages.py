@@ -127,11 +127,11 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
-    """The points of a data set on the run's device."""
+    """The points and the targets of training of a data set, on the run's device."""
     x_train, x_test = (
         torch.as_tensor(x, dtype=machine.dtype, device=machine.device) for x in (part.x_train, part.x_test)
     )
-    return x_train, torch.as_tensor(part.y_train, device=machine.device), x_test
+    return x_train, torch.as_tensor(part.targets, device=machine.device), x_test
 
 
 def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> tuple[int, int]:
