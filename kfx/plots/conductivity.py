@@ -27,7 +27,7 @@ def conductivities(run: Run) -> Figure | None:
     middles, x = elliptic.midpoints(inner.intervals), elliptic.nodes(inner.intervals)
     a = elliptic.CONDUCTIVITIES[config.dataset.conductivity](middles)
     f = elliptic.smooth_source(x)
-    picture, (left, middle, right) = figure(columns=3, width=8.1)
+    picture, (left, middle, right) = figure(columns=3, width=4.0)
     left.plot(middles, a, color=DATA, linewidth=1.0, label="a, of the data")
     left.plot(middles, inner.with_parameters(**start).conductivity, "--", color=INITIAL, label="b, initial")
     left.plot(middles, inner.conductivity, color=COLOURS[1], linewidth=1.2, label="b, trained")

@@ -11,7 +11,7 @@ from kfx.record.reading import Run
 
 def fitted_curve(run: Run) -> Figure | None:
     """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I, and of the
-    trained kernel at half of it where that was measured (Khalid 2022, Fig. 5.1)."""
+    last of them at half of it where that was measured (Khalid 2022, Fig. 5.1). A kernel that was not trained has one curve."""
     path = run.directory / "predictions.npz"
     if not path.is_file() or run.evaluation.empty:
         return None
@@ -24,10 +24,11 @@ def fitted_curve(run: Run) -> Figure | None:
         order = np.argsort(x)
         picture, (axes,) = figure()
         axes.plot(x[order], arrays["y_test"][order, 0], color=FAINT, linewidth=4, label="target")
+        last = "trained" if any(key.startswith("trained/") for key in arrays) else "initial"
         curves = (
             ("initial", largest, INITIAL, "--"),
             ("trained", largest, TRAINED, "-"),
-            ("trained", largest // 2, TRAINED, ":"),
+            (last, largest // 2, TRAINED if last == "trained" else INITIAL, ":"),
         )
         for name, points, colour, style in curves:
             key = f"{name}/{points}/0/{float(regularization)!r}"

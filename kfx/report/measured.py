@@ -14,7 +14,10 @@ from omegaconf import OmegaConf
 from kfx.config.published import Published, Quantity
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow, read_rows
+from kfx.outcomes import Event
 
+_UNDEFINED = (Event.NOT_POSITIVE_DEFINITE, Event.RHO_OUT_OF_RANGE, Event.DIVERGED, Event.REINITIALIZED)
+"""Events of iterations whose objective is undefined, or ρ outside [0, 1]."""
 _PARTS = ("kernel", "pullback", "objective")
 SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
 SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
@@ -94,8 +97,8 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
             return float(trace["kernel_evaluations"].iloc[-1])
         case "MB of the fit" if memory:
             return (memory["fit_bytes"] - memory["load_bytes"]) / 1e6
-        case "events":  # iterations whose objective was undefined or outside its range
-            return float((trace["event"] != "").sum())
+        case "undefined objectives":
+            return float(trace["event"].isin(_UNDEFINED).sum())
         case "iterations to the optimum":
             said = trace["told"].fillna(trace["objective"]).to_numpy()
             return None if np.isnan(said).all() else 1.0 + int(np.nanargmin(said))

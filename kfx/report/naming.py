@@ -17,7 +17,7 @@ METRICS = {
     "linearly_separable": "linearly separable",
     "head_error": "test error of the network's own linear classifier",
     "distance_ratio": "ratio of the distances between and within classes",
-    "events": "iterations with ρ undefined or outside [0, 1]",
+    "undefined objectives": "iterations with ρ undefined or outside [0, 1]",
     "iterations to the optimum": "iterations until the best kernel was found",
     "0.sigma": "σ of the first Gaussian",
     "head_accuracy": "test accuracy",
