@@ -93,8 +93,8 @@ _HELP = {
         "or nll, or raise the lower end of kernel.bounds"
     ),
     Event.MEAN_DOMINATES: (
-        "the mean of the targets dominates an objective that compares norms: set dataset.targets=centered, or use "
-        "objective=interpolation_error, nll or loo"
+        "the mean of the targets dominates an objective that compares norms: subtract their mean, in a regression by "
+        "dataset.targets=standardized, or use objective=interpolation_error, nll or loo"
     ),
     Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",
     Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the mean of the training targets, or the largest class",

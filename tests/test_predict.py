@@ -133,13 +133,14 @@ def test_the_training_table_is_encoded_as_it_was_read(in_folder):
         frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
         words = [w.replace("train.csv", path) for w in TABLE]
         option = load([*words, "dataset.target=price", "dataset.exclude=[kind]", "sampler.batch_size=10"]).dataset
-        (chunk,) = option.new_rows(option.file(), ())
+        (chunk,) = option.encoding_of_rows(()).chunks(option.file(), 1000)
         assert not chunk.problems
         np.testing.assert_array_equal(chunk.x, option.read().x)
         mixed = "t.csv" if suffix == "parquet" else "t.parquet"
         frame.to_csv(mixed, index=False) if mixed.endswith("csv") else frame.to_parquet(mixed)
         encoding = Encoding.of_table(option.file(), option._layout())
-        (other,) = encoding.chunks(in_folder / mixed)
+        (other,) = encoding.chunks(in_folder / mixed, 1000)
+        assert [len(part.x) for part in encoding.chunks(in_folder / mixed, 50)] == [50, 50, 20]
         np.testing.assert_array_equal(other.x, chunk.x)
 
 
@@ -160,3 +161,59 @@ def test_points_of_arrays_and_of_built_in_data(kfx, in_folder):
     code, _, err = kfx("predict", "s", "new.npz")
     assert code == 2
     assert "new.npz: the points have the shape (3,); expected (2,)" in err
+    wrong = {"row 1: holds what is no finite number": [[np.nan, 0.0]], "could not convert": [["a", "b"]]}
+    for said, points in wrong.items():
+        with pytest.raises(DataError, match=said):
+            run.predict(np.array(points, dtype=object))
+    assert run.predict(np.zeros((0, 2))).empty
+
+
+def test_images_pass_through_the_estimator(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    np.savez("i.npz", x=rng.normal(size=(40, 1, 8, 8)), y=np.tile([0, 1], 20))
+    words = ("dataset=arrays", "dataset.path=i.npz", "dataset.task=classification", "kernel=cnngp", *FIT[1:])
+    assert kfx("run", *words, "sampler.batch_size=16", "hydra.run.dir=r")[0] == 0
+    run, x = load_run("r"), rng.normal(size=(3, 1, 8, 8))
+    assert list(run.estimator().predict(x)) == list(run.predict(x)["prediction"])
+
+
+def test_true_and_false_are_features_and_signs_are_classes(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=60), "flag": rng.random(60) < 0.5})
+    frame["sign"] = np.where(frame["a"] + frame["flag"] > 0.5, 1, -1)
+    frame.to_csv("t.csv", index=False)
+    words = ("dataset=table", "dataset.path=t.csv", "dataset.target=sign", "dataset.test=t2.csv", *FIT)
+    frame.to_csv("t2.csv", index=False)
+    assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    recorded = run.evaluation.query("kernel == 'trained' and metric == 'accuracy'")["value"].item()
+    assert (predicted(kfx, "r", "t2.csv")[0]["prediction"] == frame["sign"]).mean() == pytest.approx(recorded)
+    assert (run.predict(frame)["prediction"] == frame["sign"]).mean() == pytest.approx(recorded)
+    frame.set_index("a").to_parquet("t.parquet")
+    assert (predicted(kfx, "r", "t.parquet")[0]["prediction"] == frame["sign"]).mean() == pytest.approx(recorded)
+    with pytest.raises(DataError, match="column a holds datetime64"):
+        run.predict(frame.assign(a=pd.Timestamp("2020-01-01")))
+    for name, said in (("t.csv", "is the file of the rows"), ("t2.csv", "is the file of the rows")):
+        code, _, err = kfx("predict", "r", "t2.csv", "--output", name)
+        assert code == 2
+        assert said in err
+    assert len(pd.read_csv("t.csv")) == len(pd.read_csv("t2.csv")) == 60
+    assert "holds no run" in kfx("predict", "nowhere", "t.csv")[2]
+    assert "the run reads a table; expected .csv" in kfx("predict", "r", _points("p.npz"))[2]
+    lines = ["a,flag", *["x,true"] * 700, "0.5,true"]
+    with open("late.csv", "w") as stream:
+        stream.write("\n".join(lines))
+    found, err = predicted(kfx, "r", "late.csv")
+    assert list(found["row"]) == [701]
+    assert "680 more rows are left out" in err
+
+
+def _points(path):
+    np.savez(path, x=np.zeros((2, 2)))
+    return path
+
+
+def test_a_run_with_least_squares_does_not_predict(kfx, files):
+    words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "evaluation.solver=lstsq")
+    assert kfx("run", *words, "evaluation.rcond=0.1", "hydra.run.dir=r")[0] == 0
+    assert "kfx predict uses Cholesky factors" in kfx("predict", "r", "new.csv")[2]

@@ -42,7 +42,6 @@ def add(commands: Commands) -> None:
 
 
 def _compare(parsed: argparse.Namespace) -> int:
-
     from kfx.plots.style import looking, save
     from kfx.record.comparison import collect, table
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kfx.commands.arguments import Commands, add_plugins
-from kfx.outcomes import DataError
+from kfx.outcomes import ConfigError, DataError
 
 _MOST_NAMED = 20
 
@@ -34,35 +34,38 @@ def _predict(parsed: argparse.Namespace) -> int:
     from kfx.data.new_rows import count
     from kfx.estimators.recorded import Model
     from kfx.experiment.preflight import make_folder
+    from kfx.files import whole_file
     from kfx.record.reading import load_run
     from kfx.screen.progress import Steps
 
-    if not parsed.file.is_file():
-        raise DataError(f"{parsed.file}: is not there; expected a file with new rows")
+    file, output = parsed.file, parsed.output
+    if not file.is_file():
+        raise DataError(f"{file}: is not there; expected a file with new rows")
+    if not (parsed.run / "metrics.json").is_file():
+        raise ConfigError(f"{parsed.run}: holds no run")
     model = Model.of_run(load_run(parsed.run, parsed.plugin))
-    if parsed.output is not None:
-        make_folder("--output", parsed.output.parent, resume=True)
-    done, problems, total = 0, 0, count(parsed.file)
+    if output is not None:
+        make_folder("--output", output.parent, resume=True)
+        if output.exists() and any(output.samefile(each) for each in (file, *model.config.dataset.paths())):
+            raise ConfigError(f"--output {output}: is the file of the rows, or of the run's data; expected another")
+    done, problems, is_first, total = 0, 0, True, count(file)
     with contextlib.ExitStack() as held:
-        stream = sys.stdout
-        if parsed.output is not None:
-            stream = held.enter_context(parsed.output.open("w", encoding="utf-8", newline=""))
+        stream = sys.stdout.buffer if output is None else held.enter_context(whole_file(output))
         steps = held.enter_context(Steps("rows", total))
-        for chunk, predicted in model.predictions(parsed.file):
+        for chunk, predicted in model.predictions(file):
             for row, what in chunk.problems.items():
                 problems += 1
                 if parsed.strict:
-                    raise DataError(f"{parsed.file}: row {row}: {what}")
+                    raise DataError(f"{file}: row {row}: {what}")
                 if problems <= _MOST_NAMED:
-                    print(f"kfx: {parsed.file}: row {row} is left out: {what}", file=sys.stderr)
-            predicted.to_csv(stream, index=False, header=not done)
-            stream.flush()
-            done += len(predicted)
+                    print(f"kfx: {file}: row {row} is left out: {what}", file=sys.stderr)
+            stream.write(predicted.to_csv(index=False, header=is_first).encode())
+            done, is_first = done + len(predicted), False
             steps.reach(min(done + problems, total))
+        if not done:
+            raise DataError(f"{file}: no row can be read")
     if problems > _MOST_NAMED:
-        print(f"kfx: {parsed.file}: {problems - _MOST_NAMED} more rows are left out", file=sys.stderr)
-    if not done:
-        raise DataError(f"{parsed.file}: no row can be read")
-    if parsed.output is not None:
-        print(parsed.output)
+        print(f"kfx: {file}: {problems - _MOST_NAMED} more rows are left out", file=sys.stderr)
+    if output is not None:
+        print(output)
     return 0

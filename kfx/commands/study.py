@@ -63,7 +63,6 @@ def _folder(name: str, parsed: argparse.Namespace) -> Path:
 
 
 def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed: argparse.Namespace) -> int:
-
     from kfx.files import write_whole
     from kfx.jobs import logged
     from kfx.jobs.study import dated, table

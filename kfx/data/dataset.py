@@ -178,8 +178,11 @@ def with_targets(data: Dataset, how: str) -> Dataset:
     if how == "as_given":
         return data
     deviation = data.y_train.std(axis=0)
-    scale = np.where(deviation > 0, deviation, 1.0) if how == "standardized" else 1.0
-    return replace(data, target_mean=data.y_train.mean(axis=0), target_scale=scale)
+    mean = data.y_train.mean(axis=0)
+    varies = deviation > 1e-14 * np.abs(mean)  # a mean is rounded
+    return replace(
+        data, target_mean=mean, target_scale=np.where(varies, deviation, 1.0) if how == "standardized" else 1.0
+    )
 
 
 def imputed(data: Dataset, how: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""New rows of a table, or new points of an .npz file, encoded as the training points of a run."""
+"""New rows of a table, or new points, encoded as the training points of a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ from kfx.outcomes import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = 20_000
-"""Rows that are in memory at once."""
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -42,21 +39,31 @@ class Chunk:
 class Encoding:
     """How a run reads its table.
 
-    features: their columns, in order. values: of each categorical column, in the order of its one-hot columns.
+    features: their columns, in order. values: of each categorical column, in the order of its one-hot columns. flags:
+    numeric columns of zeros and ones alone, which may be written as true and false.
     """
 
     layout: Layout
     features: tuple[str, ...]
     values: Mapping[str, Sequence[object]]
+    flags: frozenset[str]
 
     @classmethod
     def of_table(cls, path: Path, layout: Layout, test_path: Path | None = None) -> Encoding:
         """Return the encoding of a training table and a second one, as `table_file.read` reads them."""
         frame, _, _, by_size = table_file.checked(path, layout, test_path)
         features = tuple(name for name in frame.columns if name not in (*layout.targets, layout.test))
-        return cls(layout, features, feature_values(frame, layout, by_size))
+        numeric = [name for name in features if name not in layout.categorical]
+        flags = frozenset(name for name in numeric if frame[name].dropna().isin([0, 1]).all())
+        return cls(layout, features, feature_values(frame, layout, by_size), flags)
 
-    def require(self, columns: Sequence[str], where: str) -> None:
+    def rows(self, frame: pd.DataFrame) -> Chunk:
+        """Encode the rows of a frame; other columns than the features are ignored."""
+        frame = frame.rename(columns=str)
+        self._require(list(frame.columns), "new rows")
+        return self.encode(frame)
+
+    def _require(self, columns: Sequence[str], where: str) -> None:
         """Raise DataError unless each feature is once among the columns. where: begins the message."""
         if lacking := [name for name in self.features if list(columns).count(name) != 1]:
             shown = ", ".join(lacking[:MOST_SHOWN]) + (", …" if len(lacking) > MOST_SHOWN else "")
@@ -73,6 +80,8 @@ class Encoding:
 
         for name in self.features:
             column = frame[name]
+            if column.dtype.kind in "mMc":
+                raise DataError(f"new rows: column {name} holds {column.dtype}; expected numbers or words")
             absent = column.isna().to_numpy()
             if self.layout.missing not in ("mean", "median"):
                 blame(absent, name, "has no value")
@@ -82,6 +91,8 @@ class Encoding:
                 part = np.eye(len(self.values[name]))[codes]
                 part[codes < 0] = np.nan
             else:
+                if name in self.flags:
+                    column = column.map(lambda value: _FLAGS.get(str(value).strip().lower(), value), na_action="ignore")
                 part = numbers_of(column, self.layout.decimal).to_numpy(dtype=np.float64, na_value=np.nan)[:, None]
                 blame(np.isnan(part[:, 0]) & ~absent, name, "holds {}, which is no number")
                 blame(np.abs(part[:, 0]) > LARGEST, name, "holds {}, which is too large to be squared")
@@ -92,28 +103,31 @@ class Encoding:
     def _codes(self, name: str, column: pd.Series) -> np.ndarray:
         """The places of the values in those of the training rows, (n,), −1 for others; as tools write one value in two
         ways, `1` and `1.0`, a value is compared as it is written and then by its meaning."""
-        known = {str(value): code for code, value in enumerate(self.values[name])}
-        meanings = [meaning(text) for text in known]
-        by_meaning = {m: code for m, code in zip(meanings, known.values(), strict=True) if meanings.count(m) == 1}
+        codes = {str(value): code for code, value in enumerate(self.values[name])}
+        meanings = [meaning(text) for text in codes]
+        by_meaning = {m: code for m, code in zip(meanings, codes.values(), strict=True) if meanings.count(m) == 1}
 
         def code(value: object) -> int:
             text = str(value)
-            return known.get(text, by_meaning.get(meaning(text), -1))
+            if text not in codes:
+                codes[text] = by_meaning.get(meaning(text), -1)
+            return codes[text]
 
-        codes = {value: code(value) for value in column.dropna().unique()}
-        found: np.ndarray = column.map(codes).fillna(-1).to_numpy(dtype=np.int64)
+        found: np.ndarray = column.astype(object).map(code, na_action="ignore").fillna(-1).to_numpy(dtype=np.int64)
         return found
 
-    def chunks(self, path: Path) -> Iterator[Chunk]:
-        """Read a table in chunks of `ROWS` rows; other columns than the features are ignored.
+    def chunks(self, path: Path, size: int) -> Iterator[Chunk]:
+        """Read a table in chunks of `size` rows; other columns than the features are ignored.
 
         Raises DataError for a file that cannot be read, or that lacks a feature. A line with more or fewer fields than
         the first is a problem of its row.
         """
-        self.require(table_file.columns(path, self.layout), str(path))
+        if path.suffix.lower() not in table_file.SUFFIXES:
+            raise DataError(f"{path}: the run reads a table; expected {', '.join(table_file.SUFFIXES)}")
+        self._require(table_file.columns(path, self.layout), str(path))
         read = _of_parquet if table_file.is_parquet(path) else _of_text
         first = 1
-        for frame, broken in read(path, self.features, self.layout):
+        for frame, broken in read(path, self.features, self.layout, size):
             chunk = self.encode(frame, first)
             problems = {**chunk.problems, **{first + i: text for i, text in broken.items()}}
             good = ~np.isin(chunk.rows, list(problems))
@@ -121,18 +135,43 @@ class Encoding:
             first += len(frame)
 
 
-def points(source: Path | np.ndarray, shape: tuple[int, ...]) -> Iterator[Chunk]:
-    """Yield points, or those of an .npz file, `x` or `x_test`, in chunks. shape: that of one training point."""
-    x = new_points(source) if isinstance(source, Path) else source
-    if x.shape[1:] != shape:
-        where = source if isinstance(source, Path) else "new rows"
-        raise DataError(f"{where}: the points have the shape {x.shape[1:]}; expected {shape}, as the training points")
-    for start in range(0, len(x), ROWS):
-        part = x[start : start + ROWS]
-        yield Chunk(np.arange(start + 1, start + 1 + len(part)), part, {})
+_FLAGS = {"true": 1, "false": 0}
 
 
-def _of_text(path: Path, features: Sequence[str], layout: Layout) -> Iterator[tuple[pd.DataFrame, Mapping[int, str]]]:
+@dataclass(frozen=True)
+class PointEncoding:
+    """How a run that is not on a table takes points: as they are. shape: that of a training point."""
+
+    shape: tuple[int, ...]
+
+    def rows(self, points: pd.DataFrame | np.ndarray) -> Chunk:
+        """Check points, (n, …); rows with values that are no finite numbers are problems."""
+        try:
+            x = np.asarray(points, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"new rows: {error}") from error
+        return self._checked(x, 1, "new rows")
+
+    def chunks(self, path: Path, size: int) -> Iterator[Chunk]:
+        """Read the points of an .npz file, `x` or `x_test`, in chunks of `size`."""
+        if path.suffix.lower() != ".npz":
+            raise DataError(f"{path}: the run reads no table; expected an .npz file with its points x")
+        x = new_points(path)
+        for start in range(0, len(x), size):
+            yield self._checked(x[start : start + size], start + 1, str(path))
+
+    def _checked(self, x: np.ndarray, first: int, where: str) -> Chunk:
+        if x.shape[1:] != self.shape:
+            raise DataError(f"{where}: the points have the shape {x.shape[1:]}; expected {self.shape}, as in training")
+        with np.errstate(invalid="ignore"):
+            good = (np.abs(x) <= LARGEST).all(axis=tuple(range(1, x.ndim)))
+        rows = np.arange(first, first + len(x))
+        return Chunk(rows[good], x[good], dict.fromkeys(rows[~good].tolist(), "holds what is no finite number"))
+
+
+def _of_text(
+    path: Path, features: Sequence[str], layout: Layout, size: int
+) -> Iterator[tuple[pd.DataFrame, Mapping[int, str]]]:
     """Yield rows as text, missing values as None, and what is wrong with a line, by its place among the rows."""
     import pandas as pd
 
@@ -149,7 +188,7 @@ def _of_text(path: Path, features: Sequence[str], layout: Layout) -> Iterator[tu
                     rows.append([None] * len(features))
                 else:
                     rows.append([None if row[i].strip() in missing else row[i].strip() for i in places])
-                if len(rows) == ROWS:
+                if len(rows) == size:
                     yield pd.DataFrame(rows, columns=list(features), dtype=object), broken
                     rows, broken = [], {}
         except UnicodeError as error:
@@ -161,11 +200,14 @@ def _of_text(path: Path, features: Sequence[str], layout: Layout) -> Iterator[tu
 
 
 def _of_parquet(
-    path: Path, features: Sequence[str], layout: Layout
+    path: Path, features: Sequence[str], layout: Layout, size: int
 ) -> Iterator[tuple[pd.DataFrame, Mapping[int, str]]]:
-    for batch in table_file.parquet(path).iter_batches(ROWS, columns=list(features)):
-        frame = batch.to_pandas(integer_object_nulls=True)[list(features)]
-        yield frame.reset_index(drop=True), {}
+    file = table_file.parquet(path)
+    table_file.require_plain(path, file, features)
+    with table_file.reading(path):
+        for batch in file.iter_batches(size, columns=list(features)):
+            frame = batch.to_pandas(ignore_metadata=True, integer_object_nulls=True)[list(features)]
+            yield frame.reset_index(drop=True), {}
 
 
 def count(path: Path) -> int:

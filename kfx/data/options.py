@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import STEPS, TARGETS
@@ -14,13 +13,12 @@ from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     import numpy as np
-    import pandas as pd
 
     from kfx.data.dataset import Dataset
-    from kfx.data.new_rows import Chunk
+    from kfx.data.new_rows import Encoding, PointEncoding
 
 
 @dataclass
@@ -71,12 +69,11 @@ class DatasetOption(Option):
         """Load or generate the data set. rng: picks subsets and random points."""
         return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
 
-    def new_rows(self, source: Path | pd.DataFrame, shape: tuple[int, ...]) -> Iterator[Chunk]:
-        """Read new points of a file, or the rows of a frame, in chunks, before preprocessing. shape: that of a training
-        point."""
-        from kfx.data.new_rows import points
+    def encoding_of_rows(self, shape: tuple[int, ...]) -> Encoding | PointEncoding:
+        """Return how new rows are read, before preprocessing. shape: that of a training point."""
+        from kfx.data.new_rows import PointEncoding
 
-        return points(source if isinstance(source, Path) else source.to_numpy(dtype="float64"), shape)
+        return PointEncoding(shape)
 
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in the order of the outputs; empty if they are numbered from 0, and for a

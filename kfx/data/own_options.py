@@ -15,13 +15,10 @@ from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
-    import pandas as pd
 
     from kfx.data.dataset import Dataset
-    from kfx.data.new_rows import Chunk
+    from kfx.data.new_rows import Encoding
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
 
@@ -111,7 +108,7 @@ class OwnFile(DatasetOption, abc.ABC):
         return {**node, "path": str(self.file().absolute())}
 
     def without_places(self, node: Settings) -> Settings:
-        return {**node, "path": self.file().name}
+        return {**super().without_places(node), "path": self.file().name}
 
 
 def _changes(path: Path) -> tuple[str, ...]:
@@ -236,16 +233,11 @@ class OwnTableOption(OwnFile):
             layout = replace(layout, test=None)
         return _table(_changes(self.file()), layout, None if second is None else _changes(second))
 
-    def new_rows(self, source: Path | pd.DataFrame, shape: tuple[int, ...]) -> Iterator[Chunk]:
+    def encoding_of_rows(self, shape: tuple[int, ...]) -> Encoding:
         from kfx.data.new_rows import Encoding
 
         layout, second = self._layout(), self.second()
-        layout = layout if second is None else replace(layout, test=None)
-        encoding = Encoding.of_table(self.file(), layout, second)
-        if isinstance(source, Path):
-            return encoding.chunks(source)
-        encoding.require(list(map(str, source.columns)), "new rows")
-        return iter([encoding.encode(source.rename(columns=str))])
+        return Encoding.of_table(self.file(), layout if second is None else replace(layout, test=None), second)
 
     def target_names(self) -> tuple[str, ...]:
         return self._layout().targets

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -296,21 +297,36 @@ def parquet(path: Path) -> Any:
         raise DataError(f"{path}: is no Parquet file that can be read ({' '.join(str(error).split())})") from error
 
 
-def _read_parquet(path: Path, used: Sequence[str]) -> pd.DataFrame:
+def require_plain(path: Path, file: Any, names: Sequence[str]) -> None:
+    """Raise DataError for a column of a Parquet file that holds dates, bytes or lists."""
     import pyarrow
+
+    for name in names:
+        kind = file.schema_arrow.field(name).type
+        if pyarrow.types.is_nested(kind) or pyarrow.types.is_temporal(kind) or pyarrow.types.is_binary(kind):
+            raise DataError(f"{path}: column {name} holds {kind}; expected numbers or words")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within the block, errors of reading a Parquet file become DataError."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+
+
+def _read_parquet(path: Path, used: Sequence[str]) -> pd.DataFrame:
 
     file = parquet(path)
     rows = file.metadata.num_rows
     if rows * len(used) > _MOST_CELLS:
         raise DataError(f"{path}: {rows} rows of {len(used)} columns are too many; list fewer dataset.features")
-    for name in used:
-        kind = file.schema_arrow.field(name).type
-        if pyarrow.types.is_nested(kind) or pyarrow.types.is_temporal(kind) or pyarrow.types.is_binary(kind):
-            raise DataError(f"{path}: column {name} holds {kind}; expected numbers or words")
-    try:
+    require_plain(path, file, used)
+    with reading(path):
         frame = file.read(columns=list(used)).to_pandas(ignore_metadata=True, integer_object_nulls=True)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     return frame[list(used)].reset_index(drop=True)
 
 

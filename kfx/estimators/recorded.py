@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from kfx.data.dataset import Dataset
-from kfx.data.new_rows import Chunk, points
+from kfx.data.new_rows import Chunk, Encoding, PointEncoding
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.regressor import KernelFlowRegressor
@@ -34,17 +34,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_MOST_ROWS, _MOST_PAIRS = 20_000, 40_000_000
+"""New rows, and pairs of them with interpolation points, that are in memory at once."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A run's trained kernel with the interpolation points and λ of its first evaluation at the largest N_I; of a
     cross-validation, those of the last fold.
 
-    data: the points of that evaluation, before preprocessing. estimator: takes points after it.
+    data: the points of that evaluation, before preprocessing. estimator: takes points after it. encoding: how new rows
+    are read.
     """
 
     config: Config
     data: Dataset
     estimator: KernelFlow
+    encoding: Encoding | PointEncoding
 
     @classmethod
     def of_run(cls, run: Run) -> Model:
@@ -59,6 +65,8 @@ class Model:
         then, now = read_environment(run.directory).get("data_sha256", {}), data_checksums(config)
         if changed := [name for name in now if then.get(name) != now[name]]:
             raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
+        if config.evaluation.solver == "lstsq":
+            raise RecordError(f"{run.directory}: evaluation.solver=lstsq: kfx predict uses Cholesky factors")
         streams = Streams(config.seed)
         parts = config.evaluation.parts(config.dataset.build(streams["data"]), streams["data"])
         prepared = [config.dataset.preprocessed(part) for part in parts]
@@ -66,6 +74,8 @@ class Model:
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
         last = prepared[-1]
         order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
+        if 16 * len(order) ** 2 > config.evaluation.memory_bytes():
+            raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
         estimator = _unfitted(run, config, last)
         count = config.device.threads or threads.available()
         machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
@@ -76,10 +86,10 @@ class Model:
         with exclusively():
             estimator.kernel_ = stages.bare(kernel).fixed_on(some_of(estimator._tensor(last.x_train)))
         estimator.regularization_ = Regularization(_regularization(run, repeat, len(order)), "absolute")
-        estimator.n_features_in_ = math.prod(last.x_train.shape[1:])
+        estimator.n_features_in_ = last.x_train.shape[1]
         estimator._units = last.target_mean, last.target_scale
         estimator._solve(last.x_train[order], _targets(last)[order])
-        return cls(config, parts[-1], estimator)
+        return cls(config, parts[-1], estimator, config.dataset.encoding_of_rows(parts[-1].x_train.shape[1:]))
 
     def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:
         """Return the predictions for the rows of a frame, with its index, or for points before preprocessing, (n, …).
@@ -88,19 +98,19 @@ class Model:
         """
         import pandas as pd
 
-        shape, source = self.data.x_train.shape[1:], self.config.dataset
-        chunks = source.new_rows(rows, shape) if isinstance(rows, pd.DataFrame) else points(rows, shape)
-        parts = []
-        for chunk in chunks:
-            for row, what in chunk.problems.items():
-                raise DataError(f"row {row}: {what}")
-            parts.append(self.predict(chunk.x))
-        found = pd.concat(parts, ignore_index=True)
+        if isinstance(rows, pd.DataFrame):
+            chunk = self.encoding.rows(rows)
+        else:
+            chunk = PointEncoding(self.data.x_train.shape[1:]).rows(rows)
+        for row, what in chunk.problems.items():
+            raise DataError(f"row {row}: {what}")
+        found = self.predict(chunk.x)
         return found.set_index(rows.index) if isinstance(rows, pd.DataFrame) else found
 
     def predictions(self, path: Path) -> Iterator[tuple[Chunk, pd.DataFrame]]:
         """Read new rows from a file, and yield them in chunks with their predictions: `row`, from 1, and `columns`."""
-        for chunk in self.config.dataset.new_rows(path, self.data.x_train.shape[1:]):
+        size = min(max(_MOST_PAIRS // len(self.estimator._points), 500), _MOST_ROWS)
+        for chunk in self.encoding.chunks(path, size):
             predicted = self.predict(chunk.x)
             predicted.insert(0, "row", chunk.rows)
             yield chunk, predicted
@@ -148,7 +158,7 @@ def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
         return regressor
     classifier = KernelFlowClassifier(**settings)  # type: ignore[arg-type]
     names = config.dataset.class_names() or [str(i) for i in range(_targets(data).shape[1])]
-    of_numbers = all(name.isdecimal() and str(int(name)) == name for name in names)
+    of_numbers = all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names)
     classifier.classes_ = np.array([int(name) for name in names] if of_numbers else names)
     return classifier
 
@@ -163,4 +173,7 @@ def _regularization(run: Run, repeat: int, size: int) -> float:
     """The λ of an evaluation of the trained kernel: the first, if there are several."""
     rows = run.evaluation
     own = rows[(rows["kernel"] == "trained") & (rows["repeat"] == repeat) & (rows["n_interpolation"] == size)]
-    return float(own.loc[own["metric"] == "effective_regularization", "value"].iloc[0])
+    found = own.loc[own["metric"] == "effective_regularization", "value"].dropna()
+    if found.empty:
+        raise RecordError(f"{run.directory}: the evaluation of its trained kernel failed; it cannot predict")
+    return float(found.iloc[0])

@@ -36,7 +36,7 @@ def compare(
     head = order[: max(sizes)]
     points = x_train[torch.as_tensor(head, device=x_train.device)]
     gram, cross = kernel.gram(points).cpu().double(), kernel.gram(x_test, points).cpu().double()
-    targets = torch.as_tensor(data.y_train[head])
+    targets = torch.as_tensor(data.targets[head])
     devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     for size in sizes:
         effective = regularization.of(gram[:size, :size])

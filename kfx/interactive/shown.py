@@ -59,10 +59,7 @@ class Run(reading.Run):
         frame: the columns of the run's table, or points before preprocessing, (n, …). DataError, naming the row, for a
             value that cannot be read.
         """
-        import pandas as pd
-
-        rows = frame if isinstance(frame, pd.DataFrame) else np.asarray(frame, dtype=np.float64)
-        return self._model.predict_all(rows)
+        return self._model.predict_all(frame)
 
     def estimator(self) -> KernelFlow:
         """Return its kernel as a fitted estimator, which takes points after the preprocessing of the run."""

@@ -21,8 +21,8 @@ def gcv(
     """Generalized cross-validation, N ‖A⁻¹Y‖² / (outputs (tr A⁻¹)²), A = Θ + λI, and its gradient.
 
     It is the leave-one-out error with (A⁻¹)_ii replaced by its mean over i (Golub, Heath & Wahba 1979), and
-    the kernel alignment risk estimator KARE up to a factor (Jacot et al. 2020). Of a positive number c, Θ → cΘ
-    with λ → cλ leaves it the same. The sample is ignored.
+    the kernel alignment risk estimator KARE up to a factor (Jacot et al. 2020). It does not change
+    if Θ and λ are both multiplied by the same number. The sample is ignored.
     gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)

@@ -11,7 +11,7 @@ from kfx.record.reading import Run
 
 def fitted_curve(run: Run) -> Figure | None:
     """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I, and of the
-    last of them at half of it where that was measured (Khalid 2022, Fig. 5.1). A kernel that was not trained has one curve."""
+    last of them at half of it where that was measured (Khalid 2022, Fig. 5.1)."""
     path = run.directory / "predictions.npz"
     if not path.is_file() or run.evaluation.empty:
         return None

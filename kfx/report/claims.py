@@ -52,15 +52,16 @@ class Standing(StrEnum):
 
 RULE = (
     "Each claim is tested by conditions on measured numbers; the commands beside them repeat the measurements "
-    "(`seed=1` added to a command gives another seed). A condition is met if it holds for at least 80 % of the seeds, "
-    "fails if it holds for at most 20 %, and is open in between. A claim *holds* if all its conditions are met, holds "
-    "*partly* if some are, *does not hold* if all fail, and is *undecided* otherwise. A condition marked as *control* "
-    "is no support: it must be met for a claim to hold, and does not count otherwise. Neither do conditions that were "
-    "not measured; the verdict says how many were. *One seed* means that all measured conditions rest on a single "
-    "seed, *partly one seed* that some do. *Near* x is between 0.9 x and 1.1 x. ± is the standard deviation over "
-    "seeds, left out where they agree to the digits shown. Parentheses name what a number is compared with: the same "
-    "command with this change. ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from its "
-    "sample, λ the regularization (nugget), and N_I the number of interpolation points."
+    "(`seed=1` added to a command gives another seed). A condition is met if it holds for at least 80 % of the "
+    "seeds, fails if it holds for at most 20 %, and is open in between. A claim *holds* if all its conditions are "
+    "met, holds *partly* if some are, *does not hold* if all fail, and is *undecided* otherwise. A condition marked "
+    "as *control* is no support for a claim: if it fails, the claim does not hold fully, and if it is met, it adds "
+    "nothing. Conditions that were not measured are left out, and the verdict says how many were measured. *One "
+    "seed* means that all measured conditions rest on a single seed, *partly one seed* that some do. *Near* x is "
+    "between 0.9 x and 1.1 x. ± is the standard deviation over seeds, left out where they agree to the digits "
+    "shown. Parentheses name what a number is compared with: the same command with this change. ρ is the loss of "
+    "Kernel Flows, e₂ the squared error of interpolating a batch from its sample, λ the regularization (nugget), "
+    "and N_I the number of interpolation points."
 )
 
 

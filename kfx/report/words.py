@@ -199,7 +199,7 @@ def place(tested: Tested) -> str:
 def standing(tested: Tested) -> str:
     """The verdict on a claim; it says if it rests on one seed, or on some of the conditions."""
     seeds = [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
-    if not seeds:
+    if not seeds or tested.standing is Standing.NOT_RUN:
         return str(tested.standing)
     few = "" if min(seeds) > 1 else f", {'' if max(seeds) == 1 else 'partly '}one seed"
     all_of = len(tested.outcomes)
