@@ -24,13 +24,13 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def test_contributing_shows_one_of_each_family():
-    assert set(BLOCKS) == {"periodic", "tanh_network", "gcv", "chirp", "random_search"}
+    assert set(BLOCKS) == {"periodic", "tanh_network", "loo_likelihood", "chirp", "random_search"}
     assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
 
 
 def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
     plugins = write_plugins(in_folder)
-    chosen = ["kernel=periodic", "objective=gcv", "dataset=chirp", "optimizer=random_search"]
+    chosen = ["kernel=periodic", "objective=loo_likelihood", "dataset=chirp", "optimizer=random_search"]
     code, out, err = kfx("run", *plugins, *chosen, *SMALL, "hydra.run.dir=r")
     assert code == 0, err
     assert "period 1 → " in out

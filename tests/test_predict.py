@@ -216,4 +216,4 @@ def _points(path):
 def test_a_run_with_least_squares_does_not_predict(kfx, files):
     words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "evaluation.solver=lstsq")
     assert kfx("run", *words, "evaluation.rcond=0.1", "hydra.run.dir=r")[0] == 0
-    assert "kfx predict uses Cholesky factors" in kfx("predict", "r", "new.csv")[2]
+    assert "predictions use Cholesky factors" in kfx("predict", "r", "new.csv")[2]

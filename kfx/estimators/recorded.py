@@ -66,7 +66,7 @@ class Model:
         if changed := [name for name in now if then.get(name) != now[name]]:
             raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
         if config.evaluation.solver == "lstsq":
-            raise RecordError(f"{run.directory}: evaluation.solver=lstsq: kfx predict uses Cholesky factors")
+            raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)
         parts = config.evaluation.parts(config.dataset.build(streams["data"]), streams["data"])
         prepared = [config.dataset.preprocessed(part) for part in parts]
