@@ -26,8 +26,10 @@ ACTIVATIONS = ("relu", "erf")
 """Activations of a dense network of infinite width."""
 BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")
 """Backends of dense networks of infinite width: `kfx.kernels.nngp.kernel`."""
-LENGTHS = ("natural", "mean_squared_distance")
+LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
+CHOSEN = ("validation", "leave_one_out")
+"""Ways to choose λ among candidates: `kfx.evaluation.cross_validation`."""
 TARGETS = ("as_given", "centered", "standardized")
 """What kernels are trained on: `kfx.data.dataset`."""
 RANDOM = ("random", "partly_random")

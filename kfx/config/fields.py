@@ -59,9 +59,11 @@ def number(default: T, takes: str, meaning: str, *, null: str | None = None, **m
     return ranged(default, words, test, meaning, **more)
 
 
-def parameter(default: float, low: float, high: float, meaning: str, takes: str = "> 0") -> float:
-    """A kernel's parameter that an optimizer moves within [low, high]. takes: `> 0`, `>= 0`, or nothing."""
-    return number(default, takes, meaning, bounds=(low, high), may_be_zero=takes == ">= 0", signed=takes == "")
+def parameter(default: T, low: float, high: float, meaning: str, takes: str = "> 0", *, null: str | None = None) -> T:
+    """A kernel's parameter that an optimizer moves within [low, high]. takes: `> 0`, `>= 0`, or nothing. null: what
+    null stands for, where it is taken."""
+    kind = {"may_be_zero": takes == ">= 0", "signed": takes == ""}
+    return number(default, takes, meaning, null=null, bounds=(low, high), **kind)
 
 
 def one_of(default: str, *choices: str, meaning: str) -> str:

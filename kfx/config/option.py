@@ -16,10 +16,10 @@ from kfx.config.plugins import Portable
 from kfx.config.registry import OPTIONS, SECTIONS
 from kfx.outcomes import ConfigError
 
-Part = Any
-"""An option or section of a family, of which this room knows nothing."""
 Settings = dict[str, Any]
 """Values by the names of fields: numbers, texts, lists and mappings, as a config has them."""
+Part = Any
+"""An option or section of a family, of which this room knows nothing."""
 
 
 class ConfigView(Protocol):
@@ -60,6 +60,8 @@ class Option(Portable):
     """Where it comes from: `kfx`, a distribution and its version, a plugin's file name, or a Python module."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Overrides with which a run that uses it ends in seconds, for smoke tests."""
+    implied: ClassVar[Settings] = {}
+    """Values of fields that are newer than the first records; identities leave these out, so that they stay."""
     builds: ClassVar[str] = ""
     """`module:name` of the class or function that it builds from its fields, imported when it is built."""
 
@@ -100,6 +102,14 @@ class Option(Portable):
     def beyond(self, base: type[Option]) -> Settings:
         """Its values of the fields that this base class does not have."""
         return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
+
+    def standing_for(self, config: ConfigView) -> Option:
+        """The option that this one stands for in a config; itself by default."""
+        return self
+
+    def settled(self, config: ConfigView) -> Settings:
+        """Values of the fields whose default depends on the other options of a config; none by default."""
+        return {}
 
     def check(self, config: ConfigView) -> None:
         """ConfigError if this option cannot be combined with the others of a config."""

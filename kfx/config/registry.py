@@ -17,6 +17,7 @@ GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation"
 _FAMILIES = (
     "kfx.data.options",
     "kfx.data.own_options",
+    "kfx.data.uci_options",
     "kfx.kernels.options",
     "kfx.kernels.conv_dkm.option",
     "kfx.objectives.options",

@@ -29,15 +29,19 @@ from kfx.config.option import Option
 from kfx.config.overrides import quoted, typed
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
 from kfx.experiment import hydra_node
-from kfx.experiment.config import Config, check, first_line
+from kfx.experiment.config import Config, check, first_line, settled
 from kfx.outcomes import ConfigError
 
 _MOST_JOBS = 10_000  # jobs of a sweep, which are all composed and checked before the first begins
 
 
 def run_name(choices: DictConfig) -> str:
-    """The name of a run's folder: the experiment's name, or dataset-kernel-optimizer."""
-    return choices.get("experiment") or "-".join(str(choices.get(g)) for g in ("dataset", "kernel", "optimizer"))
+    """The name of a run's folder: the experiment's, or dataset-kernel-optimizer, for own data without a kernel=auto."""
+    dataset, kernel, optimizer = (str(choices.get(group)) for group in ("dataset", "kernel", "optimizer"))
+    if kernel == "auto":
+        is_own = dataset in OPTIONS["dataset"] and OPTIONS["dataset"][dataset].is_own
+        kernel = "" if is_own else "rbf"
+    return choices.get("experiment") or "-".join(name for name in (dataset, kernel, optimizer) if name)
 
 
 def give_options_to_hydra() -> list[tuple[str | None, str]]:
@@ -179,6 +183,11 @@ def composed(overrides: Sequence[str], search_path: str | None = None) -> DictCo
         raise
     except Exception as error:  # any file and any word can be wrong here, with any error
         raise ConfigError(_explain(error, overrides, search_path)) from error
+
+
+def of_job(overrides: Sequence[str]) -> DictConfig:
+    """The config of a run with these words, with what depends on other options set, without Hydra's node."""
+    return settled(without_hydra(composed(overrides)))[0]
 
 
 def without_hydra(raw: DictConfig) -> DictConfig:

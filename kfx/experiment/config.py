@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
@@ -62,6 +62,20 @@ class Config:
         names = (*first, *(name for name in (*GROUPS, *SECTIONS) if name and name not in first))
         return (getattr(self, name) for name in names)
 
+    def settle(self) -> dict[str, Any]:
+        """Set what depends on other options, as `objective=auto` and null fields; return it by key, as `kernel.ard`."""
+        found: dict[str, Any] = {}
+        for name in (*GROUPS, *(name for name in SECTIONS if name)):
+            given = getattr(self, name)
+            option = given.standing_for(self)
+            if option is not given:
+                setattr(self, name, option)
+                found[name] = {"name": option.name, **_plain(option)}
+            for field, value in option.settled(self).items():
+                setattr(option, field, value)
+                found[f"{name}.{field}"] = _plain(value) if isinstance(value, Option) else value
+        return found
+
     def check_together(self) -> None:
         """ConfigError if one option cannot be combined with the others."""
         for option in self.options():
@@ -72,14 +86,30 @@ class Config:
         return self.evaluation.fold_size(self.dataset.size())
 
 
+def _plain(option: Option) -> dict[str, Any]:
+    return {key: getattr(option, key) for key in option.fields()}
+
+
 def check(raw: DictConfig) -> Config:
     """Build the typed config; ConfigError in one line: the key, the value found, and the allowed values.
 
     Hydra's own node is checked by `kfx.experiment.hydra_node`.
     """
+    return settled(raw)[1]
+
+
+def settled(raw: DictConfig) -> tuple[DictConfig, Config]:
+    """The config with the fields whose default depends on other options, plain and typed; errors as for `check`."""
     config = typed(raw)
+    changes = config.settle()
     config.check_together()
-    return config
+    if not changes:
+        return raw, config
+    whole = raw.copy()
+    with open_dict(whole):
+        for key, value in changes.items():
+            OmegaConf.update(whole, key, value)
+    return whole, config
 
 
 def typed(raw: DictConfig) -> Config:

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.plugins import Plugin
+from kfx.config.registry import GROUPS, SECTIONS
 from kfx.experiment.config import Config, sources
 from kfx.files import digest
 from kfx.version import __version__
@@ -38,6 +39,10 @@ def identity(raw: DictConfig, config: Config, plugins: Sequence[Plugin]) -> str:
     """
     own = content(raw)
     own["dataset"] = config.dataset.without_places(own["dataset"])
+    for name in (*GROUPS, *SECTIONS):
+        if name in own:
+            implied = getattr(config, name).implied
+            own[name] = {k: v for k, v in own[name].items() if k not in implied or v != implied[k]}
     parts: list[Any] = [own, data_checksums(config), __version__]
     by_plugins = {Path(plugin.path).name for plugin in plugins}
     packages = sorted(set(sources(config).values()) - by_plugins)

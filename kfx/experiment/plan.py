@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kfx.config.plugins import Plugin, plugged_in
 from kfx.experiment import compose
-from kfx.experiment.config import Config, check
+from kfx.experiment.config import Config, settled
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Plan:
     @classmethod
     def of_config(cls, raw: DictConfig, words: Sequence[str] = (), hydra: DictConfig | None = None) -> Self:
         """Check a composed config, such as that of a record; ConfigError in one line for a wrong key."""
-        return cls(tuple(words), raw, check(raw), *(() if hydra is None else (hydra,)))
+        return cls(tuple(words), *settled(raw), *(() if hydra is None else (hydra,)))
 
     @property
     def overrides(self) -> list[str]:
