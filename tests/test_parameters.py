@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 
 from kfx.kernels import RBF, Formula, GreensFunction
-from kfx.kernels.parameters import are_many, flat_parameters
+from kfx.kernels.parameters import Parameters
 from kfx.kernels.space import Space
 from kfx.numerics.arrays import as_kind
 
@@ -50,12 +52,16 @@ def test_without_bounds_nothing_is_projected():
     assert space.to_coordinates(vector) is vector
 
 
+class Held(Parameters):
+    default_bounds: ClassVar = {}
+
+
 def test_many_parameters_are_shown_by_norms():
-    few = {"sigma": 2.0, "variance": np.array([3.0, 4.0])}
-    assert flat_parameters(few) == {"sigma": 2.0, "variance.0": 3.0, "variance.1": 4.0}
-    many = {"sigma": 2.0, "w": np.full(400, 0.5), "b": torch.full((10, 10), 0.1)}
-    assert are_many(many)
-    assert flat_parameters(many) == pytest.approx({"sigma": 2.0, "w.norm": 10.0, "b.norm": 1.0})
+    few = Held({"sigma": 2.0, "variance": np.array([3.0, 4.0])})
+    assert few.shown == {"sigma": 2.0, "variance.0": 3.0, "variance.1": 4.0}
+    many = Held({"sigma": 2.0, "w": np.full(400, 0.5), "b": torch.full((10, 10), 0.1)})
+    assert many.are_many
+    assert many.shown == pytest.approx({"sigma": 2.0, "w.norm": 10.0, "b.norm": 1.0})
 
 
 def test_a_draw_without_bounds_is_refused():

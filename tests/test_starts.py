@@ -18,7 +18,7 @@ from kfx.kernels import RBF, Linear, Regularized
 from kfx.kernels.space import random_within
 from kfx.numerics.regularization import SCALES, Regularization
 from kfx.numerics.streams import Streams
-from kfx.objectives import gcv, loo, nll, rho
+from kfx.objectives import gcv, loo, nll, rho, rho_prediction
 from kfx.optimizers.gradient import Adam, GradientDescent
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import ConfigError
@@ -27,7 +27,7 @@ from tests.fits import Rows, bumps
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("objective", [nll, loo, gcv], ids=["nll", "loo", "gcv"])
+@pytest.mark.parametrize("objective", [nll, loo, gcv, rho_prediction.with_settings(form="held_out")])
 def test_the_gradient_to_lambda_against_differences(objective, scale):
     x, y = bumps()
     kernel = Regularized(RBF(0.7) + Linear(0.3), Regularization(0.02, scale), trained=True)

@@ -40,7 +40,7 @@ class PullBack(Protocol[A_co]):
     def __call__(self, cotangent: Cotangent, inputs: Literal[True]) -> tuple[Vector, A_co]: ...
 
 
-SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[str, float], np.ndarray | None]]]
+SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[str, Value], np.ndarray | None]]]
 """K(x, x), (n, n), and its pullback, in NumPy; see `Kernel.small_pullback`."""
 
 
@@ -98,6 +98,13 @@ class Kernel(Portable, Parameters, abc.ABC):
     def predict(self, x: torch.Tensor) -> Prediction | None:
         """Return the predictions of the kernel's own head at points x, (n, …); None for a kernel without a head."""
         return None
+
+    def for_features(self, count: int, names: Sequence[str] = ()) -> Self:
+        """Return the kernel with an entry for each of `count` features where a parameter has one, as lengths of ARD.
+
+        names: of the features. By default no parameter has, and the kernel itself is returned.
+        """
+        return self
 
     def fixed_on(self, x: torch.Tensor) -> Self:
         """Return the kernel with data-dependent settings, such as a length, fixed from points x, (n, …).
@@ -281,7 +288,7 @@ class Combination(Kernel):
     ) -> None:
         if not parts or not all(isinstance(part, Kernel) for part in parts):
             raise ValueError(f"{type(self).__name__} takes kernels, got {list(parts)!r}")
-        self._made_of = tuple(parts)
+        self._made_of, self.labels = tuple(parts), _labels(parts)
         self.may_be_zero = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.may_be_zero)
         self.signed = frozenset(f"{i}.{name}" for i, part in enumerate(parts) for name in part.signed)
         values: dict[str, Value] = dict(own or {})
@@ -316,11 +323,19 @@ class Combination(Kernel):
         return moved._replaced(blocks)
 
     def fixed_on(self, x: torch.Tensor) -> Self:
+        return self._with_each(lambda part: part.fixed_on(x))
+
+    def for_features(self, count: int, names: Sequence[str] = ()) -> Self:
+        return self._with_each(lambda part: part.for_features(count, names))
+
+    def _with_each(self, change: Callable[[Kernel], Kernel]) -> Self:
         parts = self.parts
-        fixed = [part.fixed_on(x) for part in parts]
-        if all(map(operator.is_, fixed, parts)):
+        changed = [change(part) for part in parts]
+        if all(map(operator.is_, changed, parts)):
             return self
-        return self._replaced({f"{i}.{k}": v for i, part in enumerate(fixed) for k, v in part.parameters.items()})
+        other = self._replaced({f"{i}.{k}": v for i, part in enumerate(changed) for k, v in part.parameters.items()})
+        other._made_of, other.labels = tuple(changed), _labels(changed)
+        return other
 
     def require_good_on(self, x: torch.Tensor) -> None:
         for part in self.parts:
@@ -369,6 +384,10 @@ class Combination(Kernel):
             return by_name, to_inputs
 
         return self._combined(grams), pull
+
+
+def _labels(parts: Sequence[Kernel]) -> dict[str, Sequence[str]]:
+    return {f"{i}.{name}": labels for i, part in enumerate(parts) for name, labels in part.labels.items()}
 
 
 class Sum(Combination):

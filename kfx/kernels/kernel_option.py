@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kfx.config.choices import LENGTHS, RANDOM
 from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, Settings
-from kfx.outcomes import ConfigError
+from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +47,8 @@ class KernelOption(Option):
         *RANDOM,
         *LENGTHS,
         meaning="initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
-        "initial_range drawn, the others as given; natural: sigma^2 = Var |x|; "
-        "mean_squared_distance: 2 sigma^2 = mean |x - x'|^2",
+        "initial_range drawn, the others as given; for the length sigma (beta, lengths), natural: sigma^2 = Var |x|; "
+        "mean_squared_distance: 2 sigma^2 = mean |x - x'|^2; median_distance: sigma = median |x - x'|",
     )
     initial_range: dict = _ranges("range in which random initial parameters are drawn; bounds where not given")
     initial_distribution: str = one_of(
@@ -131,12 +132,10 @@ class KernelOption(Option):
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the configured start does not fit the kernel as built."""
-        from kfx.kernels.parameters import are_many
-
-        if self.initial in LENGTHS and "sigma" not in kernel.parameters:
+        if self.initial in LENGTHS and kernel.length is None:
             raise ConfigError(
-                f"kernel.initial={self.initial}: sets sigma, which kernel={self.name} does not have; use rbf, matern "
-                "or laplace"
+                f"kernel.initial={self.initial}: sets a length, which kernel={self.name} does not have; use rbf, "
+                "matern, laplace or rational_quadratic"
             )
         if self.initial_range and self.initial not in RANDOM and self.starts == 1:
             raise ConfigError(
@@ -147,13 +146,100 @@ class KernelOption(Option):
         for name, (low, high) in self.initial_range.items():
             within = [bound for full, key, bound in pairs if name in (full, key)]
             if not within:
-                known = kernel.trainable if are_many(kernel.parameters) else kernel.names
+                known = kernel.trainable if kernel.are_many else kernel.names
                 raise ConfigError(f"kernel.initial_range.{name}: not a trainable parameter; takes {', '.join(known)}")
             if low < within[0][0] or high > within[0][1]:
                 raise ConfigError(
                     f"kernel.initial_range.{name}=[{low:g}, {high:g}]: expected within kernel.bounds.{name}="
                     f"[{within[0][0]:g}, {within[0][1]:g}]"
                 )
+
+
+@dataclass
+class ARDOption(KernelOption):
+    """Base of kernels that can have a length for each feature."""
+
+    implied = {"ard": False}  # noqa: RUF012
+
+    ard: bool | None = ranged(
+        False,
+        "true or false, or null",
+        lambda v: v is None or isinstance(v, bool),
+        "a length for each feature of a table, `lengths`; for nngp and ntk they scale the weights of the first layer",
+    )
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        if not self.ard:
+            return self.constructor()(**self.beyond(ARDOption), **common)
+        from kfx.kernels.ard import ARD
+
+        bounds = dict(common.pop("bounds"))
+        own = bounds.pop("lengths", None)
+        inner = self.constructor()(**self.beyond(ARDOption), bounds=bounds)
+        if inner.length is not None:
+            own = own or inner.limits[inner.length]
+        start = 1.0 if inner.length is None else inner.parameters[inner.length]
+        return ARD(inner, start, bounds={"lengths": own} if own else None, **common)
+
+    def check(self, config: ConfigView) -> None:
+        if self.ard and config.dataset.image is not None:
+            raise ConfigError("kernel.ard=true: takes a table, and the points are images; set it to false")
+        super().check(config)
+
+
+_POINTS_FOR_A_LENGTH = 20
+"""Training points for each feature from which lengths help to classify: on 90 tables of UCI (docs/when_rho.md)."""
+
+
+def _has_points_for_lengths(config: ConfigView) -> bool:
+    """Whether a length for each feature can be trained: with exact gradients, and for classes with enough points."""
+    width = config.dataset.feature_count()
+    if width is None or config.dataset.image is not None or not config.optimizer.follows_gradients:
+        return False
+    try:
+        return not config.dataset.has_classes or config.training_size() >= _POINTS_FOR_A_LENGTH * width
+    except DataError:  # the check of the config says more
+        return False
+
+
+def a_length() -> float | None:
+    """The field of a kernel's length."""
+    return parameter(
+        None, 1e-4, 1e4, "length scale, in the units of x", null="1; for own data the median distance of two points"
+    )
+
+
+@dataclass
+class DistanceOption(ARDOption):
+    """Base of kernels of the distance of two points, with a length."""
+
+    ard: bool | None = ranged(
+        None,
+        "true or false, or null for true with own data, exact gradients and no length given, for classes if there are "
+        "20 training points for each feature",
+        lambda v: v is None or isinstance(v, bool),
+        "a length for each feature of a table, `lengths`, in place of one for all",
+    )
+
+    length: ClassVar[str] = "sigma"
+    """The field of its length."""
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        if getattr(self, self.length) is not None:
+            return super().make(image, **common)
+        unit = copy(self)
+        setattr(unit, self.length, 1.0)
+        return unit.make(image, **common)
+
+    def settled(self, config: ConfigView) -> Settings:
+        is_given, is_own = getattr(self, self.length) is not None, config.dataset.is_own
+        from_data = is_own and not is_given and self.initial == "explicit"
+        changes: Settings = {} if is_given else {self.length: 1.0}
+        if from_data:
+            changes["initial"] = "median_distance"
+        if self.ard is None:
+            changes["ard"] = from_data and self.trainable is None and _has_points_for_lengths(config)
+        return changes
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NETWORKS
 from kfx.config.fields import nested, number, one_of, parameter, ranged
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, option
+from kfx.config.option import ConfigView, Option, option
 from kfx.config.registry import OPTIONS
-from kfx.kernels.kernel_option import Image, KernelOption, NetworkOption, is_number
+from kfx.kernels.kernel_option import ARDOption, DistanceOption, Image, KernelOption, NetworkOption, a_length, is_number
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -23,35 +23,48 @@ if TYPE_CHECKING:
 # ---- kernels of the distance
 
 
-@option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
-class RBFOption(KernelOption):
+@option("kernel", "auto", "rbf; for an own table without a flow matern with nu=2.5 (docs/when_rho.md)")
+class AutoKernelOption(DistanceOption):
     builds = "kfx.kernels:RBF"
 
-    sigma: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
+    sigma: float | None = a_length()
+
+    def standing_for(self, config: ConfigView) -> Option:
+        fields = {name: getattr(self, name) for name in self.fields()}
+        is_table = config.dataset.is_own and config.dataset.image is None
+        return MaternOption(**fields, nu=2.5) if is_table and not config.optimizer.moves_points else RBFOption(**fields)
+
+
+@option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
+class RBFOption(DistanceOption):
+    builds = "kfx.kernels:RBF"
+
+    sigma: float | None = a_length()
 
 
 @option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
-class RationalQuadraticOption(KernelOption):
+class RationalQuadraticOption(DistanceOption):
     builds = "kfx.kernels:RationalQuadratic"
+    length = "beta"
 
     alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
-    beta: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
+    beta: float | None = a_length()
     gamma: float = parameter(1.0, 1e-8, 1e8, "weight of r^2; fixed unless named in trainable")
 
 
 @option("kernel", "matern", "Matern kernel with smoothness nu and length scale sigma, as in scikit-learn")
-class MaternOption(KernelOption):
+class MaternOption(DistanceOption):
     builds = "kfx.kernels:Matern"
 
-    sigma: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
+    sigma: float | None = a_length()
     nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
 
 
 @option("kernel", "laplace", "Laplace kernel exp(-|x - x'|_1 / sigma), with the sum of absolute differences")
-class LaplaceOption(KernelOption):
+class LaplaceOption(DistanceOption):
     builds = "kfx.kernels:Laplace"
 
-    sigma: float = parameter(1.0, 1e-4, 1e4, "length scale, in the units of x")
+    sigma: float | None = a_length()
 
 
 # ---- kernels of the inner product
@@ -235,7 +248,7 @@ class _NetworkOption(KernelOption):
     "nngp",
     "NNGP: covariance of a dense network of infinite width, with one weight variance and one bias variance",
 )
-class NNGPOption(_NetworkOption):
+class NNGPOption(ARDOption, _NetworkOption):
     builds = "kfx.kernels:NNGP"
 
     depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ Bounds = tuple[float, float]
 ANYWHERE: Bounds = (-math.inf, math.inf)
 
 NORM = ".norm"
-"""Suffix of the name of an array's Euclidean norm, see `flat_parameters`."""
+"""Suffix of the name of an array's Euclidean norm, see `Parameters.shown`."""
 _MOST_SHOWN = 256
 
 
@@ -42,6 +42,12 @@ class Parameters:
     """Parameters that may be 0, in addition to those whose name ends in `variance`."""
     signed: frozenset[str] = frozenset()
     """Parameters that may be any number."""
+    length: ClassVar[str | None] = None
+    """The parameter that is the kernel's length, in the units of the points."""
+    distance_norm: float = 2.0
+    """The norm of the kernel's distance ‖x − x'‖, 1 or 2."""
+    labels: Mapping[str, Sequence[str]] = {}
+    """Names of the entries of an array, as those of features; the entries of other arrays are numbered."""
 
     def __init__(
         self,
@@ -68,7 +74,27 @@ class Parameters:
     @property
     def names(self) -> list[str]:
         """The name of each entry of `flat`: `sigma`, or `weight_variance.0`, … for an array."""
-        return [name for key in self.trainable for name in _entries(key, self._values[key])]
+        return [name for key in self.trainable for name in self._entries(key)]
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """Every parameter as numbers by name, for the columns of tables.
+
+        Each entry of an array gets a column. Where there are too many entries, each array has one column, its Euclidean
+        norm, `name.norm`.
+        """
+        if self.are_many:
+            return _norms(self._values)
+        return {
+            entry: float(number)
+            for name, value in self._values.items()
+            for entry, number in zip(self._entries(name), np.atleast_1d(in_numpy(value)).ravel(), strict=True)
+        }
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there are too many numbers for a reader or for the columns of a table."""
+        return sum(map(_size, self._values.values())) > _MOST_SHOWN
 
     @property
     def keys(self) -> list[str]:
@@ -150,11 +176,7 @@ class Parameters:
             if key not in ranged and (key in self.trainable or isinstance(value, torch.Tensor))
         }
         rest = [key for key in self.trainable if key not in own and (key in ranged or not in_ranges_only)]
-        box = [
-            ranges.get(name, ranges.get(key, self._bounds[key]))
-            for key in rest
-            for name in _entries(key, self._values[key])
-        ]
+        box = [ranges.get(name, ranges.get(key, self._bounds[key])) for key in rest for name in self._entries(key)]
         if not np.isfinite(np.array(box)).all():
             raise ValueError(f"{type(self).__name__}: cannot be drawn without bounds; set kernel.initial_range")
         entries, values, start = random_within(np.array(box).reshape(-1, 2), rng, distribution), dict(own), 0
@@ -201,6 +223,18 @@ class Parameters:
             raise ValueError(f"{type(self).__name__}: {name} takes finite numbers")
         return block
 
+    def _entries(self, name: str) -> list[str]:
+        value = self._values[name]
+        if isinstance(value, float):
+            return [name]
+        return [f"{name}.{label}" for label in self.labels.get(name) or range(_size(value))]
+
+    def with_limits(self, **limits: Bounds) -> Self:
+        """Return the same kernel with other ranges of parameters, (low, high) by name."""
+        other = self._replaced({})
+        other._bounds = {**self._bounds, **limits}
+        return other
+
     def _takes_zero(self, name: str) -> bool:
         return name.endswith("variance") or name in self.may_be_zero
 
@@ -224,10 +258,6 @@ def _size(value: Value) -> int:
     return 1 if isinstance(value, float) else int(math.prod(value.shape))
 
 
-def _entries(name: str, value: Value) -> list[str]:
-    return [name] if isinstance(value, float) else [f"{name}.{i}" for i in range(_size(value))]
-
-
 def _short(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
@@ -236,23 +266,8 @@ def _short(value: Value) -> str:
     return f"{' × '.join(map(str, value.shape))} numbers"
 
 
-def are_many(values: Mapping[str, Value]) -> bool:
-    """Return whether there are too many numbers for a reader or for the columns of a table."""
-    return sum(map(_size, values.values())) > _MOST_SHOWN
-
-
-def flat_parameters(values: Mapping[str, Value]) -> dict[str, float]:
-    """Return the parameters as numbers by name, for the columns of tables.
-
-    Each entry of an array gets a column. Where there are too many entries, each array has one column, its Euclidean
-    norm, `name.norm`.
-    """
-    if not are_many(values):
-        return {
-            entry: float(number)
-            for name, value in values.items()
-            for entry, number in zip(_entries(name, value), np.atleast_1d(in_numpy(value)).ravel(), strict=True)
-        }
+def _norms(values: Mapping[str, Value]) -> dict[str, float]:
+    """Return numbers, and the Euclidean norms of arrays and blocks, by name."""
     blocks = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
     norms = torch.stack([block.norm() for block in blocks.values()]).tolist() if blocks else []  # one transfer for all
     of_blocks = dict(zip(blocks, norms, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
     from kfx.kernels.kernel_option import KernelOption
 
 
+_MOST_COMPARED = 1000
+
+
 class Points(Protocol):
     """Data with training points."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features; empty if they have none."""
 
     @property
     def x_train(self) -> np.ndarray:
@@ -32,21 +40,49 @@ def candidates(
     built: the kernel with its configured values. parts: data with training points `x_train`, (n, …). Raises DataError
     where a length computed from the points is outside the kernel's bounds.
     """
+    width = math.prod(parts[0].x_train.shape[1:])
+    built = built.for_features(width, parts[0].features)
     first = random_kernel(built, rng, start) if start.initial in RANDOM else built
     if start.initial not in RANDOM and start.draws_blocks():
         first = first.with_fresh_blocks(rng)
-    lengths = [LENGTHS[start.initial](part.x_train) for part in parts] if start.initial in LENGTHS else []
-    for length in lengths:
-        low, high = built.limits["sigma"]
-        if not low <= length <= high:
-            raise DataError(
-                f"kernel.initial={start.initial}: gives sigma={length:.3g}, outside kernel.bounds.sigma=[{low:g}, "
-                f"{high:g}]; norms of unit_norm points do not vary: use mean_squared_distance, or explicit"
-            )
+    lengths = [_lengths(start.initial, built, part) for part in parts] if start.initial in LENGTHS else []
     others = [random_kernel(built, rng, start) for _ in range(start.starts - 1)]
     if not lengths:
         return [[first, *others]] * len(parts)
-    return [[first.with_parameters(sigma=length), *others] for length in lengths]
+    return [[_with_length(first, start.initial, own), *others] for own in lengths]
+
+
+def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
+    """Return the kernel's length computed from the points, or the length of each feature, (features,).
+
+    With D features each length is that of its feature times √D (D for a kernel of ‖x − x'‖₁), so that distances with
+    all features together are about 1.
+    """
+    flat, name = part.x_train.reshape(len(part.x_train), -1), str(kernel.length)
+    rule = partial(LENGTHS[how], norm=kernel.distance_norm)
+    found: float | np.ndarray = rule(flat)
+    if isinstance(kernel.parameters[name], np.ndarray):
+        each = np.array([rule(column[:, None]) for column in flat.T])
+        found = np.where(each > 0, each * flat.shape[1] ** (1 / kernel.distance_norm), 1.0)
+    return found
+
+
+def _with_length(kernel: Kernel, how: str, found: float | np.ndarray) -> Kernel:
+    """Return the kernel with its length as found. With `median_distance` its range includes [1e-3, 1e3] times that.
+
+    Raises DataError where the length is outside the kernel's bounds.
+    """
+    name = str(kernel.length)
+    low, high = kernel.limits[name]
+    least, most = float(np.min(found)), float(np.max(found))
+    if how == "median_distance" and least > 0:
+        kernel = kernel.with_limits(**{name: (min(low, least * 1e-3), max(high, most * 1e3))})
+    elif not (low <= least and most <= high):
+        raise DataError(
+            f"kernel.initial={how}: gives {name}={least:.3g}, outside kernel.bounds.{name}=[{low:g}, {high:g}]; "
+            "norms of unit_norm points do not vary: use mean_squared_distance, or explicit"
+        )
+    return kernel.with_parameters(**{name: found})
 
 
 def random_kernel(built: Kernel, rng: np.random.Generator, start: KernelOption) -> Kernel:
@@ -60,18 +96,32 @@ def random_kernel(built: Kernel, rng: np.random.Generator, start: KernelOption) 
     )
 
 
-def _natural(x: np.ndarray) -> float:
+def _natural(x: np.ndarray, norm: float) -> float:
     """σ² = Var ‖x‖, which reproduces σ̂ in Tables 5.1 to 5.8 of Darcy 2020; his ch. 5 prints the variance of the squared
     norms."""
-    return float(np.std(np.linalg.norm(x.reshape(len(x), -1), axis=1)))
+    return float(np.std(np.linalg.norm(x, axis=1)))
 
 
-def _mean_squared_distance(x: np.ndarray) -> float:
+def _median_distance(x: np.ndarray, norm: float) -> float:
+    """The median distance of two different points, of at most 1000 points spread over the rows; 0 if all are equal."""
+    from scipy.spatial.distance import pdist
+
+    some = x[np.linspace(0, len(x) - 1, min(len(x), _MOST_COMPARED)).astype(int)]
+    distances = pdist(some, "minkowski", p=norm)
+    apart = distances[distances > 0]
+    return float(np.median(apart)) if len(apart) else 0.0
+
+
+def _mean_squared_distance(x: np.ndarray, norm: float) -> float:
     """2σ² = mean of ‖x − x'‖² over all pairs, those of a point with itself included (Owhadi & Yoo 2019, §8, γ⁻¹ = MSD;
     Darcy 2020, §5.0.1, prints 1/2σ² instead)."""
-    flat = x.reshape(len(x), -1)
-    return math.sqrt(float(np.mean(np.sum((flat - flat.mean(axis=0)) ** 2, axis=1))))
+    return math.sqrt(float(np.mean(np.sum((x - x.mean(axis=0)) ** 2, axis=1))))
 
 
-LENGTHS = {"natural": _natural, "mean_squared_distance": _mean_squared_distance}
-"""Functions that compute σ from training points, (n, …), by the values of `kernel.initial`."""
+LENGTHS = {
+    "natural": _natural,
+    "mean_squared_distance": _mean_squared_distance,
+    "median_distance": _median_distance,
+}
+"""Functions that compute a length from training points, (n, features), and the norm of the kernel's distance, by the
+values of `kernel.initial`."""

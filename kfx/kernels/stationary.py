@@ -173,10 +173,11 @@ class RBF(Stationary):
     """exp(−r² / (2 σ²)), where σ > 0 is `sigma`, a length in the units of x."""
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBFOption.default_bounds()
+    length: ClassVar[str | None] = "sigma"
 
     def __init__(
         self,
-        sigma: float = options.RBFOption.sigma,
+        sigma: float = 1.0,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -201,12 +202,13 @@ class RationalQuadratic(Stationary):
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.RationalQuadraticOption.default_bounds()
+    length: ClassVar[str | None] = "beta"
     default_trainable: ClassVar[tuple[str, ...]] = ("alpha", "beta")
 
     def __init__(
         self,
         alpha: float = options.RationalQuadraticOption.alpha,
-        beta: float = options.RationalQuadraticOption.beta,
+        beta: float = 1.0,
         gamma: float = options.RationalQuadraticOption.gamma,
         *,
         trainable: Iterable[str] | None = None,
@@ -243,10 +245,11 @@ class Matern(Stationary):
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.MaternOption.default_bounds()
+    length: ClassVar[str | None] = "sigma"
 
     def __init__(
         self,
-        sigma: float = options.MaternOption.sigma,
+        sigma: float = 1.0,
         nu: float = options.MaternOption.nu,
         *,
         trainable: Iterable[str] | None = None,
@@ -291,10 +294,12 @@ class Laplace(Kernel):
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.LaplaceOption.default_bounds()
+    length: ClassVar[str | None] = "sigma"
+    distance_norm = 1.0
 
     def __init__(
         self,
-        sigma: float = options.LaplaceOption.sigma,
+        sigma: float = 1.0,
         *,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,

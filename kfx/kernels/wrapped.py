@@ -27,7 +27,7 @@ class Wrapped(Kernel, Generic[K]):
     def __init__(
         self, kernel: K, own: Mapping[str, Value], trainable: Iterable[str], signed: Iterable[str] = ()
     ) -> None:
-        self._kernel, self.may_be_zero = kernel, kernel.may_be_zero
+        self._kernel, self.may_be_zero, self.labels = kernel, kernel.may_be_zero, kernel.labels
         self.signed = kernel.signed | frozenset(signed)
         limits = {**kernel.limits, **self.default_bounds}
         super().__init__({**kernel.parameters, **own}, [*kernel.trainable, *trainable], limits)

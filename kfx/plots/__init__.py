@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from kfx.files import read_rows
 from kfx.outcomes import ConfigError
 from kfx.plots import (
+    calibration,
     conductivity,
     curve,
     draws,
@@ -20,6 +21,7 @@ from kfx.plots import (
     flow,
     landscape,
     layers,
+    lengths,
     plane,
     precision,
     style,
@@ -103,6 +105,11 @@ FIGURES: dict[str, Kind] = {
         trace.parameters_over_iterations,
         "The kernel's parameters at each iteration: they have fixed where the lines are level.",
     ),
+    "lengths": Kind(
+        lengths.of_features,
+        "The length of each feature: along one with a short length the kernel varies fast, and a feature with a long "
+        "one hardly matters.",
+    ),
     "sample_size": Kind(
         trace.sample_size_over_iterations,
         "How many points of the batch the sample kept at each iteration, and ρ with that many.",
@@ -111,6 +118,10 @@ FIGURES: dict[str, Kind] = {
         evaluation.before_and_after,
         "Predictions of test points by the kernel before training and after it: bars are one standard deviation over "
         "repeats or folds, where there are several.",
+    ),
+    "calibration": Kind(
+        calibration.reliability,
+        "Whether probabilities, or intervals of predicted values, hold as often as they say: on the diagonal they do.",
     ),
     "landscape": Kind(
         landscape.objective_over_parameter,

@@ -138,17 +138,18 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
 def title(run: Run, *more: str) -> str:
     """Data set, kernel and optimizer of a run; below, what distinguishes it from similar runs."""
     config = run.config
-    own = config.dataset.get("path")  # the name of a person's file says more than "table"
-    parts = [Path(own).name if own else config.dataset.name, config.kernel.name, config.optimizer.name]
+    path = config.dataset.get("path")  # the name of a person's file says more than "table"
+    name = " ".join([config.dataset.name, *([config.dataset.set] if "set" in config.dataset else [])])
+    parts = [Path(path).name if path else name, config.kernel.name, config.optimizer.name]
     size = config.sampler.batch_size
-    value, scale = config.regularization.value, config.regularization.scale
-    chosen = "" if config.regularization.selection == "fixed" else f" ({config.regularization.selection})"
+    own = config.regularization
+    of_lambda = f"λ = {own.value:g} {own.scale}" if own.selection == "fixed" else f"λ by {own.selection}"
     of_batch = f"$N_f$ = {size}" if size is not None else "full batch"
     n = run.metrics.get("n_train")
     second = [
         *([f"N = {n}"] if n else []),
         of_batch,
-        f"λ = {value:g} {scale}{chosen}",
+        of_lambda.replace("by trained", "trained").replace("_", "-"),
         *more,
         f"seed {config.get('seed', 0)}",
     ]

@@ -96,7 +96,10 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     A search shows the best parameters so far, because its points are scattered; a grid has its landscape instead.
     """
     trace = run.trace
-    moved = [c for c in trace.columns if c.startswith("parameter.") and trace[c].nunique() > 1]
+    columns = [c for c in trace.columns if c.startswith("parameter.")]
+    if sum(c.startswith("parameter.lengths.") for c in columns) > _MOST_CURVES:  # they have a picture of their own
+        columns = [c for c in columns if not c.startswith("parameter.lengths.")]
+    moved = [c for c in columns if trace[c].nunique() > 1]
     if trace.empty or not moved or run.config.optimizer.name == "grid":
         return None
     shown = moved[:_MOST_CURVES]

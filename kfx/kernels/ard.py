@@ -1,0 +1,126 @@
+"""A kernel with a length for each feature (automatic relevance determination, ARD)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel, Pull, SmallPullback
+from kfx.kernels.parameters import Bounds, Given, Value
+from kfx.numerics.outer_products import OuterProducts
+
+
+class ARD(Kernel):
+    """k(x / ℓ, x' / ℓ) for a kernel k, with a length ℓ_d for each feature d (Neal 1996; MacKay 1994).
+
+    kernel: k. A length of its own, such as `sigma`, is replaced by `lengths`: set to 1 and not trained. For a network's
+        kernel 1 / ℓ_d² are the weight variances of the first layer, up to a factor that all features share.
+    lengths: ℓ, (features,), in the units of x; a number is one length for all features.
+    features: the names of the features, for `names` and traces.
+
+    A feature that the targets do not depend on gets a long length. The gradients follow from those with respect to the
+    points, ∂/∂ℓ_d = −Σ_i z_id ∂/∂z_id / ℓ_d with z = x / ℓ, so that all lengths cost as much as one pullback to points.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = {"lengths": (1e-4, 1e4)}
+    length: ClassVar[str | None] = "lengths"
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        lengths: Given = 1.0,
+        *,
+        features: Iterable[str] = (),
+        trainable: Iterable[str] | None = None,
+        bounds: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        own = () if kernel.length is None else (kernel.length,)
+        self._of = kernel.with_parameters(**dict.fromkeys(own, 1.0))
+        self.takes_outer_products = kernel.takes_outer_products  # type: ignore[misc]
+        self.distance_norm = kernel.distance_norm
+        self.may_be_zero, self.signed = kernel.may_be_zero, kernel.signed
+        rest = {name: value for name, value in kernel.parameters.items() if name not in own}
+        usual = ("lengths", *(name for name in kernel.trainable if name not in own))
+        limits = {name: bound for name, bound in kernel.limits.items() if name not in own}
+        super().__init__(
+            {"lengths": lengths, **rest}, usual if trainable is None else trainable, limits | dict(bounds or {})
+        )
+        self.labels = {"lengths": tuple(features)}
+
+    @property
+    def kernel(self) -> Kernel:
+        """k, with the present parameters and a length of 1."""
+        return self._of._replaced({name: value for name, value in self._values.items() if name != "lengths"})
+
+    def for_features(self, count: int, names: Sequence[str] = ()) -> Self:
+        lengths = np.broadcast_to(np.asarray(self._values["lengths"]), count).copy()
+        other = self._replaced({"lengths": lengths})
+        other.labels = {"lengths": tuple(names)}
+        return other
+
+    def backend_on(self, device: torch.device) -> str:
+        return self._of.backend_on(device)
+
+    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._of.prepare(dtype, device)
+
+    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        return self._of.multiplications(x, y)
+
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Return z = x / ℓ in x's shape and dtype. x: (n, features)."""
+        return x / self._lengths(x)
+
+    def _lengths(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = self._values["lengths"]
+        if isinstance(lengths, np.ndarray) and x.shape[1:] != lengths.shape:
+            raise ValueError(f"points have {x[0].numel()} features, and the kernel {len(lengths)} lengths")
+        return torch.as_tensor(lengths, dtype=x.dtype, device=x.device)
+
+    def _to_lengths(self, z: torch.Tensor, moved: torch.Tensor) -> Value:
+        """Return the gradient to ℓ. z: x / ℓ, (n, features). moved: the gradient with respect to z, (n, features)."""
+        lengths = self._values["lengths"]
+        each = -(z.to(moved) * moved).sum(dim=0).cpu().numpy() / lengths
+        return each if isinstance(lengths, np.ndarray) else float(each.sum())
+
+    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+        return self.kernel._gram(self._scaled(x), None if y is None else self._scaled(y))
+
+    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel._diagonal(self._scaled(x))
+
+    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
+        self.kernel._fill_diagonal(gram, self._scaled(x))
+
+    def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
+        z = self._scaled(x)
+        gram, pull_scaled = self.kernel._pullback(z)
+
+        def pull(
+            cotangent: torch.Tensor | OuterProducts, inputs: bool
+        ) -> tuple[Mapping[str, Value], torch.Tensor | None]:
+            by_name, moved = pull_scaled(cotangent, True)
+            assert moved is not None
+            return {"lengths": self._to_lengths(z, moved), **by_name}, moved / self._lengths(moved) if inputs else None
+
+        return gram, pull
+
+    def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
+        z = self._scaled(x)
+        found = self.kernel.small_pullback(z)
+        if found is None:
+            return None
+        gram, pull_scaled = found
+        rows, lengths = z.numpy(), self._values["lengths"]
+
+        def pull(cotangent: OuterProducts, inputs: bool) -> tuple[Mapping[str, Value], np.ndarray | None]:
+            by_name, moved = pull_scaled(cotangent, True)
+            assert moved is not None
+            each = -np.einsum("ij,ij->j", rows, moved) / lengths
+            own = each if isinstance(lengths, np.ndarray) else float(each.sum())
+            return {"lengths": own, **by_name}, moved / lengths if inputs else None
+
+        return gram, pull

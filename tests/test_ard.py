@@ -1,0 +1,238 @@
+"""A length for each feature: gradients, values against other implementations, starts, records and estimators."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.gaussian_process import kernels as sklearn_kernels
+from sklearn.metrics.pairwise import laplacian_kernel
+
+from kfx import KernelFlowClassifier, KernelFlowRegressor, load_run, plots
+from kfx.experiment.compose import load
+from kfx.kernels import NNGP, NTK, RBF, Laplace, Linear, Matern, RationalQuadratic
+from kfx.kernels.ard import ARD
+from kfx.kernels.starts import candidates
+from kfx.numerics.outer_products import OuterProducts
+
+LENGTHS = np.array([0.7, 1.9, 3.0, 0.4])
+KERNELS = {
+    "rbf": RBF(2.0),
+    "rational_quadratic": RationalQuadratic(1.3, 2.0),
+    "matern": Matern(1.0, 2.5),
+    "laplace": Laplace(2.0),
+    "nngp": NNGP(depth=2),
+    "ntk": NTK(depth=2),
+}
+ALONE = ("figures=false", "device.precision_check=off", "optimizer.iterations=4", "sampler.batch_size=30")
+
+
+def points(n=30, features=4, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, features))
+
+
+@pytest.mark.parametrize("size", [30, 300])
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradients_to_lengths_parameters_and_points_are_those_of_differences(name, size):
+    kernel, x = ARD(KERNELS[name], LENGTHS), points(size)
+    cotangent = np.random.default_rng(1).normal(size=(size, size))
+    cotangent += cotangent.T
+    _, pull = kernel.pullback(x)
+    flat, moved = pull(cotangent, inputs=True)
+    expected = []
+    for i, value in enumerate(kernel.flat):
+        step = np.zeros_like(kernel.flat)
+        step[i] = 1e-6 * value
+        up, down = (kernel.with_flat(kernel.flat + sign * step).gram(x) for sign in (1, -1))
+        expected.append(float(((up - down) * cotangent).sum()) / (2 * step[i]))
+    np.testing.assert_allclose(flat, expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
+    for i, d in ((0, 0), (3, 2)):
+        step = np.zeros_like(x)
+        step[i, d] = 1e-6
+        change = float(((kernel.gram(x + step) - kernel.gram(x - step)) * cotangent).sum()) / 2e-6
+        assert moved[i, d] == pytest.approx(change, rel=1e-5, abs=1e-6 * np.abs(moved).max())
+
+
+def test_values_are_those_of_scikit_learn_with_a_length_scale_for_each_feature():
+    x, y = points(20), points(15, seed=1)
+    theirs = {
+        "rbf": sklearn_kernels.RBF(LENGTHS),
+        "matern": sklearn_kernels.Matern(LENGTHS, nu=2.5),
+    }
+    for name, their in theirs.items():
+        np.testing.assert_allclose(ARD(KERNELS[name], LENGTHS).gram(x, y), their(x, y), rtol=1e-10)
+    laplace = laplacian_kernel(x / LENGTHS, y / LENGTHS, gamma=1.0)
+    np.testing.assert_allclose(ARD(Laplace(5.0), LENGTHS).gram(x, y), laplace, rtol=1e-12)
+
+
+def test_lengths_of_an_nngp_are_weights_of_its_first_layer():
+    x, network = points(10), NNGP(depth=1, bias_variance=0.0)
+    widths = points(4, 40_000, seed=2) / LENGTHS[:, None]
+    hidden = np.maximum(x @ widths / 2, 0)  # weight_variance 1, divided by the 4 features
+    sampled = hidden @ hidden.T / hidden.shape[1]
+    np.testing.assert_allclose(ARD(network, LENGTHS).gram(x), sampled, rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_small_batches_by_numpy_give_the_same_gradients(name):
+    kernel, x = ARD(KERNELS[name], LENGTHS), torch.as_tensor(points())
+    small = kernel.small_pullback(x)
+    if small is None:
+        assert KERNELS[name].small_pullback(x) is None
+        return
+    vectors, weights = np.random.default_rng(3).normal(size=(30, 2)), np.array([1.0, -0.5])
+    outer = OuterProducts(vectors, weights)
+    by_name, moved = small[1](outer, True)
+    flat, expected = kernel.pullback(x.numpy())[1](outer.of_kind(x.numpy()).dense(), inputs=True)
+    np.testing.assert_allclose(kernel.flatten(by_name), flat, rtol=1e-9)
+    np.testing.assert_allclose(moved, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_length_of_the_kernel_inside_is_replaced():
+    kernel = ARD(RationalQuadratic(1.3, 2.0), LENGTHS)
+    assert kernel.trainable == ("lengths", "alpha")
+    assert kernel.names == ["lengths.0", "lengths.1", "lengths.2", "lengths.3", "alpha"]
+    assert kernel.kernel.parameters["beta"] == 1.0
+    with pytest.raises(ValueError, match="3 features, and the kernel 4 lengths"):
+        kernel.gram(points(5, 3))
+
+
+def test_one_length_becomes_one_for_each_feature_with_its_name_also_in_a_sum():
+    whole = (ARD(RBF(), 2.0) + Linear()).for_features(2, ("age", "size"))
+    assert whole.names == ["0.lengths.age", "0.lengths.size", "1.bias_variance"]
+    assert whole.shown["0.lengths.age"] == 2.0
+    x = points(6, 2)
+    np.testing.assert_allclose(whole.gram(x), RBF(2.0).gram(x) + Linear().gram(x))
+    assert pickle.loads(pickle.dumps(whole)).names == whole.names
+
+
+class Part:
+    def __init__(self, x, features=()):
+        self.x_train, self.features = x, features
+
+
+def start(x, *words):
+    option = load(["dataset=diabetes", *words]).kernel
+    return candidates(option, option.build(None), [Part(x)], np.random.default_rng(0))[0][0]
+
+
+def test_lengths_start_at_the_median_distance_of_each_feature():
+    x = points(200, 3) * [1.0, 1e6, 0.0] + [0, 0, 7.0]
+    lengths = start(x, "kernel.ard=true", "kernel.initial=median_distance").parameters["lengths"]
+    median = np.median(np.abs(x[:, None, 0] - x[None, :, 0])[np.triu_indices(200, 1)])
+    assert lengths[0] == pytest.approx(median * np.sqrt(3))
+    assert 1e6 / 1.2 < lengths[1] / lengths[0] < 1.2e6, "in the units of the feature"
+    assert lengths[2] == 1.0, "a constant feature"
+    one = start(x[:, :1], "kernel.initial=median_distance").parameters["sigma"]
+    assert one == pytest.approx(median)
+    manhattan = start(points(200, 3), "kernel=laplace", "kernel.initial=median_distance").parameters["sigma"]
+    assert manhattan > 1.3 * start(points(200, 3), "kernel.initial=median_distance").parameters["sigma"]
+
+
+def test_a_given_length_is_that_of_every_feature():
+    kernel = start(points(50, 3), "kernel.ard=true", "kernel.sigma=4")
+    assert kernel.parameters["lengths"].tolist() == [4.0, 4.0, 4.0]
+
+
+@pytest.fixture
+def relevant(in_folder):
+    """A table with two features that matter and two that do not."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.uniform(-2, 2, size=(260, 4)), columns=["a", "noise", "b", "more noise"])
+    frame["y"] = 100 + 30 * np.sin(2 * frame["a"]) + 10 * frame["b"] + rng.normal(size=260)
+    frame.to_csv("t.csv", index=False)
+    return frame
+
+
+def test_an_own_table_gets_a_length_for_each_feature_by_name(kfx, relevant, in_folder):
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "device.precision_check=off"]
+    code, out, err = kfx("run", *words, "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    assert list(run.lengths.index[:2]) == ["a", "b"]
+    assert "lengths     a " in out
+    assert {"parameter.lengths.a", "parameter.lengths.more noise"} <= {*run.trace.columns}
+    (axes,) = plots.one(run, "lengths").axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == list(run.lengths.index[::-1])
+    mse = run.evaluation.query("metric == 'mse'").set_index("kernel")["value"]
+    assert mse["trained"] < 3 < mse["initial"], "the noise has variance 1"
+    config = run.config
+    assert config.kernel.ard is True
+    assert (config.dataset.targets, config.objective.name) == ("standardized", "rho_prediction")
+    assert config.evaluation.regularization.value == "leave_one_out"
+    assert config.sampler.batch_size == 208
+    predicted = run.predict(relevant[:5])
+    assert np.abs(predicted["prediction"] - relevant["y"][:5]).max() < 5
+    fitted = KernelFlowRegressor().fit(relevant[["a", "noise", "b", "more noise"]], relevant["y"])
+    assert set(np.argsort(fitted.lengths_)[:2]) == {0, 2}
+    assert "parameter.lengths.noise" in fitted.trace_
+
+
+def test_what_is_given_stays(kfx, relevant):
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", *ALONE]
+    given = ["kernel.sigma=3", "regularization.value=0.01", "objective=rho", "dataset.targets=as_given"]
+    assert kfx("run", *words, *given, "dataset.preprocess=[]", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    assert run.trace["parameter.sigma"][0] == pytest.approx(3.0)
+    assert set(run.evaluation["regularization"]) == {0.01}
+    assert run.config.objective.name == "rho"
+    assert (run.config.kernel.ard, run.config.kernel.initial) == (False, "explicit")
+    assert kfx("run", *words, "optimizer=bayesian", "optimizer.iterations=4", "hydra.run.dir=s")[0] == 0
+    searched = load_run("s")
+    assert searched.config.kernel.ard is False, "a search has few dimensions"
+    assert searched.metrics["parameters"]["initial"]["sigma"] == pytest.approx(2.6, rel=0.2)
+
+
+def test_papers_data_keep_what_their_experiments_state():
+    config = load(["dataset=diabetes"])
+    assert (config.kernel.sigma, config.kernel.ard, config.kernel.initial) == (1.0, False, "explicit")
+    assert (config.regularization.selection, config.regularization.value) == ("fixed", 1e-4)
+    assert (config.objective.name, config.dataset.targets) == ("rho", "as_given")
+
+
+def test_classes_need_points_for_the_lengths(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3))
+    few, many = (KernelFlowClassifier(optimizer={"iterations": 2}).fit(x[:n], x[:n, 0] > 0) for n in (59, 60))
+    assert "sigma" in few.kernel_.parameters
+    assert many.lengths_.shape == (3,)
+    with pytest.raises(AttributeError, match="one length for all features"):
+        _ = few.lengths_
+
+
+def test_images_have_no_length_for_each_pixel(kfx):
+    code, _, err = kfx("run", "dataset=digits", "kernel.ard=true")
+    assert code == 2
+    assert "kernel.ard=true: takes a table, and the points are images" in err
+
+
+def test_leave_one_out_chooses_as_leaving_out_does():
+    from kfx.evaluation.cross_validation import choose_regularization
+    from kfx.numerics.regularization import Regularization
+
+    x = torch.as_tensor(points(40, 2))
+    y = torch.sin(x[:, :1]) + 0.3 * torch.as_tensor(points(40, 1, seed=4))
+    kernel, offered = RBF(1.0), [Regularization(10.0**k, "absolute") for k in range(-6, 2)]
+    chosen = choose_regularization(kernel, x, y, offered, None, None, np.random.default_rng(0))
+    in_folds = choose_regularization(kernel, x, y, offered, 40, None, np.random.default_rng(0))
+    assert chosen == in_folds
+    assert 1e-3 < chosen.value < 10
+
+
+def test_all_lengths_cost_at_most_three_times_as_much_as_one():
+    """N = 600 and 20 features, as asked of it; the least of alternating measurements."""
+    import time
+
+    x = points(600, 20)
+    cotangent = points(600, 600, seed=1)
+    cotangent += cotangent.T
+    seconds = {"one": [], "all": []}
+    for _ in range(60):
+        for name, kernel in (("one", RBF(4.0)), ("all", ARD(RBF(), np.full(20, 4.0)))):
+            began = time.perf_counter()
+            kernel.pullback(x)[1](cotangent)
+            seconds[name].append(time.perf_counter() - began)
+    assert min(seconds["all"]) < 3 * min(seconds["one"])
