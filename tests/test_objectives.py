@@ -141,6 +141,10 @@ OBJECTIVES = {
         rho_prediction,
         lambda *p: np.sum((p[1] - predicted_by_hand(*p)) ** 2) / np.sum(p[1] ** 2),
     ),
+    "held_out": (
+        partial(rho_prediction, form="held_out"),
+        lambda *p: np.mean((p[1] - predicted_by_hand(*p))[p[2] :] ** 2) / np.mean(p[1] ** 2),
+    ),
     "consistent": (
         partial(rho_prediction, form="consistent"),
         lambda *p: 1 - np.sum(predicted_by_hand(*p) ** 2) / np.sum(p[1] ** 2),

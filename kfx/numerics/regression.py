@@ -55,3 +55,31 @@ def posterior_variance(factor: torch.Tensor, cross: torch.Tensor, prior: torch.T
     """
     half = solve_lower(factor, cross.to(torch.float64).mT)
     return (prior.to(torch.float64) - half.square().sum(dim=0)).clamp_(min=0.0)
+
+
+_MOST_LEFT_OUT = 2000
+
+
+def inverse_diagonal(factor: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Return (A⁻¹)_ii for the points i, (k,). factor: L, (n, n), A = LLᵀ. points: indices, (k,)."""
+    units = factor.new_zeros(len(factor), len(points))
+    units[points, torch.arange(len(points), device=points.device)] = 1.0
+    return solve_lower(factor, units).square().sum(dim=0)
+
+
+def left_out_scale(factor: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """Return the factor s of the covariance, (outputs,), for which leave-one-out errors have the predicted variances.
+
+    The error e_i = α_i / (A⁻¹)_ii has the variance s / (A⁻¹)_ii (Rasmussen & Williams 2006, eqs. 5.10 to 5.12), so s is
+    the mean of α_i² / (A⁻¹)_ii, here over at most 2000 points spread over all.
+
+    factor: L, (n, n), A = K + λI = LLᵀ. alpha: A⁻¹Y, (n, outputs).
+    """
+    some = spread_over(factor)
+    return (alpha[some].square() / inverse_diagonal(factor, some)[:, None]).mean(dim=0)
+
+
+def spread_over(factor: torch.Tensor) -> torch.Tensor:
+    """Return the indices of the points that are left out one by one, at most 2000 spread over all of L, (n, n)."""
+    n = len(factor)
+    return torch.linspace(0, n - 1, min(n, _MOST_LEFT_OUT), device=factor.device).round().to(torch.int64)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.choices import SCALES
+from kfx.config.choices import CHOSEN, SCALES
 from kfx.config.fields import FieldError, number, one_of, ranged
-from kfx.config.option import ConfigView, Option, option, section
+from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -111,6 +111,21 @@ class _Named(ObjectiveOption):
         return objective.with_settings(**settings) if settings else objective
 
 
+@option(
+    "objective",
+    "auto",
+    "rho; with own data and without a flow rho_prediction with form=held_out, whose kernels predict better "
+    "(docs/when_rho.md)",
+)
+class AutoOption(ObjectiveOption):
+    def standing_for(self, config: ConfigView) -> Option:
+        predicts = config.dataset.is_own and not config.optimizer.moves_points
+        return RhoPredictionOption(form="held_out") if predicts else RhoOption()
+
+    def build(self) -> Objective:
+        raise TypeError("objective=auto stands for another objective")
+
+
 @option("objective", "rho", "Relative error of the sample's interpolant in the RKHS norm (Owhadi & Yoo 2019, eq. 3.4)")
 class RhoOption(ObjectiveOption):
     symbol = "ρ"
@@ -149,11 +164,16 @@ class RhoPredictionOption(_Named):
     form: str = one_of(
         "relative_error",
         "relative_error",
+        "held_out",
         "consistent",
         "printed",
-        meaning="predictions S; relative_error: |Y - S|^2 / |Y|^2; consistent: 1 - |S|^2 / |Y|^2; "
-        "printed: 1 - |S|^2 / Y'A^-1Y",
+        meaning="predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
+        "alone; consistent: 1 - |S|^2 / |Y|^2; printed: 1 - |S|^2 / Y'A^-1Y",
     )
+
+    @property
+    def trains_regularization(self) -> bool:  # type: ignore[override]
+        return self.form == "held_out"
 
 
 @option(
@@ -171,7 +191,7 @@ class NLLOption(_Named):
     trains_regularization = True
 
     scale: str = one_of(
-        "one",
+        "profiled",
         "one",
         "profiled",
         meaning="scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
@@ -195,10 +215,21 @@ class GCVOption(_Named):
 
 # ---- λ
 
+_USUAL, _IN_TRAINING = 1e-4, 3e-2
+"""λ where nothing chooses it, and where own data are trained on. The best λ of the initial kernel would be too large if
+that kernel explains little."""
+_CANDIDATES = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+_CLOSER = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+
 
 @section("regularization", "lambda, added to the diagonal of Gram matrices")
 class RegularizationSection(Option):
-    value: float = number(1e-4, ">= 0", "lambda, in units of scale")
+    value: float | None = number(
+        None,
+        ">= 0",
+        "lambda, in units of scale",
+        null="1e-4, and 0.03 to train a kernel on own data",
+    )
     scale: str = one_of(
         "centered",
         *SCALES,
@@ -206,24 +237,27 @@ class RegularizationSection(Option):
         "centered: the same for the centred Gram matrix",
     )
     selection: str = one_of(
+        "auto",
+        "auto",
         "fixed",
-        "fixed",
-        "validation",
+        *CHOSEN,
         "trained",
-        meaning="validation: best of candidates by cross-validation, for the initial kernel in training and for each "
-        "kernel in evaluation; trained: with the kernel, by objective nll, loo or gcv",
+        meaning="fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
+        "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; trained: with "
+        "the kernel, by objective nll, loo, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
+        "without a value trained where the objective allows it, and leave_one_out in evaluation",
     )
-    candidates: list[float] = ranged(
-        [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0],
-        "a list of numbers > 0",
-        lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
-        "values of lambda from which validation chooses, in units of scale",
+    candidates: list[float] | None = ranged(
+        None,
+        "a list of numbers > 0, or null for 1e-8 to 1 by factors of 10, for own data also closer and larger ones",
+        lambda v: v is None or (len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v)),
+        "values of lambda from which validation and leave_one_out choose, in units of scale",
     )
     folds: int = number(5, "whole >= 2", "number of folds into which validation splits the training points")
     points: int | None = number(
         1000,
         "whole >= 4",
-        "number of training points used in validation, drawn at random; null uses all",
+        "number of training points used in validation and leave_one_out, drawn at random; null uses all",
         null="all training points",
     )
 
@@ -234,16 +268,53 @@ class RegularizationSection(Option):
         if self.points is not None and self.points < 2 * self.folds:
             raise FieldError("points", self.points, f"at least twice folds={self.folds}")
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether λ is chosen among candidates for each kernel."""
+        return self.selection in CHOSEN
+
+    def settled(self, config: ConfigView) -> Settings:
+        changes: Settings = {}
+        if self.selection == "auto":
+            changes["selection"] = self._selection(config)
+        if self.value is None:
+            changes["value"] = _IN_TRAINING if self.leaves_choice_to_evaluation(config) else _USUAL
+        if self.candidates is None:
+            changes["candidates"] = list(_CLOSER if config.dataset.is_own else _CANDIDATES)
+        return changes
+
+    def _selection(self, config: ConfigView) -> str:
+        """How λ is chosen if the config does not say."""
+        if not self._is_free(config):
+            return "fixed"
+        if not self.leaves_choice_to_evaluation(config):
+            return "leave_one_out"
+        trains = config.objective.trains_regularization and not config.optimizer.refuses_trained_regularization()
+        return "trained" if trains else "fixed"
+
+    def _is_free(self, config: ConfigView) -> bool:
+        """Whether λ is for kfx to choose."""
+        fits_own = config.objective.has_head or config.optimizer.fits_regularization
+        return self.value is None and config.dataset.is_own and not fits_own
+
+    def leaves_choice_to_evaluation(self, config: ConfigView) -> bool:
+        """Whether training starts with a usual λ or keeps it, and the evaluation chooses one for each kernel.
+
+        A flow keeps the λ of its initial kernel, since it moves points by their own targets; so does what is followed.
+        """
+        kept = config.optimizer.moves_points or config.follow.every + config.follow.last > 0
+        return self.selection == "auto" and self._is_free(config) and not kept
+
     def build(self) -> Regularization:
         from kfx.numerics.regularization import Regularization
 
-        return Regularization(self.value, self.scale)
+        return Regularization(_USUAL if self.value is None else self.value, self.scale)
 
     def choices(self, scale: str | None = None) -> list[Regularization]:
         """Return the candidates of `selection=validation`, in the given scale or the section's own."""
         from kfx.numerics.regularization import Regularization
 
-        return [Regularization(float(value), scale or self.scale) for value in self.candidates]
+        return [Regularization(float(value), scale or self.scale) for value in self.candidates or _CANDIDATES]
 
     def check(self, config: ConfigView) -> None:
         if self.selection != "trained":

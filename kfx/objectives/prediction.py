@@ -8,7 +8,7 @@ from kfx.objectives.base import objective
 from kfx.objectives.problem import Gram, SamplePrediction, pose
 from kfx.outcomes import Event, NumericalError
 
-FORMS = ("relative_error", "consistent", "printed")
+FORMS = ("relative_error", "held_out", "consistent", "printed")
 
 
 @objective("prediction ρ", "Khalid 2022, Algorithm 4", is_ratio=True)
@@ -23,6 +23,8 @@ def rho_prediction(
     """Relative error of the sample's predictions S at the batch's points, (N_f, outputs) (Khalid 2022, Algorithm 4).
 
     form: `relative_error`  ‖Y − S‖² / ‖Y‖² ≥ 0.
+          `held_out`        mean square of Y − S over the points outside the sample, over that of Y: cross-validation
+                            in two parts. It is a function of A = Θ + λI, so λ can be trained on it.
           `consistent`      1 − ‖S‖² / ‖Y‖². Unbounded below: predictions that overshoot are rewarded.
           `printed`         1 − ‖S‖² / (YᵀA⁻¹Y), the algorithm as printed. It divides a Euclidean norm by a kernel
                             norm, so it changes with the kernel's scale; unbounded below.
@@ -31,13 +33,16 @@ def rho_prediction(
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     problem = pose(gram, y, sample_size, regularization)
-    size = float(((problem.y_hat if form == "printed" else problem.y) * problem.y).sum())
+    first = sample_size if form == "held_out" else 0
+    size = float(((problem.y_hat if form == "printed" else problem.y) * problem.y).sum()) * (1 - first / len(problem.y))
     prediction = SamplePrediction(problem)
     if not size > 0:
         raise NumericalError(Event.DIVERGED, "every target of the batch is zero, so rho_prediction is 0/0")
-    error = prediction.value - problem.y if form == "relative_error" else prediction.value
-    sign, ratio = (1.0 if form == "relative_error" else -1.0), float(error.square().sum()) / size
-    value = ratio if form == "relative_error" else 1 - ratio
+    is_error = form in ("relative_error", "held_out")
+    error = prediction.value - problem.y if is_error else prediction.value
+    error[:first] = 0.0
+    sign, ratio = (1.0 if is_error else -1.0), float(error.square().sum()) / size
+    value = ratio if is_error else 1 - ratio
     if not cotangent:
         return value, None
     to_a, to_theta = prediction.pull(error * (2 * sign / size))

@@ -30,6 +30,10 @@ class OptimizerOption(Option):
 
     iterations: int = number(100, "whole >= 1", "number of iterations, each a row of the trace")
 
+    fits_regularization: ClassVar[bool] = False
+    """Whether the optimizer fits λ itself, as a variance of noise."""
+    follows_gradients: ClassVar[bool] = False
+    """Whether the optimizer follows exact gradients, which cost no more for many parameters than for one."""
     moves_points: ClassVar[bool] = False
     """Whether the optimizer is a flow: it moves points, and possibly parameters."""
     views_batches: ClassVar[bool] = True
@@ -139,6 +143,7 @@ class GradientOption(OptimizerOption):
     """Base of gradient-descent options; a subclass gives the update rule."""
 
     builds = "kfx.optimizers.gradient:GradientDescent"
+    follows_gradients = True
     can_train_heads = True
 
     learning_rate: float = rate()
@@ -255,6 +260,7 @@ class AdamOption(GradientOption):
     "optimizer", "finite_difference", "Gradient descent by finite differences on the same batch (Khalid 2022, eq. 3.7)"
 )
 class FiniteDifferenceOption(GradientOption):
+    follows_gradients = False
     can_train_heads = False
 
     step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")

@@ -155,6 +155,7 @@ class GridOption(OptimizerOption):
 )
 class SklearnGPROption(OptimizerOption):
     builds = "kfx.optimizers.sklearn_gpr:SklearnGPR"
+    fits_regularization = True
     views_batches = False
     minimizes_objective = False
 

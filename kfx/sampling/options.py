@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, some_of
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, ranged, some_of
 from kfx.config.option import ConfigView, Option, Settings, option
-from kfx.outcomes import ConfigError
+from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
     from kfx.sampling.samplers import FixedSampler
+
+
+_BATCH, _OWN_BATCH = 100, 300
 
 
 @dataclass
@@ -21,8 +24,12 @@ class SamplerOption(Option):
     follows_rho: ClassVar[bool] = False
     """Whether the sizes of its samples depend on ρ."""
 
-    batch_size: int | None = number(
-        100, "whole >= 2", "N_f, the number of points in a batch", null="all training points"
+    batch_size: Any = ranged(
+        "auto",
+        "a whole number >= 2, auto, or null for all training points",
+        lambda v: v is None or v == "auto" or (type(v) is int and 2 <= v <= MOST_POINTS),
+        f"N_f, the number of points in a batch; auto: {_BATCH}, and to fit a kernel to own data {_OWN_BATCH}, or all "
+        "points if there are fewer",
     )
     choice: str = one_of(
         "uniform",
@@ -43,6 +50,17 @@ class SamplerOption(Option):
         [], *VIEWS, meaning="random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
     )
     padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
+
+    def settled(self, config: ConfigView) -> Settings:
+        if self.batch_size != "auto":
+            return {}
+        if not config.dataset.is_own:
+            return {"batch_size": _BATCH}
+        try:
+            size = config.training_size()
+        except DataError:  # its check says more
+            size = _BATCH
+        return {"batch_size": max(min(_BATCH if config.optimizer.moves_points else _OWN_BATCH, size), 2)}
 
     def build(self, iterations: int) -> FixedSampler:
         """The sampler for a fit of so many iterations."""
