@@ -269,9 +269,10 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
     chosen = choose_regularization(RBF(trained["sigma"]), *arguments, Streams(0)["validation"])
     assert used["initial"] != used["trained"] == chosen.value
     regressor = KernelFlowRegressor(
-        {"sigma": 9.0},
+        {"name": "rbf", "sigma": 9.0},
         objective="loo",
-        regularization="validation",
+        regularization={"selection": "validation", "candidates": [10.0**k for k in range(-8, 1)]},
+        targets="as_given",
         sampler={"batch_size": 50},
         optimizer={"iterations": 20, "learning_rate": 0.3},
     ).fit(data.x_train, data.y_train)

@@ -74,7 +74,7 @@ def test_classes_are_predicted_as_they_came(kfx, files):
     words = (*TABLE, "dataset.target=kind", "dataset.exclude=[price]", "dataset.test=new.csv", *FIT)
     assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
     found, _ = predicted(kfx, "r", "new.csv")
-    assert list(found) == ["row", "prediction", "score.cheap", "score.dear"]
+    assert list(found) == ["row", "prediction", "probability.cheap", "probability.dear"]
     run = load_run("r")
     recorded = run.evaluation.query("kernel == 'trained' and metric == 'accuracy'")["value"].item()
     assert (found["prediction"] == files["kind"]).mean() == pytest.approx(recorded)

@@ -37,6 +37,7 @@ def standardized(shift=0.0):
 
 
 SEARCH = {"name": "bayesian", "iterations": 4, "initial_points": 4, "bounds": [0.05, 0.5]}
+USUAL = {"objective": {"name": "rho"}, "regularization": {"value": 1e-4}, "sampler": {"batch_size": 100}}
 CASES = {
     Event.OBJECTIVE_ROSE: (
         standardized(),
@@ -59,7 +60,7 @@ CASES = {
     ),
     Event.MEAN_DOMINATES: (standardized(5.0), {"kernel": {"sigma": 5.0}}),
 }
-SPEC = [(event, *case) for event, case in CASES.items()]
+SPEC = [(event, data, {**USUAL, **settings}) for event, (data, settings) in CASES.items()]
 
 
 def written(x, y, path):
@@ -84,6 +85,7 @@ def test_each_remark_comes_where_it_should(kfx, in_folder, event, data, settings
     written(x[train], y[train], "one.csv")
     written(x[300:], y[300:], "two.csv")
     files = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=y"]
+    files += ["dataset.preprocess=[]", "dataset.targets=as_given"]
     code, out, err = kfx("run", *files, *words(settings), "figures=false", "hydra.run.dir=r")
     assert code == 0, err
     notes = [line.partition(" ")[2].strip() for line in out.splitlines() if line.startswith("note ")]
@@ -91,7 +93,7 @@ def test_each_remark_comes_where_it_should(kfx, in_folder, event, data, settings
     assert len(told) == 1, out
     assert told[0] in load_run("r").metrics["remarks"]
     assert f",{event}," in (in_folder / "r/history.csv").read_text()
-    regressor = KernelFlowRegressor(**settings).fit(x[train], y[train])
+    regressor = KernelFlowRegressor(**settings, targets="as_given").fit(x[train], y[train])
     of_estimator = [text for text in regressor.remarks_ if text.endswith(f": {event.advice}")]
     assert len(of_estimator) == 1, regressor.remarks_
     assert of_estimator == told or event is Event.ERROR_ROSE, "its errors are of other points"

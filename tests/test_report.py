@@ -111,6 +111,7 @@ def test_a_run_that_ended_early_has_a_page(kfx, ran, in_folder):
 
 
 EVERY_PICTURE = {
+    "a length for each feature": ["kernel.ard=true", "evaluation.calibration=true"],
     "search of two parameters": ["kernel=rational_quadratic", "optimizer=bayesian", "optimizer.initial_points=3"],
     "grid": ["optimizer=grid", "optimizer.points=3", "kernel_check=true"],
     "sample that changes": ["dataset=three_bumps", "sampler=dynamic", "sampler.window=2", "optimizer=sgd"],

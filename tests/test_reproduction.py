@@ -12,7 +12,7 @@ import yaml
 from markupsafe import escape
 
 from kfx.config.nodes import make
-from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.compose import composed, of_job
 from kfx.jobs import logged
 from kfx.jobs.reproduce import Missing
 from kfx.jobs.study import read as read_study
@@ -68,7 +68,7 @@ def test_the_readme_counts_numbers_as_the_page_does(entries):
 
 def changed(part):
     """What its command composes to otherwise than when its table was measured."""
-    raw = without_hydra(composed(part.command.words))
+    raw = of_job(part.command.words)
     return [f"{part.command}: {each}" for each in part.table.changed(raw)] if part.table else []
 
 
@@ -354,7 +354,7 @@ def test_a_smoke_run_is_no_measurement(kfx, in_folder):
 
 
 def test_an_option_that_is_new_makes_nothing_stale():
-    raw = without_hydra(composed([f"+experiment={RBF}"]))
+    raw = of_job([f"+experiment={RBF}"])
     kept = tables.settings(raw)
     del kept["optimizer"]
     table = tables.Table(Command(RBF), kept, ())
@@ -362,7 +362,7 @@ def test_an_option_that_is_new_makes_nothing_stale():
 
 
 def test_rows_of_before_an_option_stay_and_those_of_other_settings_go():
-    now = tables.settings(without_hydra(composed([f"+experiment={RBF}"])))
+    now = tables.settings(of_job([f"+experiment={RBF}"]))
     before = {key: value for key, value in now.items() if key != "follow"}
     other = {**now, "kernel": {**now["kernel"], "sigma": 9.0}}
     rows = [{"seed": str(seed), "measured": "1"} for seed in range(2)]

@@ -1,4 +1,4 @@
-"""Choose λ by k-fold cross-validation."""
+"""Choose λ by cross-validation: in folds, or with each point left out."""
 
 from __future__ import annotations
 
@@ -21,18 +21,24 @@ from kfx.store.identity import Identity, digest
 from kfx.store.selection import Selection
 from kfx.store.tiles import block_of
 
+_FOLDS_ON_DISK = 5
+_LEAST = 1e-14
+"""The smallest reciprocal condition number with which eigenvalues have meaning."""
+
 
 def choose_regularization(
     kernel: Kernel,
     x: torch.Tensor,
     y: torch.Tensor,
     candidates: Sequence[Regularization],
-    folds: int,
+    folds: int | None,
     points: int | None,
     rng: np.random.Generator,
     disk: DiskStores | None = None,
 ) -> Regularization:
-    """Return the candidate with the smallest mean squared error over `folds` random folds of at most `points` points.
+    """Return the candidate with the smallest mean squared error over random folds of at most `points` points.
+
+    folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
 
     x: (n, …). y: (n, outputs). points: None for all n.
     One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. A candidate is
@@ -41,7 +47,9 @@ def choose_regularization(
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
     if disk is not None and disk.takes(len(order), 0, chosen.element_size()):
-        errors = _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds)
+        errors = _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)
+    elif folds is None:
+        errors = _errors_left_out(kernel.gram(chosen), targets, candidates)
     else:
         errors = _errors(kernel.gram(chosen), targets, candidates, folds)
     if not math.isfinite(min(errors)):
@@ -63,6 +71,24 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
                 continue
             prediction = cross @ solve_upper(factor, solve_lower(factor, targets[rest]))
             errors[i] += float((prediction - targets[held]).square().sum())
+    return errors
+
+
+def _errors_left_out(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regularization]) -> list[float]:
+    """Sum of squared leave-one-out errors for each candidate; infinite if Θ + λI is not positive definite.
+
+    With Θ = QΛQᵀ, one decomposition serves all λ: e_i = (A⁻¹Y)_i / (A⁻¹)_ii (Rasmussen & Williams 2006, eq. 5.12).
+    """
+    values, vectors = torch.linalg.eigh(gram.to(torch.float64))
+    rotated, squares = vectors.mT @ targets, vectors.square()
+    errors = []
+    for candidate in candidates:
+        shifted = values + candidate.of(gram)
+        if float(shifted[0]) <= _LEAST * float(shifted[-1]):
+            errors.append(math.inf)
+            continue
+        left_out = (vectors @ (rotated / shifted[:, None])) / (squares @ (1 / shifted))[:, None]
+        errors.append(float(left_out.square().sum()))
     return errors
 
 

@@ -277,6 +277,12 @@ class OnDisk:
             out[rows] -= factor.solve_lower(torch.from_numpy(cross.T)).square().sum(dim=0)
         return out.clamp_(min=0.0)
 
+    def factor(self, regularization: Regularization, size: int) -> None:
+        return None
+
+    def cross(self, size: int) -> torch.Tensor:
+        raise NotImplementedError("the matrix is on disk")
+
     def report(self) -> dict[str, float]:
         return self._report
 

@@ -6,12 +6,12 @@ import abc
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import EVALUATION_SOLVERS, SCALES
+from kfx.config.choices import CHOSEN, EVALUATION_SOLVERS, SCALES
 from kfx.config.fields import MOST_REPEATS, FieldError, flag, is_window, nested, number, one_of, ranged
-from kfx.config.option import ConfigView, Option, option, section
+from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.config.registry import OPTIONS
 from kfx.outcomes import ConfigError, DataError
 
@@ -45,13 +45,13 @@ class EvaluationRegularization(Option):
 
     value: Any = ranged(
         None,
-        "a number >= 0, a list of them, validation, or null for the objective's",
+        "a number >= 0, a list of them, validation, leave_one_out, or null for the objective's",
         lambda v: (
-            v in (None, "validation")
-            or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
+            v in (None, *CHOSEN) or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
         ),
-        "lambda of the evaluation; a list: each is evaluated; validation: chosen for each kernel as in regularization; "
-        "null with regularization.selection=validation: likewise, but a flow keeps its initial kernel's lambda",
+        "lambda of the evaluation; a list: each is evaluated; validation, leave_one_out: chosen for each kernel as in "
+        "regularization; null with these as regularization.selection: likewise, but a flow keeps its initial kernel's "
+        "lambda",
     )
     scale: str | None = ranged(
         None,
@@ -68,6 +68,8 @@ Split = tuple[int, int, "np.ndarray"]
 @dataclass
 class EvaluationOption(Option, abc.ABC):
     """Kernel ridge regression with each kernel; a subclass chooses the points."""
+
+    implied = {"calibration": False}  # noqa: RUF012
 
     n_interpolation: list[int] | None = ranged(
         None,
@@ -124,7 +126,14 @@ class EvaluationOption(Option, abc.ABC):
         "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I",
     )
     posterior_variance: bool = flag(False, "also compute the posterior variance of each prediction")
-    save_predictions: bool = flag(False, "save the predictions in predictions.npz")
+    calibration: bool | None = ranged(
+        None,
+        "true or false, or null for true with own data and solver=cholesky",
+        lambda v: v is None or isinstance(v, bool),
+        "also predict standard deviations or probabilities, and measure how well they fit: nlpd, crps and coverage_95, "
+        "or log_loss, brier and calibration_error",
+    )
+    save_predictions: bool = flag(False, "save the predictions of all kernels and N_I in predictions.npz")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,6 +143,17 @@ class EvaluationOption(Option, abc.ABC):
             raise FieldError("rho", True, f"false with solver={self.solver}; it needs cholesky")
         if self.posterior_variance and self.solver != "cholesky":
             raise FieldError("posterior_variance", True, f"false with solver={self.solver}; it needs cholesky")
+        if self.calibration and self.solver != "cholesky":
+            raise FieldError("calibration", True, f"false with solver={self.solver}; it needs cholesky")
+
+    def settled(self, config: ConfigView) -> Settings:
+        changes: Settings = {}
+        if self.calibration is None:
+            changes["calibration"] = config.dataset.is_own and self.solver == "cholesky"
+        own = self.regularization
+        if own.value is None and config.regularization.leaves_choice_to_evaluation(config):
+            changes["regularization"] = replace(own, value="leave_one_out")
+        return changes
 
     def fold_size(self, n: int) -> int:
         """How many of n training points a kernel is trained on."""
@@ -158,22 +178,23 @@ class EvaluationOption(Option, abc.ABC):
         from kfx.numerics.regularization import Regularization
 
         own, usual = self.regularization, config.regularization
-        values = usual.value if own.value in (None, "validation") else own.value
-        listed = values if isinstance(values, list) else [values]
+        if own.value in (None, *CHOSEN):
+            return [Regularization(usual.build().value, own.scale or usual.scale)]
+        listed = own.value if isinstance(own.value, list) else [own.value]
         return [Regularization(float(value), own.scale or usual.scale) for value in listed]
 
     def is_validated(self, config: ConfigView) -> bool:
-        """Whether validation chooses λ for each evaluated kernel."""
+        """Whether λ is chosen for each evaluated kernel by cross-validation."""
         own = self.regularization.value
-        return own == "validation" or (own is None and config.regularization.selection == "validation")
+        return own in CHOSEN or (own is None and bool(config.regularization.is_chosen))
 
     def chooses_again(self, config: ConfigView) -> bool:
-        """Whether validation chooses λ again for the fitted kernel, instead of keeping the initial kernel's λ.
+        """Whether λ is chosen again for the fitted kernel, instead of keeping the initial kernel's λ.
 
         Folds say little after a flow, which moved the points by their own targets: there only if the evaluation asks
             for it.
         """
-        asked = self.regularization.value == "validation"
+        asked = self.regularization.value in CHOSEN
         return self.is_validated(config) and (asked or not config.optimizer.moves_points)
 
     def scoring(self, config: ConfigView) -> Scoring:
@@ -191,6 +212,7 @@ class EvaluationOption(Option, abc.ABC):
             train_error=self.train_error,
             rho=self.rho,
             head=config.objective.has_head,
+            calibration=bool(self.calibration),
         )
 
     def check(self, config: ConfigView) -> None:
@@ -334,9 +356,9 @@ class FollowSection(Option):
                 )
         if not self.every + self.last:
             return
-        if config.evaluation.regularization.value == "validation":
+        if (how := config.evaluation.regularization.value) in CHOSEN:
             raise ConfigError(
-                "evaluation.regularization.value=validation: would be chosen anew at every evaluation on the way; set "
+                f"evaluation.regularization.value={how}: would be chosen anew at every evaluation on the way; set "
                 "follow.every=0 and follow.last=0, or a number"
             )
         size = config.training_size()

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset, predicted_labels
+from kfx.evaluation import calibrated
+from kfx.evaluation.calibrated import distribution
 from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.systems import InMemory, System
 from kfx.files import Document, TableRow
@@ -53,6 +55,7 @@ class Scoring:
     rho: also measure the relative distance, in the RKHS norm, of the interpolant to that of the largest N_I.
     head: also measure accuracy, log-likelihood and calibration of the predictions by the kernel's own head; they do not
         depend on N_I.
+    calibration: also compute deviations or probabilities, and measure how well they fit.
     """
 
     regularizations: Sequence[Regularization]
@@ -65,6 +68,7 @@ class Scoring:
     train_error: bool = False
     rho: bool = False
     head: bool = False
+    calibration: bool = False
 
 
 def evaluate(
@@ -84,7 +88,8 @@ def evaluate(
     order: indices of training points. sizes: the values of N_I; the first N_I points of `order` are interpolated, so
         that one Gram matrix serves all sizes.
     disk: takes Gram matrices that do not fit in memory.
-    Predictions, (m, outputs), have the keys `kernel/n/repeat/λ/mean` (variances, (m,), `…/variance`). A system that
+    Predictions, (m, outputs), have the keys `kernel/n/repeat/λ/mean` (variances, (m,), `…/variance`; `…/deviation` and
+    `…/probability` with calibration). A system that
     cannot be solved gives NaN and a message.
     """
     x_train, y_train, x_test = tensors
@@ -142,6 +147,11 @@ def evaluate(
                             spread = unit * in_numpy(system.variance(own, size, kernel.diagonal(x_test)))
                             arrays[f"{key}/variance"] = spread
                             measured["mean_posterior_variance"] = float(spread.mean())
+                        if scoring.calibration:
+                            own_targets, prior = targets[:size].to(torch.float64), kernel.diagonal(x_test)
+                            spread_of = distribution(system, own, alpha, own_targets, prior, data)
+                            arrays |= {f"{key}/{name}": array for name, array in spread_of.items()}
+                            measured |= calibrated.metrics(spread_of, prediction, data)
                     except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others
                         failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
                 measured |= of_head
@@ -221,7 +231,9 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
     solved = ["residual", "iterations"] if scoring.solver == "conjugate_gradients" else []
-    return [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *solved, "effective_regularization", "jitter"]
+    fit = calibrated.names(data) if scoring.calibration else ()
+    own = [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *fit, *solved]
+    return [*own, "effective_regularization", "jitter"]
 
 
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]

@@ -43,6 +43,12 @@ class System(Protocol):
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
         """Posterior variance of the test points given the first `size` points, (m,). prior: K(x*, x*), (m,)."""
 
+    def factor(self, regularization: Regularization, size: int) -> torch.Tensor | None:
+        """The Cholesky factor of Θ + λI for the first `size` points, (size, size); None if it is on disk."""
+
+    def cross(self, size: int) -> torch.Tensor:
+        """K(x*, x) of the test points and the first `size` points, (m, size); not for a matrix on disk."""
+
     def report(self) -> dict[str, float]:
         """Metrics of the last solution, such as its residual, if the solver gives any."""
 
@@ -67,6 +73,7 @@ class InMemory:
         self._solver, self._rcond, self._tolerance = solver, rcond, tolerance
         self._report: dict[str, float] = {}
         self._norms: dict[float, torch.Tensor] = {}
+        self._factors: dict[tuple[int, float], torch.Tensor] = {}
 
     def effective(self, regularization: Regularization, size: int) -> float:
         return regularization.of(self._gram[:size, :size])
@@ -105,8 +112,17 @@ class InMemory:
         return self._norms[effective]
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
+        return posterior_variance(self.factor(regularization, size), self._cross[:, :size], prior)
+
+    def factor(self, regularization: Regularization, size: int) -> torch.Tensor:
         used = self._gram[:size, :size]
-        return posterior_variance(cholesky(used, regularization.of(used)), self._cross[:, :size], prior)
+        effective = regularization.of(used)
+        if (size, effective) not in self._factors:
+            self._factors = {(size, effective): cholesky(used, effective)}
+        return self._factors[size, effective]
+
+    def cross(self, size: int) -> torch.Tensor:
+        return self._cross[:, :size]
 
     def report(self) -> dict[str, float]:
         return self._report

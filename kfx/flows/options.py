@@ -102,7 +102,7 @@ class InterpolationSection(Option):
         from kfx.flows.vector_field import Interpolation
         from kfx.numerics.regularization import Regularization
 
-        value = config.regularization.value if self.regularization is None else self.regularization
+        value = config.regularization.build().value if self.regularization is None else self.regularization
         own = None if self.kernel is None else self.kernel.build(config.dataset.image)
         return Interpolation(own, Regularization(value, config.regularization.scale), self.solver, self.rcond)
 

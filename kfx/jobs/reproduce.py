@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.compose import of_job
 from kfx.jobs.job import Job
 from kfx.jobs.logged import logged
 from kfx.report import tables
@@ -64,6 +64,6 @@ def _readings(entry: Entry) -> list[CommandNumbers]:
 
 def add(directory: Path, part: CommandNumbers, folder: Path) -> Path:
     """Add the measurements of a run to the table of its command."""
-    raw = without_hydra(composed(part.command.words))
+    raw = of_job(part.command.words)
     table = tables.measure(directory, [item.printed.published for item in part.items], raw)
     return tables.write(folder, tables.merged(tables.read(folder).get(table.command), table))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.plugins import load_plugins, require_plugins
@@ -80,6 +81,22 @@ class Run:
         if config.optimizer.moves_points and "final" in parameters and not path.is_file():
             raise RecordError(f"{path}: is missing; the kernel without its flow is another")
         return flowed(self.directory, part, last, partial(recorded_layers, config))
+
+    @property
+    def lengths(self) -> pd.Series:
+        """The length of each feature in the fitted kernel, by name, the shortest first; of the last fold.
+
+        RecordError if the kernel has one length for all features.
+        """
+        import pandas as pd
+
+        from kfx.record.fitted import recorded_parameters
+
+        found = recorded_parameters(self.directory, self.metrics["parameters"]).get("lengths")
+        if not isinstance(found, (list, np.ndarray)):
+            raise RecordError(f"{self.directory}: its kernel has no length for each feature; set kernel.ard=true")
+        names = self.metrics.get("features") or range(len(found))
+        return pd.Series(found, index=list(names), name="length").sort_values()
 
     @property
     def plugins(self) -> list[dict[str, str]]:

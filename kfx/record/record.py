@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -20,6 +21,7 @@ from kfx.files import (
     Document,
     TableRow,
     digest,
+    read_rows,
     sync,
     whole_file,
     write_arrays,
@@ -27,7 +29,6 @@ from kfx.files import (
     write_whole,
 )
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy, plain
 from kfx.numerics.streams import Streams
@@ -40,6 +41,9 @@ from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path
 from kfx.record.reading import read_metrics, read_table
 from kfx.record.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "packages")
 
@@ -84,6 +88,7 @@ class Record:
             self.restored: State | None = None
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
+            self._held_out: CsvFile | None = None
             self._predictions: dict[str, np.ndarray] = {}
             # Without metrics a killed start has left nothing that could go on: the history begins again.
             keep = None if resume else 0
@@ -287,6 +292,9 @@ class Record:
                     if len(group) == rows_each:
                         whole = group.itertuples(index=False)
                         rows += [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in whole]
+            done = {(row["kernel"], row["repeat"]) for row in rows}
+            found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
+            self._predicted_again(found[[key in done for key in zip(found["kernel"], found["repeat"], strict=True)]])
             if arrays.is_file() and rows:
                 with np.load(arrays, allow_pickle=False) as stored:
                     self._predictions = {name: stored[name] for name in stored.files}
@@ -300,6 +308,23 @@ class Record:
         """Append rows to `evaluation.csv`."""
         assert self._evaluation is not None
         self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
+
+    def predicted(self, kernel: str, repeat: int, columns: Mapping[str, np.ndarray]) -> None:
+        """Append the held-out predictions of a kernel in a repeat to `predictions.csv`. columns: by name, (m,) each."""
+        if self._held_out is None:
+            self._held_out = CsvFile(self.directory / "predictions.csv", ["kernel", "repeat", *columns])
+        points = zip(*(column.tolist() for column in columns.values()), strict=True)
+        self._held_out.write(*([kernel, repeat, *point] for point in points))
+
+    def predicted_alike(self, kernel: str, other: str) -> None:
+        """Append the predictions of a kernel once more under another name."""
+        found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
+        self._predicted_again(found[found["kernel"] == kernel].assign(kernel=other))
+
+    def _predicted_again(self, rows: pd.DataFrame) -> None:
+        for key, own in rows.groupby(["kernel", "repeat"], sort=False):
+            kernel, repeat = cast(tuple[str, int], key)
+            self.predicted(kernel, repeat, {name: own[name].to_numpy() for name in rows.columns[2:]})
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         """Write another CSV file as a whole."""
@@ -331,15 +356,14 @@ class Record:
     def _kept(self, name: str, kernel: Kernel) -> Document:
         """Parameters for `metrics.json`; if there are many, their norms, and the parameters themselves in
         `parameters-<name>.npz`."""
-        if are_many(kernel.parameters):
+        if kernel.are_many:
             with whole_file(parameter_path(self.directory, name)) as stream:
                 write_arrays(stream, {key: in_numpy(value) for key, value in kernel.parameters.items()})
         return self._shown(kernel)
 
     @staticmethod
     def _shown(kernel: Kernel) -> Document:
-        values = kernel.parameters
-        return flat_parameters(values) if are_many(values) else {key: plain(value) for key, value in values.items()}
+        return kernel.shown if kernel.are_many else {key: plain(value) for key, value in kernel.parameters.items()}
 
     def finish(self, status: Status, reason: str | None = None, **entries: object) -> None:
         """Write status, reason and the last entries of `metrics.json`, and release the lock.
@@ -361,7 +385,7 @@ class Record:
             with contextlib.suppress(OSError):
                 self.write_metrics()
         finally:
-            for rows in (self.trace, self._evaluation, self._history):
+            for rows in (self.trace, self._evaluation, self._history, self._held_out):
                 if rows is not None:
                     rows.close()
             self._lock.release()

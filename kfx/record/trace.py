@@ -11,7 +11,6 @@ import numpy as np
 
 from kfx.files import CsvFile, Document, read_rows
 from kfx.kernels.base import Kernel
-from kfx.kernels.parameters import are_many, flat_parameters
 from kfx.numerics.arrays import Vector
 from kfx.optimizers.journal import Step
 from kfx.outcomes import Event
@@ -38,8 +37,8 @@ class Trace:
         remark: Callable[[Event, str], None],
     ) -> None:
         self._kernel, self._diagnostics, self._remark = kernel, tuple(diagnostics), remark
-        self._values = flat_parameters(kernel.parameters)
-        self._by_norms = are_many(kernel.parameters)
+        self._values = kernel.shown
+        self._by_norms = kernel.are_many
         self._names = [] if self._by_norms else kernel.names
         watched = self._names if len(self._names) <= _MOST_WATCHED else []
         bounds = kernel.bounds.tolist() if watched else []
@@ -92,7 +91,7 @@ class Trace:
 
     def _shown(self, vector: Vector) -> dict[str, float]:
         if self._by_norms:
-            return flat_parameters({**self._kernel.parameters, **self._kernel.split(vector)})
+            return self._kernel.with_flat(vector).shown
         return self._values | dict(zip(self._names, vector.tolist(), strict=True))
 
     def _at_bounds(self, values: Mapping[str, float]) -> list[Event]:

@@ -14,7 +14,7 @@ import yaml
 from kfx.config import catalogue
 from kfx.config.nodes import near
 from kfx.config.published import Published, published
-from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.compose import of_job
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import tables
 from kfx.report.measured import SHARES
@@ -259,7 +259,7 @@ def _part(
     own = of_command(printed, command)
     if not is_reading:
         own = [each for each in own if Command.of(command.experiment, each.published.overrides) == command]
-    changed = table.changed(without_hydra(composed(command.words))) if table is not None and checked else []
+    changed = table.changed(of_job(command.words)) if table is not None and checked else []
     deviations = {
         (each.published.place[:3], each.published.source): (each.text, each.published.statistic)
         for each in own

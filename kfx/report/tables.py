@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from kfx.config.published import Published, Quantity
 from kfx.config.registry import GROUPS
-from kfx.experiment.compose import composed
+from kfx.experiment.compose import of_job
 from kfx.experiment.identity import content
 from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
@@ -89,7 +89,7 @@ def _is_usual(experiment: str, word: str) -> bool:
 
 @cache
 def _usual(experiment: str) -> DictConfig:
-    return composed([f"+experiment={experiment}"])
+    return of_job([f"+experiment={experiment}"])
 
 
 @dataclass(frozen=True)

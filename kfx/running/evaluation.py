@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kfx.evaluation import device_products
+from kfx.config.choices import CHOSEN
+from kfx.evaluation import device_products, predictions
 from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
 from kfx.evaluation.follower import last_rows, window_rows
 from kfx.evaluation.options import Split, TestPointsOption
@@ -30,6 +31,9 @@ from kfx.running import remarks
 from kfx.running.context import RunContext
 from kfx.running.stages import bare, fixed_on, with_chosen_regularization
 from kfx.screen.progress import Steps, say
+
+_COMPARED = ("initial", "trained")
+"""Kernels whose predictions are kept."""
 
 
 def evaluate_kernels(
@@ -88,9 +92,10 @@ def _validated(
 ) -> dict[str, list[Kernel]]:
     """Each kernel with the λ that validation on the training points chooses for it; initial kernels may have it
     already."""
-    usual, scale = context.config.regularization, context.config.evaluation.regularization.scale
+    usual, asked = context.config.regularization, context.config.evaluation.regularization
+    how = asked.value if asked.value in CHOSEN else usual.selection
     chooses_again = context.config.evaluation.chooses_again(context.config)
-    is_known = usual.selection == "validation" and scale in (None, usual.scale)
+    is_known = usual.selection == how and asked.scale in (None, usual.scale)
     known = {id(kernel) for own in [starts, *context.drawn] for kernel in own} if is_known else set()
     validated: dict[str, list[Kernel]] = {}
     for name, own in kernels.items():
@@ -99,7 +104,7 @@ def _validated(
         elif all(id(kernel) in known for kernel in own) or (name == "trained" and not chooses_again):
             validated[name] = own
         else:
-            validated[name] = with_chosen_regularization(context, own, scale or usual.scale)
+            validated[name] = with_chosen_regularization(context, own, how, asked.scale)
             if name in ("initial", "trained"):
                 remarks.of_edges(context, name, validated[name])
     return validated
@@ -141,6 +146,8 @@ def _evaluated(
             ):  # the kernel was not changed: the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
+                if name in _COMPARED:
+                    record.predicted_alike("initial", name)
                 record.evaluation(same)
                 rows += same
                 for _ in splits:
@@ -162,6 +169,11 @@ def _evaluated(
                     )
                     if config.evaluation.save_predictions or is_curve:
                         record.predictions(arrays)
+                    if name in _COMPARED:
+                        key = f"{name}/{max(n)}/{repeat}/{scoring.regularizations[0].value!r}/"
+                        own = {k.removeprefix(key): array for k, array in arrays.items() if k.startswith(key)}
+                        if own:
+                            record.predicted(name, repeat, predictions.columns(own, parts[part]))
                     record.evaluation(measured)
                     if context.disk is not None:
                         context.disk.discard()

@@ -157,7 +157,7 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
 
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
     """Note a λ chosen by validation that is the smallest or the largest candidate."""
-    offered = context.config.regularization.candidates
+    offered = [choice.value for choice in context.config.regularization.choices()]
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
         if count := found.count(edge):

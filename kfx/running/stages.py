@@ -27,7 +27,6 @@ from kfx.experiment.preflight import check_layers, check_sizes
 from kfx.files import Document
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
-from kfx.kernels.parameters import flat_parameters
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
 from kfx.numerics.memory import peak_bytes
@@ -159,20 +158,19 @@ def choose_starts(context: RunContext) -> list[Kernel]:
     except ValueError as error:
         raise ConfigError(f"kernel={config.kernel.name}: {error}") from error
     drawn = candidates(config.kernel, built, context.parts, context.streams["initial_parameters"])
-    worst, selection = config.kernel.start_from == "worst", config.regularization.selection
-    if worst and selection == "validation":  # as the evaluation will do
-        scale = config.regularization.scale
-        by_start = [with_chosen_regularization(context, list(each), scale) for each in zip(*drawn, strict=True)]
+    worst = config.kernel.start_from == "worst"
+    if worst and config.regularization.is_chosen:  # as the evaluation will do
+        by_start = [with_chosen_regularization(context, list(each)) for each in zip(*drawn, strict=True)]
         drawn = [list(own) for own in zip(*by_start, strict=True)]
     context.drawn = drawn
     starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(context, drawn)
     heads = context.streams["head"]
     starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, context.tensors, strict=True)]
-    if selection == "validation":
-        chosen = starts if worst else with_chosen_regularization(context, starts, config.regularization.scale)
+    if config.regularization.is_chosen:
+        chosen = starts if worst else with_chosen_regularization(context, starts)
         remarks.of_edges(context, "initial", chosen)
         return chosen
-    if selection == "trained":
+    if config.regularization.selection == "trained":
         regularization = config.regularization.build()
         return [Regularized(kernel, regularization, trained=True) for kernel in starts]
     return starts
@@ -191,7 +189,7 @@ def _best_or_worst(context: RunContext, drawn: Sequence[Sequence[Kernel]]) -> li
             values = mean_objectives(kernels, loss, sampler, context.tensors[part][:2], context.streams["starts"])
         starts.append(kernels[int(np.argmax(values) if worst else np.argmin(values))])
         for kernel, value in zip(kernels, values, strict=True):
-            named = {f"parameter.{k}": v for k, v in flat_parameters(kernel.parameters).items()}
+            named = {f"parameter.{k}": v for k, v in kernel.shown.items()}
             measure = "error" if worst else "objective"
             rows.append({"part": part, measure: value, "chosen": int(kernel is starts[part]), **named})
     context.notes.table("starts.csv", list(rows[0]), rows)
@@ -230,14 +228,20 @@ def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> lis
     return errors
 
 
-def with_chosen_regularization(context: RunContext, kernels: Sequence[Kernel], scale: str) -> list[Kernel]:
-    """Each kernel with the λ that is best in folds of its own training points; all kernels of a part have the same
-    folds."""
+def with_chosen_regularization(
+    context: RunContext, kernels: Sequence[Kernel], how: str | None = None, scale: str | None = None
+) -> list[Kernel]:
+    """Each kernel with the λ that is best in cross-validation of its own training points; all kernels of a part have
+    the same points.
+
+    how: a way to choose λ, and scale: its unit; those of the section `regularization` by default.
+    """
     node, rng = context.config.regularization, Streams(context.config.seed)["validation"]
+    folds = node.folds if (how or node.selection) == "validation" else None
     chosen: list[Kernel] = []
     for kernel, (x, y, _) in zip(kernels, context.tensors, strict=True):
         inner = bare(kernel)
-        of = choose_regularization(inner, x, y, node.choices(scale), node.folds, node.points, rng, context.disk)
+        of = choose_regularization(inner, x, y, node.choices(scale), folds, node.points, rng, context.disk)
         chosen.append(Regularized(inner, of))
     return chosen
 
@@ -252,6 +256,8 @@ def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
     config, parts, machine = context.config, context.parts, context.machine
     context.notes.metrics["kernel_backend"] = kernel.backend_on(machine.device)
     context.notes.metrics["n_train"] = len(parts[0].x_train)
+    if kernel.labels and parts[0].features:
+        context.notes.metrics["features"] = list(parts[0].features)
     check_sizes(config, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)

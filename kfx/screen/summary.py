@@ -26,6 +26,7 @@ def closing_lines(config: Config, metrics: Document, directory: Path) -> list[st
     found = results(config, metrics, directory)
     lines = [
         *_parameters(config, found.parameters),
+        *_lengths(metrics, found.parameters),
         *_held_out(config.objective.name, metrics.get("held_out")),
         *_evaluation(found, metrics.get("evaluation_change", [])),
         *_published(found),
@@ -64,7 +65,7 @@ def _parameters(config: Config, parameters: Sequence[ParameterChange]) -> list[s
         return []
     changed = _blocks([each for each in parameters if each.name.endswith(NORM)])
     for each in parameters:
-        if each.name.endswith(NORM) or not each.is_moved:
+        if each.name.endswith(NORM) or not each.is_moved or _is_of_features(each):
             continue
         before, after = each.means
         over, folds, size = "", len(each.after), each.after[0].size
@@ -73,12 +74,30 @@ def _parameters(config: Config, parameters: Sequence[ParameterChange]) -> list[s
         start = "→ " if before is None else f"{before:.4g} → "
         of = f" (mean of {size})" if size > 1 else ""
         changed.append(f"{readable(each.name, config.kernel)} {start}{after:.4g}{over}{of}")
+    if not changed and any(map(_is_of_features, parameters)):
+        return []
     if not changed:
         flows = config.optimizer.moves_points
         said = f"unchanged; its points flow, {config.optimizer.iterations} layers" if flows else "unchanged"
         return [_line("kernel", said)]
     more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     return [_line("kernel", ", ".join(changed[:_MOST]) + more)]
+
+
+def _is_of_features(change: ParameterChange) -> bool:
+    return change.name == "lengths" and change.after[0].ndim > 0
+
+
+def _lengths(metrics: Document, parameters: Sequence[ParameterChange]) -> list[str]:
+    """The features with the shortest lengths, on which the kernel depends most."""
+    for each in filter(_is_of_features, parameters):
+        mean = np.exp(np.mean(np.log(each.after), axis=0))
+        names = metrics.get("features") or [f"feature {i}" for i in range(len(mean))]
+        order = np.argsort(mean)
+        shown = ", ".join(f"{names[i]} {mean[i]:.3g}" for i in order[:_MOST])
+        more = f"; the longest, {names[order[-1]]}, {mean[order[-1]]:.3g}" if len(mean) > _MOST else ""
+        return [_line("lengths", f"{shown}{more}")]
+    return []
 
 
 def _blocks(norms: Sequence[ParameterChange]) -> list[str]:

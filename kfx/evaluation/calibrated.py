@@ -1,0 +1,64 @@
+"""Standard deviations and probabilities of predictions, calibrated by points that are left out one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kfx.data.dataset import Dataset
+from kfx.evaluation.systems import System
+from kfx.numerics import calibration
+from kfx.numerics.arrays import in_numpy
+from kfx.numerics.regression import inverse_diagonal, left_out_scale, posterior_variance, spread_over
+from kfx.numerics.regularization import Regularization
+
+OF_CLASSES = ("log_loss", "brier", "calibration_error")
+OF_VALUES = ("nlpd", "crps", "coverage_95")
+
+
+def names(data: Dataset) -> tuple[str, ...]:
+    """The metrics of calibration on this data."""
+    return OF_VALUES if data.labels_test is None else OF_CLASSES
+
+
+def distribution(
+    system: System,
+    regularization: Regularization,
+    alpha: torch.Tensor,
+    targets: torch.Tensor,
+    prior: torch.Tensor,
+    data: Dataset,
+) -> dict[str, np.ndarray]:
+    """Return `deviation`, (m, outputs), of observed targets in their units, or `probability`, (m, classes).
+
+    Empty if the Gram matrix is on disk. alpha: A⁻¹Y. targets: Y, (k, outputs). prior: K(x*, x*), (m,).
+    """
+    factor = system.factor(regularization, len(alpha))
+    if factor is None:
+        return {}
+    if data.labels_test is None:
+        variance = posterior_variance(factor, system.cross(len(alpha)), prior) + system.effective(
+            regularization, len(alpha)
+        )
+        scale = left_out_scale(factor, alpha)
+        return {"deviation": in_numpy((variance[:, None] * scale).sqrt()) * data.target_scale}
+    some = spread_over(factor)
+    left_out = targets[some] - alpha[some] / inverse_diagonal(factor, some)[:, None]
+    of_training, of_test = (_scores(in_numpy(each)) for each in (left_out, system.predictions(alpha)))
+    labels = _scores(in_numpy(targets[some])).argmax(axis=1)
+    return {"probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels))}
+
+
+def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset) -> dict[str, float]:
+    """How well a distribution of the test points' targets fits; empty without one. prediction: (m, outputs)."""
+    if "deviation" in found:
+        return calibration.of_values(prediction, found["deviation"], data.y_test)
+    if "probability" in found:
+        assert data.labels_test is not None
+        return calibration.of_classes(found["probability"], data.labels_test)
+    return {}
+
+
+def _scores(targets: np.ndarray) -> np.ndarray:
+    """A column for each class, also for targets ±1, (n, 1)."""
+    return np.concatenate([1 - targets, 1 + targets], axis=1) / 2 if targets.shape[1] == 1 else targets

@@ -1,0 +1,67 @@
+"""Probabilities of classes from predicted targets, and how well predicted distributions fit what was observed."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from scipy.stats import norm
+
+_SHARPEST = 1e3
+_COVERED = 0.95
+
+
+def sharpness(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Return a for which softmax(a · scores) has the least log loss, in [1e-3, 1e3].
+
+    scores: predicted targets of points that were left out, (n, classes). labels: their classes, (n,). As in Platt 1999
+    one further point of any class counts, so that separable classes have finite a.
+    """
+    n = len(scores)
+
+    def loss(log_a: float) -> float:
+        logs = log_softmax(np.exp(log_a) * scores, axis=1)
+        return float(-(logs[np.arange(n), labels].sum() * (n + 1) + logs.mean(axis=1).sum()) / n / (n + 2))
+
+    ends = (-np.log(_SHARPEST), np.log(_SHARPEST))
+    return float(np.exp(minimize_scalar(loss, bounds=ends, method="bounded").x))
+
+
+def probabilities(scores: np.ndarray, a: float) -> np.ndarray:
+    """Return softmax(a · scores), (n, classes). scores: predicted targets, (n, classes)."""
+    found: np.ndarray = softmax(a * scores, axis=1)
+    return found
+
+
+def of_classes(chances: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str, float]:
+    """Return the mean log loss, the Brier score and the expected calibration error of probabilities.
+
+    chances: (n, classes). labels: classes that were observed, (n,). The Brier score is Σ_k (p_k − y_k)², in [0, 2].
+    The calibration error is the mean of |accuracy − confidence| over `bins` equal ranges of the confidence, weighted by
+    their numbers of points (Naeini et al. 2015).
+    """
+    rows = np.arange(len(labels))
+    confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(place, weights=right - confidence, minlength=bins)
+    return {
+        "log_loss": float(-np.log(chances[rows, labels].clip(1e-15)).mean()),
+        "brier": float(np.mean(np.square(chances).sum(axis=1) - 2 * chances[rows, labels] + 1)),
+        "calibration_error": float(np.abs(gaps).sum() / len(labels)),
+    }
+
+
+def of_values(mean: np.ndarray, deviation: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return the negative log density, the CRPS and the coverage of normal distributions.
+
+    mean, deviation, y: (n, outputs), in the units of y. crps: continuous ranked probability score (Gneiting & Raftery
+    2007, eq. 21). coverage_95: the share of y within the central interval of 95 %.
+    """
+    z = (y - mean) / deviation
+    density = norm.pdf(z)
+    crps = deviation * (z * (2 * norm.cdf(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+    return {
+        "nlpd": float(np.mean(np.log(deviation) + 0.5 * np.log(2 * np.pi) + 0.5 * z**2)),
+        "crps": float(np.mean(crps)),
+        "coverage_95": float(np.mean(np.abs(z) < norm.ppf((1 + _COVERED) / 2))),
+    }

@@ -1,0 +1,69 @@
+"""The figure of how well predicted probabilities or intervals fit what was observed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from kfx.files import read_rows
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
+from kfx.record.reading import Run
+
+_BINS = 10
+_LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
+
+
+def reliability(run: Run) -> Figure | None:
+    """The share of right predictions against their probability, or of targets within intervals against the intervals'.
+
+    A calibrated kernel is on the diagonal.
+    """
+    rows = read_rows(run.directory / "predictions.csv")
+    chances = [name for name in rows.columns if name.startswith("probability.")]
+    deviations = [name for name in rows.columns if name.startswith("deviation")]
+    if rows.empty or not (chances or deviations):
+        return None
+    picture, (axes,) = figure(width=5.2, height=4.6)
+    axes.plot([0, 1], [0, 1], color=DATA, linewidth=0.9, linestyle=":", label="calibrated")
+    for kernel, (colour, marker, line) in _LOOKS.items():
+        own = rows[rows["kernel"] == kernel]
+        if own.empty:
+            continue
+        x, y = _of_classes(own, chances, axes) if chances else _of_values(own, deviations)
+        axes.plot(x, y, line, color=colour, marker=marker, markersize=5, label=kernel)
+    what = "probability of the predicted class", "share of right predictions"
+    of_values = "probability of the central interval", "share of targets within it"
+    axes.set(xlim=(0, 1), ylim=(0, 1.02), aspect="equal")
+    axes.set(xlabel=(what if chances else of_values)[0], ylabel=(what if chances else of_values)[1])
+    set_title(axes, run)
+    legend(picture, axes)
+    return picture
+
+
+def _of_classes(rows: pd.DataFrame, names: list[str], axes: Axes) -> tuple[np.ndarray, np.ndarray]:
+    """Mean probability and share of right predictions in each range that holds points; bars show the points' shares."""
+    chances = rows[names].to_numpy()
+    confidence, right = chances.max(axis=1), chances.argmax(axis=1) == rows["class"].to_numpy()
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    counts = np.bincount(place, minlength=_BINS)
+    held = counts > 0
+    if set(rows["kernel"]) == {"trained"}:
+        edges = np.arange(_BINS) / _BINS
+        axes.bar(edges, counts / counts.sum(), 1 / _BINS, align="edge", color=FAINT, label="share of points")
+    sums = (np.bincount(place, weights=values, minlength=_BINS) for values in (confidence, right))
+    mean, share = (total[held] / counts[held] for total in sums)
+    return mean, share
+
+
+def _of_values(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of central intervals, and the shares of targets within them, over all outputs."""
+    levels = np.append(np.arange(1, _BINS) / _BINS, [0.95, 0.99])
+    sizes = [
+        np.abs(rows[name.replace("deviation", "target")] - rows[name.replace("deviation", "prediction")]) / rows[name]
+        for name in names
+    ]
+    z = np.concatenate(sizes)
+    return levels, np.array([np.mean(z <= norm.ppf((1 + level) / 2)) for level in levels])
