@@ -20,6 +20,7 @@ class Dataset:
     labels_train, labels_test: (n,) class numbers, or None for regression.
     energy: (n_test, n_test), the matrix A of a norm vᵀ A v of functions on the test points, in which errors are
         measured too.
+    features: names of the features, (features,); empty if they have none.
     target_mean, target_scale: kernels are trained and interpolate on (y_train − mean) / scale, (outputs,) each; errors
         are in the units of y.
     """
@@ -32,6 +33,7 @@ class Dataset:
     labels_train: np.ndarray | None = None
     labels_test: np.ndarray | None = None
     energy: np.ndarray | None = None
+    features: tuple[str, ...] = ()
     target_mean: np.ndarray | float = 0.0
     target_scale: np.ndarray | float = 1.0
 
@@ -132,8 +134,8 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
 
     def part(train: np.ndarray, test: np.ndarray) -> Dataset:
         x, y, labels = data.x_train, data.y_train, data.labels_train
-        own = (None, None) if labels is None else (labels[train], labels[test])
-        return Dataset(data.name, x[train], y[train], x[test], y[test], *own)
+        of_train, of_test = (None, None) if labels is None else (labels[train], labels[test])
+        return Dataset(data.name, x[train], y[train], x[test], y[test], of_train, of_test, features=data.features)
 
     return [part(train, test) for train, test in parts]
 

@@ -46,6 +46,8 @@ class DatasetOption(Option):
         "standardized: also divided by their standard deviation; errors and predictions stay in the given units",
     )
 
+    implied = {"targets": "as_given"}  # noqa: RUF012
+
     has_classes: ClassVar[bool] = False
     """Whether its targets are classes."""
     image: ClassVar[tuple[int, ...] | None] = None
@@ -54,8 +56,18 @@ class DatasetOption(Option):
     """Whether it is one table from which test points are taken, so that cross-validation can use all of it."""
     pool: ClassVar[int | None] = None
     """Number of points from which training points are taken; None for data that are generated."""
+    is_own: ClassVar[bool] = False
+    """Whether it is a person's own data, for which `Option.settled` chooses what is not given."""
     from_path: ClassVar[bool] = False
     """Whether it is read from a file named in the config."""
+
+    def settled(self, config: ConfigView) -> Settings:
+        changes: Settings = {}
+        if self.preprocess is None:
+            changes["preprocess"] = [] if self.image else ["normalize"]
+        if self.targets == "auto":
+            changes["targets"] = "as_given" if self.has_classes else "standardized"
+        return changes
 
     def check(self, config: ConfigView) -> None:
         if "normalize_channels" in self.preprocess and self.image is None:
@@ -109,6 +121,10 @@ class DatasetOption(Option):
             raise DataError(f"{asked}: {self.name} leaves at most {max(available, 0)} training points")
         return wanted
 
+    def feature_count(self) -> int | None:
+        """The number of features of own data; None if it is not known before the data are read."""
+        return None
+
     def test_size(self) -> int | None:
         """The number of test points that the config asks for; None for all."""
         return self.n_test
@@ -130,9 +146,8 @@ class DatasetOption(Option):
         return node
 
     def without_places(self, node: Settings) -> Settings:
-        """Its part of a config without the paths of files, because only their content counts, and without unused keys
-        that are newer than the first records, so that their identities stay."""
-        return {key: value for key, value in node.items() if (key, value) != ("targets", "as_given")}
+        """Its part of a config without the paths of files, because only their content counts."""
+        return node
 
 
 def _any(least: int, meaning: str, default: int) -> int:

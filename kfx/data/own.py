@@ -32,12 +32,14 @@ class Targets:
 class Points:
     """The points of a file. x: (n, features) or (n, channels, height, width), float64; NaN for a missing value.
 
-    is_test: (n,), True for test points; None if the file does not say.
+    is_test: (n,), True for test points; None if the file does not say. features: the names of the features; empty if
+    they have none.
     """
 
     x: np.ndarray
     targets: Targets
     is_test: np.ndarray | None = None
+    features: tuple[str, ...] = ()
 
 
 def looks_like_classes(values: np.ndarray) -> bool:
@@ -137,11 +139,12 @@ def as_dataset(
         train = train[take("n_train", len(train), n_train, rng)]
         test = test[take("n_test", len(test), n_test, rng)]
     y, labels = points.targets.y, points.targets.labels
-    own = (None, None) if labels is None else (labels[train], labels[test])
+    of_train, of_test = (None, None) if labels is None else (labels[train], labels[test])
     if len(train) and (y[train] == y[train][0]).all():
         which = "one class" if labels is not None else "one value"
         raise DataError(f"dataset {name}: the targets of its {len(train)} training points are {which}; take others")
-    return Dataset(name, points.x[train], y[train], points.x[test], y[test], *own)
+    x, names = points.x, points.features
+    return Dataset(name, x[train], y[train], x[test], y[test], of_train, of_test, features=names)
 
 
 def test_size(n: int, fraction: float) -> int:

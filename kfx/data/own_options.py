@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import number, one_of, ranged
 from kfx.config.option import Settings, option
 from kfx.data.options import DatasetOption
@@ -40,11 +41,34 @@ def _is_fraction(value: object) -> bool:
 _TASK = "kind of target; auto: classification for words, true and false, or a few different whole numbers"
 
 
+def own_preprocess() -> list[str] | None:
+    """The field `preprocess` of a person's own data."""
+    return ranged(
+        None,
+        f"a list out of {', '.join(STEPS)}, or null for normalize, and nothing for images",
+        lambda v: v is None or all(step in STEPS for step in v),
+        "preprocessing steps, applied in this order with statistics of the training points alone",
+    )
+
+
+def own_targets() -> str:
+    """The field `targets` of a person's own data."""
+    return one_of(
+        "auto",
+        "auto",
+        *TARGETS,
+        meaning="targets of a regression during training, by the training points; auto: standardized, for classes "
+        "as_given; centered: minus their mean; standardized: also divided by their standard deviation; errors and "
+        "predictions stay in the given units",
+    )
+
+
 @dataclass
 class OwnFile(DatasetOption, abc.ABC):
     """Points in a file named in the config. A subclass reads it."""
 
     from_path = True
+    is_own = True
 
     n_train: int | None = number(None, "whole >= 2", "number of training points, drawn at random by seed", null="all")
     n_test: int | None = number(
@@ -53,6 +77,8 @@ class OwnFile(DatasetOption, abc.ABC):
         "number of test points; 0 with evaluation=k_fold, whose folds are test points",
         null="as test says",
     )
+    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
+    targets: str = own_targets()
     path: str | None = None
     task: str = "auto"
     test: Any = None
@@ -81,6 +107,9 @@ class OwnFile(DatasetOption, abc.ABC):
     @property
     def is_table(self) -> bool:  # type: ignore[override]
         return self.read().is_test is None
+
+    def feature_count(self) -> int:
+        return int(self.read().x[0].size)
 
     def available(self) -> int:
         points = self.read()
@@ -157,6 +186,8 @@ def _is_encoding(name: str) -> bool:
 
 @option("dataset", "table", "Your own table: CSV, TSV or Parquet, column names in the first line, a row for each point")
 class OwnTableOption(OwnFile):
+    implied = {**OwnFile.implied, "exclude": []}  # noqa: RUF012
+
     path: str | None = _path(".csv, .tsv, .txt or .parquet")
     target: Columns = _names(None, "", "column to predict; must be given", one=True)
     features: Columns = _names(None, "all columns without another use", "columns used as features")
@@ -249,18 +280,11 @@ class OwnTableOption(OwnFile):
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         second = self.second()
-        return _used(
-            {**super().with_absolute_paths(node), **({} if second is None else {"test": str(second.absolute())})}
-        )
+        return {**super().with_absolute_paths(node), **({} if second is None else {"test": str(second.absolute())})}
 
     def without_places(self, node: Settings) -> Settings:
         second = self.second()
-        return _used({**super().without_places(node), **({} if second is None else {"test": second.name})})
-
-
-def _used(node: Settings) -> Settings:
-    """Leave out unused keys that are newer than the first records, so that their identities stay the same."""
-    return {key: value for key, value in node.items() if (key, value) != ("exclude", [])}
+        return {**super().without_places(node), **({} if second is None else {"test": second.name})}
 
 
 @lru_cache(maxsize=4)

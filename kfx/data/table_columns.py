@@ -202,15 +202,17 @@ def feature_values(frame: pd.DataFrame, layout: Layout, by_size: bool) -> dict[s
     return {name: levels(frame[name], layout, by_size)[1] for name in layout.categorical}
 
 
-def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> np.ndarray:
-    """The features, (n, features): numbers, and for each value of a categorical column a column of 0 and 1, in the
-    order of `levels`."""
+def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The features, (n, features), and their names: numbers, and for each value of a categorical column a column of 0
+    and 1, named `column=value`, in the order of `levels`."""
     parts: list[np.ndarray] = []
+    names: list[str] = []
     for name in frame.columns:
         if name in (*layout.targets, layout.test):
             continue
         if name not in layout.categorical:
             parts.append(frame[name].to_numpy(dtype=np.float64)[:, None])
+            names.append(name)
             continue
         codes, values = levels(frame[name], layout, by_size)
         if sum(part.shape[1] for part in parts) + len(values) > MOST_FEATURES:
@@ -219,7 +221,8 @@ def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) 
         hot = np.eye(len(values))[codes]
         hot[codes < 0] = np.nan
         parts.append(hot)
-    return np.concatenate(parts, axis=1)
+        names += [f"{name}={value}" for value in values]
+    return np.concatenate(parts, axis=1), tuple(names)
 
 
 def check_target(column: pd.Series, where: str, layout: Layout) -> None:

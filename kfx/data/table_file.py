@@ -50,9 +50,9 @@ def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
     targets = as_targets(target_values(frame, layout), layout.task, where, partial(_classes, frame, layout, by_size))
     if is_test is not None and (is_test.all() or not is_test.any()):
         raise DataError(f"{path}: all rows are {'test' if is_test.all() else 'training'} points; expected some of each")
-    x = as_features(frame, layout, path, by_size)
+    x, features = as_features(frame, layout, path, by_size)
     warn_of_identifiers(like_rows, path, layout)
-    return Points(x, targets, is_test)
+    return Points(x, targets, is_test, features)
 
 
 def checked(
