@@ -81,6 +81,7 @@ def test_a_run_leaves_its_whole_record(kfx, in_folder):
         "evaluation.csv",
         "metrics.json",
         "held_out.csv",
+        "predictions.csv",
         "precision.json",
         "history.csv",
         "figures",

@@ -20,6 +20,8 @@ from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
 from kfx.report.measured import applicable
 
+from .uci_files import write_uci
+
 registry.load()
 EXPERIMENTS = options("experiment")
 FIRST = {name.partition("/")[0]: name for name in reversed(EXPERIMENTS)}.values()
@@ -43,7 +45,7 @@ def with_option(raw, group, name, **values):
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
-def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name, usual, tmp_path):
+def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name, usual, tmp_path, monkeypatch):
     small = {"n_train": 200} if name in ("mnist", "fashion_mnist", "cifar10", "cifar100") else {}
     raw = with_option(usual, group, name, **small)
     if name in ("cnngp", "network_features", "cross_entropy", "conv_dkm", "elbo"):
@@ -60,8 +62,11 @@ def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name
         raw = with_option(raw, "kernel", "network_features")
     if name in ("conv_dkm", "elbo"):
         raw = with_option(with_option(raw, "kernel", "conv_dkm"), "objective", "elbo")
+    if name in ("uci", "uci_regression"):
+        monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
+        write_uci(tmp_path)
     node = getattr(check(raw), group)
-    assert node.name == name
+    assert node.name == {"objective": "rho", "kernel": "rbf"}.get(group, name) if name == "auto" else name
     assert description(group, name)
     for key, item in type(node).fields().items():
         assert item.metadata.get("meaning") or key == "regularization", f"{group}={name} says what {key} means"
@@ -83,7 +88,7 @@ def test_bounds_and_defaults_are_those_of_the_class(name, usual):
     kernel = check(raw).kernel.build((8, 8))
     assert isinstance(kernel, Kernel)
     assert option.default_bounds() == dict(type(kernel).default_bounds)
-    own = {key: value for key, value in option.defaults().items() if key in option.default_bounds()}
+    own = {key: value for key, value in option.defaults().items() if key in option.default_bounds() and value}
     assert {key: kernel.parameters[key] for key in own} == own
 
 
@@ -128,7 +133,9 @@ def test_legal_pairs_are_those_that_check():
     assert {o for k, o in found if k == "network_features"} == {
         *("none", "sgd", "nesterov", "adam", "flow_euler", "flow_rk45", "hybrid"),
     }
-    assert {k for k, o in found if o == "sklearn_gpr"} == {"rbf", "rational_quadratic", "matern", "rbf_network"}
+    assert {k for k, o in found if o == "sklearn_gpr"} == {
+        *("auto", "rbf", "rational_quadratic", "matern", "rbf_network"),
+    }
     assert all(words_of(*pair) for pair in found)
 
 
@@ -178,8 +185,8 @@ def test_published_numbers_are_read():
 
 
 def test_interpolations_that_name_keys(kfx):
-    found = load(["kernel.sigma=${seed}", "seed=3", "optimizer.iterations=${sampler.batch_size}"])
-    assert (found.kernel.sigma, found.optimizer.iterations) == (3.0, 100)
+    found = load(["kernel.sigma=${seed}", "seed=3", "optimizer.iterations=${dataset.n_test}", "dataset.n_test=70"])
+    assert (found.kernel.sigma, found.optimizer.iterations) == (3.0, 70)
 
 
 def test_groups_of_the_command_are_those_of_the_registry():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits, load_iris
@@ -21,7 +22,6 @@ from kfx.experiment.compose import load
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
-from kfx.objectives import nll
 from kfx.outcomes import ConfigError
 from tests.plugins import BLOCKS
 
@@ -52,7 +52,12 @@ def halves(in_folder):
     return frame[:300], frame[300:]
 
 
+def are_equal(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
 SETTINGS = {
+    "a length for each feature": ([], {}),
     "adam": (["kernel.sigma=0.5"], {"kernel": {"sigma": 0.5}}),
     "a sum": (
         ["kernel=sum", "kernel.parts=[{name: rbf,sigma: 2.0},{name: matern,nu: 2.5}]"],
@@ -61,7 +66,7 @@ SETTINGS = {
     "validation": (["regularization.selection=validation"], {"regularization": "validation"}),
     "likelihood": (
         ["objective=nll", "regularization.selection=trained", "regularization.value=0.1"],
-        {"objective": nll, "regularization": {"selection": "trained", "value": 0.1}},
+        {"objective": {"name": "nll"}, "regularization": {"selection": "trained", "value": 0.1}},
     ),
     "starts": (["kernel.starts=3"], {"kernel": {"starts": 3}}),
     "bayesian": (["optimizer=bayesian"], {"optimizer": "bayesian"}),
@@ -75,6 +80,7 @@ def test_parameters_and_predictions_are_those_of_a_run(kfx, halves, name):
     words, settings = SETTINGS[name]
     common = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=target", "seed=3"]
     common += ["evaluation.save_predictions=true", "figures=false", "optimizer.iterations=6", "hydra.run.dir=r"]
+    common += ["dataset.preprocess=[]"]
     if name == "likelihood":
         words = [*words, "evaluation.batches=2"]
     code, _, err = kfx("run", *common, *words)
@@ -83,7 +89,7 @@ def test_parameters_and_predictions_are_those_of_a_run(kfx, halves, name):
     train, test = halves
     flow_or = KernelFlowRegressor(**settings, random_state=3).set_params(optimizer__iterations=6)
     flow_or.fit(train.drop(columns="target").to_numpy(), train["target"])
-    assert dict(flow_or.kernel_.parameters) == dict(run.kernel.parameters), "bit for bit"
+    assert are_equal(flow_or.kernel_.parameters, run.kernel.parameters), "bit for bit"
     columns = ["iteration", "rho", "objective", "regularization", "kernel_evaluations"]
     assert flow_or.trace_[columns].equals(run.trace[columns])
     with np.load("r/predictions.npz") as stored:
@@ -172,20 +178,27 @@ def test_every_kind_of_fit_is_cloned_and_pickled(name):
     clone(KernelFlowClassifier(fitted.kernel_))
 
 
-def test_the_deviation_is_that_of_a_gaussian_process_of_the_likeliest_scale():
+def test_the_deviation_is_that_of_a_gaussian_process_whose_errors_left_out_have_its_variance():
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF as TheirRBF
 
     x, y = load_diabetes(return_X_y=True)
     x = StandardScaler().fit_transform(x)
-    own = KernelFlowRegressor(RBF(3.0), optimizer="none", regularization=Regularization(0.5, "absolute"))
+    y -= y[:200].mean()
+    own = KernelFlowRegressor(
+        RBF(3.0), optimizer="none", regularization=Regularization(0.5, "absolute"), targets="as_given"
+    )
     mean, deviation = own.set_params(optimizer__iterations=1).fit(x[:200], y[:200]).predict(x[200:], return_std=True)
-    theirs = GaussianProcessRegressor(TheirRBF(3.0), alpha=0.5, optimizer=None).fit(x[:200], y[:200])
-    expected = theirs.predict(x[200:], return_std=True)
-    scale = y[:200] @ np.linalg.solve(theirs.kernel_(x[:200]) + 0.5 * np.eye(200), y[:200]) / 200
+    theirs = GaussianProcessRegressor(TheirRBF(3.0), alpha=0.5, optimizer=None)
+    left_out = []
+    for i in range(200):
+        rest = np.delete(np.arange(200), i)
+        one, spread = theirs.fit(x[rest], y[rest]).predict(x[i : i + 1], return_std=True)
+        left_out.append((y[i] - one[0]) ** 2 / (spread[0] ** 2 + 0.5))
+    expected = theirs.fit(x[:200], y[:200]).predict(x[200:], return_std=True)
     assert np.allclose(mean, expected[0], rtol=1e-8)
-    assert np.allclose(own.scale_, scale, rtol=1e-8)
-    assert np.allclose(deviation, expected[1] * scale**0.5, rtol=1e-6)
+    assert np.allclose(own.scale_, np.mean(left_out), rtol=1e-8)
+    assert np.allclose(deviation, np.sqrt((expected[1] ** 2 + 0.5) * np.mean(left_out)), rtol=1e-6)
     both = KernelFlowRegressor(RBF(3.0), optimizer="none").fit(x[:50], np.stack([y[:50], -2 * y[:50]], axis=1))
     mean, deviation = both.predict(x[50:60], return_std=True)
     assert mean.shape == deviation.shape == (10, 2)
@@ -229,7 +242,7 @@ def test_deviations_of_a_decision():
         ({"optimizer": {"iterations": 0}}, "optimizer.iterations=0: expected a whole number"),
         ({"sampler": {"batch_size": 99999}}, "sampler.batch_size=99999"),
         ({"optimizer": "flow_euler", "kernel": "nngp", "flow": 3}, "flow=3: expected settings by name"),
-        ({"regularization": "trained"}, "regularization.selection=trained"),
+        ({"regularization": "trained", "objective": "rho"}, "regularization.selection=trained"),
         ({"objective": 3}, "objective=3: expected a name"),
         ({"device": {"name": "cpu", "dtype": "int8"}}, "device.dtype=int8"),
     ],
@@ -245,7 +258,7 @@ def test_values_that_cannot_be_are_refused():
     x, y = load_diabetes(return_X_y=True)
     with pytest.raises(ValueError, match=r"invalid parameter kernel__sigam: kernel takes .*sigma"):
         KernelFlowRegressor().set_params(kernel__sigam=2)
-    with pytest.raises(ConfigError, match=r"kernel.name=periodc: unknown; it takes rbf"):
+    with pytest.raises(ConfigError, match=r"kernel.name=periodc: unknown; it takes auto, rbf"):
         KernelFlowRegressor("periodc").set_params(kernel__period=2)
     with pytest.raises(ValueError, match="n_interpolation=99"):
         KernelFlowRegressor(n_interpolation=99, optimizer=FEW).fit(x[:50], y[:50])
@@ -282,7 +295,8 @@ def test_a_plugins_kernel_is_a_name_like_any_other(in_folder, own_registry):
     x = np.linspace(0, 4, 80)[:, None]
     y = np.sin(2 * np.pi * x[:, 0])
     grid = {"kernel__period": [0.3, 1.0]}
-    found = GridSearchCV(KernelFlowRegressor("periodic", optimizer=FEW), grid, cv=4).fit(x, y)
+    periodic = KernelFlowRegressor("periodic", optimizer=FEW, objective="rho", regularization=1e-4)
+    found = GridSearchCV(periodic, grid, cv=4).fit(x, y)
     assert found.best_params_ == {"kernel__period": 1.0}
     run = kfx.run(["kernel=periodic", "dataset=noisy_sine", "optimizer.iterations=2", "figures=false"], progress=False)
     assert run.plugins[0]["path"].endswith("periodic.py")
@@ -357,7 +371,7 @@ def test_grids_of_numpys_numbers_and_all_settings_written_back(in_folder):
     assert found.best_params_["kernel__sigma"] in (0.5, 2.0)
     same = KernelFlowRegressor(optimizer=FEW)
     again = clone(same).set_params(**same.get_params()).fit(x[:80], y[:80])
-    assert dict(again.kernel_.parameters) == dict(same.fit(x[:80], y[:80]).kernel_.parameters)
+    assert are_equal(again.kernel_.parameters, same.fit(x[:80], y[:80]).kernel_.parameters)
 
 
 def test_fits_in_threads_are_those_of_one(in_folder):
@@ -398,9 +412,11 @@ def test_draws_have_the_mean_and_the_covariance_of_the_process(outputs):
     assert draws.shape == ((4, 20_000) if outputs == 1 else (4, 2, 20_000))
     mean, deviation = fitted.predict(at, return_std=True)
     np.testing.assert_allclose(draws.mean(axis=-1), mean, atol=5 * deviation.max() / np.sqrt(20_000))
-    np.testing.assert_allclose(draws.std(axis=-1), deviation, rtol=0.03)
     gram, cross = fitted.kernel_.gram(x), fitted.kernel_.gram(x, at)
-    a = gram + fitted.regularization_.of(gram) * np.eye(30)
+    noise = fitted.regularization_.of(gram)
+    without_noise = np.sqrt(np.square(deviation) - (noise * np.squeeze(fitted.scale_)))
+    np.testing.assert_allclose(draws.std(axis=-1), without_noise, rtol=0.03)
+    a = gram + noise * np.eye(30)
     expected = fitted.scale_[0] * (fitted.kernel_.gram(at) - cross.T @ np.linalg.solve(a, cross))
     first = draws if outputs == 1 else draws[:, 0]
     np.testing.assert_allclose(np.cov(first), expected, atol=0.03 * expected.max())
@@ -408,3 +424,29 @@ def test_draws_have_the_mean_and_the_covariance_of_the_process(outputs):
     prior = prior if outputs == 1 else prior[:, 0]
     of_prior = fitted.scale_[0] * fitted.kernel_.gram(at)
     np.testing.assert_allclose(np.cov(prior), of_prior, atol=0.03 * of_prior.max())
+
+
+def test_a_frames_words_and_categories_are_features_of_zeros_and_ones():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "city": rng.choice(["Rome", "Oslo", "Bonn"], 90),
+            "grade": pd.Categorical(rng.choice([1, 2, 10], 90)),
+            "wet": rng.random(90) > 0.5,
+            "size": rng.normal(size=90),
+        }
+    )
+    y = 3.0 * (frame["city"] == "Rome") + frame["wet"] + 0.1 * frame["size"] + 0.05 * rng.normal(size=90)
+    fitted = KernelFlowRegressor(optimizer={"iterations": 20}).fit(frame[:60], y[:60])
+    assert fitted.categories_ == {"city": ["Bonn", "Oslo", "Rome"], "grade": [1, 2, 10]}
+    assert list(fitted.feature_names_in_)[:3] == ["city=Bonn", "city=Oslo", "city=Rome"]
+    assert fitted.score(frame[60:], y[60:]) > 0.9
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict(frame[60:]), fitted.predict(frame[60:]))
+    with pytest.raises(ValueError, match="column city holds 'Nice', which no training row has"):
+        fitted.predict(frame[:2].assign(city="Nice"))
+    dated = frame.assign(when=pd.Timestamp("2020-01-01"))
+    with pytest.raises(ValueError, match="column when holds dates; make numbers of them"):
+        KernelFlowRegressor().fit(dated, y)
+    with pytest.raises(ValueError, match="different words; drop it"):
+        KernelFlowRegressor().fit(pd.concat([frame] * 12).assign(name=[f"n{i}" for i in range(1080)]), list(y) * 12)

@@ -21,8 +21,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
-from kfx.data.dataset import Dataset
+from kfx.data.dataset import Dataset, with_targets
 from kfx.estimators.fit import fit
+from kfx.estimators.frames import as_numbers, categories
 from kfx.estimators.settings import GROUPS, NESTED, Chosen, as_config, modules_of, settings_of, with_settings
 from kfx.evaluation.scoring import interpolation_order
 from kfx.evaluation.systems import products
@@ -31,7 +32,7 @@ from kfx.numerics import threads
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.process import exclusively
-from kfx.numerics.regression import posterior_variance
+from kfx.numerics.regression import inverse_diagonal, left_out_scale, posterior_variance, spread_over
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
@@ -47,13 +48,16 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     ----------
     kernel : str, mapping or Kernel
         A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
-        RBF(2.0) + Matern(1.0).
+        RBF(2.0) + Matern(1.0). auto: for a table matern with nu=2.5 and a length for each feature.
     objective, optimizer, sampler : str, mapping or object
         As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. By
-        default a batch has at most as many points as there are.
+        default the objective is `rho_prediction`, and a batch has at most as many points as there are.
     regularization : float, str, mapping or Regularization
-        λ in units of its scale (None: 1e-4, centered); "validation" or "trained" as `regularization.selection`; or
-        settings of the section `regularization`.
+        λ in units of its scale; "validation", "leave_one_out" or "trained" as `regularization.selection`; or settings
+        of the section `regularization`. None: trained with the objectives nll, loo and gcv, else by leaving points out.
+    targets : str
+        As `dataset.targets`: "standardized", "centered" or "as_given"; "auto": standardized, for classes as given.
+        Predictions have the units of y.
     flow : mapping
         Settings of the section `flow`, for optimizers that move points.
     n_interpolation : int
@@ -74,6 +78,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         The fitted kernel, with the λ of its training if that was chosen or trained.
     regularization_ : Regularization
         The λ of the interpolation; with "validation" the best for the fitted kernel.
+    categories_ : dict
+        Of a DataFrame: columns of words, or of dtype category, and their values. Each value is a feature of 0 and 1.
+    lengths_ : array
+        With `ard`, the length of each feature, (features,).
     trace_ : DataFrame
         The rows of `trace.csv`, one for each iteration.
     remarks_ : list of str
@@ -85,13 +93,14 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def __init__(
         self,
-        kernel: Chosen | Kernel = "rbf",
+        kernel: Chosen | Kernel = "auto",
         *,
-        objective: Chosen | Objective | Function = "rho",
+        objective: Chosen | Objective | Function = "auto",
         optimizer: Chosen | Option = "adam",
         sampler: Chosen | Option = "fixed",
         regularization: float | Chosen | Regularization | None = None,
         flow: Mapping[str, object] | Option | None = None,
+        targets: str = "auto",
         n_interpolation: int | None = None,
         image_shape: Sequence[int] | None = None,
         device: Chosen | Option = "cpu",
@@ -104,6 +113,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.sampler = sampler
         self.regularization = regularization
         self.flow = flow
+        self.targets = targets
         self.n_interpolation = n_interpolation
         self.image_shape = image_shape
         self.device = device
@@ -154,6 +164,15 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _modules(self) -> set[Any]:
         return super()._modules() | {module for name in GROUPS for module in modules_of(name, getattr(self, name))}
 
+    @property
+    def lengths_(self) -> np.ndarray:
+        """The length of each feature, (features,); AttributeError if the kernel has one for all."""
+        check_is_fitted(self, "kernel_")
+        lengths = self.kernel_.parameters.get("lengths")
+        if not isinstance(lengths, np.ndarray):
+            raise AttributeError("lengths_: the kernel has one length for all features; kernel.ard=true gives each one")
+        return lengths
+
     # ---- the fit
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -174,7 +193,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """X, as images if it holds images, and y as valid arrays."""
-        points, targets = validate_data(self, X, y, ensure_min_samples=2, **_ACCEPTED, **options)
+        self.categories_ = categories(X)
+        encoded = as_numbers(X, self.categories_)
+        points, targets = validate_data(self, encoded, y, ensure_min_samples=2, **_ACCEPTED, **options)
         return self._folded(points), targets
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
@@ -193,9 +214,11 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
-        config = as_config(settings, len(x), image, labels is not None, self._seed_)
-        nothing = x[:0]
-        data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0])
+        config = as_config(settings, x.shape, image, labels is not None, self.targets, self._seed_)
+        nothing, names = x[:0], tuple(getattr(self, "feature_names_in_", ()))
+        data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0], features=names)
+        data = with_targets(data, config.dataset.targets)
+        self._units = data.target_mean, data.target_scale
         fitted = fit(config, data, bool(self.verbose))
         self.kernel_, self.trace_, self.remarks_ = fitted.kernel, fitted.trace, fitted.remarks
         self.regularization_, self._threads = fitted.regularization, fitted.threads
@@ -216,41 +239,61 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
         self._solve(data.x_train[order], data.targets[order])
 
+    categories_: Mapping[str, Sequence[object]] = {}  # a recorded run encodes its rows itself
     _units: tuple[np.ndarray | float, np.ndarray | float] = (0.0, 1.0)
     """The mean and the scale, (outputs,) each, by which targets were centered and divided."""
+
+    def _left_out_predictions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Indices of interpolation points, (k,), and the targets predicted for each by all others, (k, outputs)."""
+        factor = self._factor_and_scale()[0]
+        with self._own_settings():
+            some = spread_over(factor)
+            errors = self._coefficients[some] / inverse_diagonal(factor, some)[:, None]
+        return some.cpu().numpy(), self._targets[some.cpu().numpy()] - in_numpy(errors)
 
     def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
         """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs), in `_units`."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             self._points = mapped(self._tensor(x))
-            targets = torch.as_tensor(y, device=self._device)
+            self._targets, targets = y, torch.as_tensor(y, device=self._device)
             gram = compare.gram(self._points)
             self._effective = self.regularization_.of(gram)
             factor = cholesky(gram, self._effective)
-            w = solve_lower(factor, targets)
-            self._coefficients = solve_upper(factor, w)
-        self._kept_factor: list[torch.Tensor] = []
-        self.scale_ = np.square(self._units[1]) * w.square().mean(dim=0).cpu().numpy()
+            self._coefficients = solve_upper(factor, solve_lower(factor, targets))
+        self._kept: list[tuple[torch.Tensor, np.ndarray]] = []
 
     def _tensor(self, x: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(x, dtype=self._dtype, device=self._device)
 
     def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """The prediction at x, (n, outputs), and with `deviation` the posterior standard deviation, (n, outputs)."""
+        """The prediction at x, (n, outputs), and with `deviation` the standard deviation of a target observed there."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             points = self._tensor(x)
-            if deviation and not self._kept_factor:
-                self._kept_factor.append(cholesky(compare.gram(self._points), self._effective))
             of_a_row = compare.multiplications(points[:1], self._points) + deviation * len(self._points) ** 2
             with threads.as_many_as_worth(len(x) * of_a_row):
                 cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
                 mean = in_numpy(products(cross, self._coefficients)) * self._units[1] + self._units[0]
                 if not deviation:
                     return mean, None
-                variance = posterior_variance(self._kept_factor[0], cross, self.kernel_.diagonal(points))
-        return mean, np.sqrt(variance.cpu().numpy()[:, None] * self.scale_)
+                variance = posterior_variance(self._factor_and_scale()[0], cross, self.kernel_.diagonal(points))
+        return mean, np.sqrt((variance.cpu().numpy()[:, None] + self._effective) * self.scale_)
+
+    def _factor_and_scale(self) -> tuple[torch.Tensor, np.ndarray]:
+        """The Cholesky factor of A = Θ + λI, and `scale_`; kept, but not in pickles."""
+        if not self._kept:
+            with self._own_settings():
+                factor = cholesky(self.kernel_.feature_map_and_kernel()[1].gram(self._points), self._effective)
+                scale = left_out_scale(factor, self._coefficients).cpu().numpy()
+            self._kept.append((factor, np.square(self._units[1]) * scale))
+        return self._kept[0]
+
+    @property
+    def scale_(self) -> np.ndarray:
+        """The factor of the kernel, (outputs,), with which leave-one-out errors have the predicted variance."""
+        check_is_fitted(self, "kernel_")
+        return self._factor_and_scale()[1]
 
     def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
         """The covariance of the latent function at x, (n, n), for a kernel of scale 1: K(x, x) − K(x, X) A⁻¹ K(X, x),
@@ -261,7 +304,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             covariance: np.ndarray = in_numpy(compare.gram(points)).astype(np.float64)
             if prior:
                 return covariance
-            factor = cholesky(compare.gram(self._points), self._effective)
+            factor = self._factor_and_scale()[0]
             half = in_numpy(solve_lower(factor, compare.gram(self._points, points).to(factor)))
         covariance -= half.T @ half
         return covariance
@@ -272,8 +315,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return {**state, "_kept_factor": []} if "_kept_factor" in state else state  # recomputed when needed
+        return {**state, "_kept": []} if "_kept" in state else state  # recomputed when needed
 
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
-        return self._folded(validate_data(self, X, reset=False, **_ACCEPTED))
+        return self._folded(validate_data(self, as_numbers(X, self.categories_), reset=False, **_ACCEPTED))

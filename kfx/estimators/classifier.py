@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from kfx.data.dataset import one_hot
 from kfx.estimators.base import KernelFlow
+from kfx.numerics.calibration import probabilities, sharpness
 
 
 class KernelFlowClassifier(ClassifierMixin, KernelFlow):
@@ -18,7 +19,7 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
 
     {KernelFlow.__doc__}
     classes_ : array
-        The classes, in the order of the columns of `decision_function`.
+        The classes, in the order of the columns of `decision_function` and `predict_proba`.
     """
 
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
@@ -41,6 +42,25 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
             # The two targets of a point add up to 1, so the deviation of their difference is the sum of both.
             mean, deviation = mean[:, 1] - mean[:, 0], None if deviation is None else deviation.sum(axis=1)
         return (mean, deviation) if return_std else mean
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """The probability of each class, (n, classes): softmax(a · predicted targets).
+
+        The factor a fits best the classes of training points that are left out one by one, at most 2000 of them. X: (n,
+        features) or (n, channels, height, width).
+        """
+        return self._probabilities(self._predicted(self._points_of(X), False)[0])
+
+    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """The probabilities of the classes, (n, classes), for predicted targets (n, classes)."""
+        if not self._kept_sharpness:
+            some, left_out = self._left_out_predictions()
+            self._kept_sharpness.append(sharpness(left_out, self._targets[some].argmax(axis=1)))
+        return probabilities(scores, self._kept_sharpness[0])
+
+    def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
+        super()._solve(x, y)
+        self._kept_sharpness: list[float] = []
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The class with the largest predicted target, (n,). X: (n, features) or (n, channels, height, width)."""

@@ -88,7 +88,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             remarks.of_fit(context, [start], [fitted])
             threads.use(of_evaluation, count)
             if config.evaluation.chooses_again(config):
-                chosen = stages.with_chosen_regularization(context, [kernel], config.regularization.scale)[0]
+                chosen = stages.with_chosen_regularization(context, [kernel])[0]
                 remarks.of_edges(context, "trained", [chosen])
             remarks.of_points_left_out(context, stages.fixed_on(context, [start])[0], chosen)
         regularization = chosen.own_regularization or config.regularization.build()

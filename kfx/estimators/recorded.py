@@ -128,19 +128,18 @@ class Model:
         if (clip := self.config.evaluation.scoring(self.config).clip) is not None:
             mean = mean.clip(*clip)
         if isinstance(self.estimator, KernelFlowClassifier):
-            scores = pd.DataFrame(mean, columns=self.columns[1:])
-            scores.insert(0, "prediction", self.estimator.classes_[mean.argmax(axis=1)])
-            return scores
+            found = pd.DataFrame(self.estimator._probabilities(mean), columns=self.columns[1:])
+            found.insert(0, "prediction", self.estimator.classes_[mean.argmax(axis=1)])
+            return found
         assert deviation is not None
         return pd.DataFrame(np.stack([mean, deviation], axis=2).reshape(len(x), -1), columns=self.columns)
 
     @property
     def columns(self) -> list[str]:
         """The columns of predictions: `prediction` and `deviation` of a target; `prediction.<target>` and
-        `deviation.<target>` of several; of classes `prediction`, the class, and their predicted targets
-        `score.<class>`."""
+        `deviation.<target>` of several; of classes `prediction`, the class, and `probability.<class>`."""
         if isinstance(self.estimator, KernelFlowClassifier):
-            return ["prediction", *(f"score.{name}" for name in self.estimator.classes_)]
+            return ["prediction", *(f"probability.{name}" for name in self.estimator.classes_)]
         outputs = self.data.y_train.shape[1]
         if outputs == 1:
             return ["prediction", "deviation"]
@@ -151,6 +150,7 @@ class Model:
 def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
     """The estimator with the settings of the run, and with its classes or the shape of its targets."""
     settings = {name: OmegaConf.to_container(run.config[name], resolve=True) for name in NESTED}
+    settings |= {"targets": config.dataset.targets}
     settings |= {"n_interpolation": max(config.evaluation.n_interpolation or [0]) or None, "random_state": config.seed}
     if data.labels_train is None:
         regressor = KernelFlowRegressor(**settings)  # type: ignore[arg-type]

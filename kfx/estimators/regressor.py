@@ -16,8 +16,8 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
     __doc__ = f"""Kernel ridge regression with a kernel learned by Kernel Flows.
 
     {KernelFlow.__doc__}
-    `scale_`, (outputs,), is the factor YᵀA⁻¹Y / N of the kernel that maximizes the likelihood of the training data. It
-    enters the standard deviation of `predict(X, return_std=True)`, because ρ does not see the scale of a kernel.
+    ρ does not see the scale of a kernel. `scale_`, (outputs,), is the factor with which the errors at training points
+    that are left out one by one have the variance that the Gaussian process predicts for them.
     """
 
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:
@@ -27,8 +27,8 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         self._interpolate(self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None))
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """The prediction at X, (n,) or (n, outputs) as y; with `return_std` also the posterior standard deviation, same
-        shape.
+        """The prediction at X, (n,) or (n, outputs) as y; with `return_std` also the standard deviation of a target
+        observed there, noise included, in the same shape.
 
         X: (n, features) or (n, channels, height, width).
         """
@@ -44,11 +44,12 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         (n, outputs, n_samples) as y.
         """
         x = self._points_of(X)
-        mean = np.zeros((len(x), len(self.scale_))) + self._units[0] if prior else self._predicted(x, False)[0]
+        scale = self.scale_
+        mean = np.zeros((len(x), len(scale))) + self._units[0] if prior else self._predicted(x, False)[0]
         values, vectors = np.linalg.eigh(self._covariance(x, prior))
         root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative
-        normal = check_random_state(random_state).standard_normal((len(self.scale_), len(x), n_samples))
-        drawn: np.ndarray = np.moveaxis(root @ normal, 0, 1) * np.sqrt(self.scale_)[:, None] + mean[:, :, None]
+        normal = check_random_state(random_state).standard_normal((len(scale), len(x), n_samples))
+        drawn: np.ndarray = np.moveaxis(root @ normal, 0, 1) * np.sqrt(scale)[:, None] + mean[:, :, None]
         return np.asarray(drawn[:, 0] if self._is_flat else drawn)
 
     def __sklearn_tags__(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from kfx.config.choices import TARGETS
 from kfx.config.nodes import near
 from kfx.config.option import Option
 from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
@@ -36,27 +38,31 @@ NESTED = (*GROUPS, *SECTIONS_TAKEN)
 """Parameters of an estimator that have settings."""
 
 
-def as_config(settings: Mapping[str, Any], size: int, image: Image, has_classes: bool, seed: int) -> Config:
-    """The checked config of a run with these settings on `size` points; ConfigError in one line for a wrong setting.
+def as_config(
+    settings: Mapping[str, Any], shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, seed: int
+) -> Config:
+    """The checked config of a run with these settings on points of this shape; ConfigError in one line for a wrong
+    setting.
 
-    By default a batch has at most `size` points.
+    targets: as `dataset.targets`.
     """
+    size = shape[0]
+    if targets not in ("auto", *TARGETS):
+        raise ConfigError(f"targets={targets!r}: expected auto, {', '.join(TARGETS)}")
     content = dict(_plain_usual())
-    objects: dict[str, Any] = {"dataset": _Given(size, image, has_classes)}
+    objects: dict[str, Any] = {"dataset": _Given(shape, image, has_classes, targets)}
     for name in NESTED:
         value = settings.get(name)
         if _is_object(value):
             objects[name] = _as_option(name, value)
         elif value is not None:
             content[name] = _node(name, value)
-    if "batch_size" not in _own_settings(settings.get("sampler")) and "sampler" not in objects:
-        usual = content["sampler"].get("batch_size")
-        content["sampler"] = {**content["sampler"], "batch_size": None if usual is None else min(usual, size)}
     for name in [name for name in objects if isinstance(objects[name], Mapping)]:
         content[name] = {**content[name], **objects.pop(name)}
-    if (asked := content["sampler"].get("batch_size")) is not None and asked > size:
-        raise ConfigError(f"sampler.batch_size={asked}: there are {size} points; take at most {size}")
     config = replace(_typed(content), **objects, seed=seed)
+    config.settle()
+    if (asked := config.sampler.batch_size) is not None and asked > size:
+        raise ConfigError(f"sampler.batch_size={asked}: there are {size} points; take at most {size}")
     if config.optimizer.moves_points:
         config.flow.record_layers = True  # new points go through the layers
     if image is None and config.kernel.images_only:
@@ -227,9 +233,13 @@ class _Given(DatasetOption):
 
     name = "given"
 
-    def __init__(self, size: int, image: Image, has_classes: bool) -> None:
-        self.n_train, self.n_test, self.preprocess = size, None, []
-        self.image, self.has_classes, self.pool = image, has_classes, size  # type: ignore[misc]
+    def __init__(self, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str) -> None:
+        self.shape, self.n_train, self.n_test, self.preprocess, self.targets = shape, shape[0], None, [], targets
+        self.image, self.has_classes, self.pool = image, has_classes, shape[0]  # type: ignore[misc]
+        self.is_own = True  # type: ignore[misc]
+
+    def feature_count(self) -> int:
+        return math.prod(self.shape[1:])
 
     def build(self, rng: np.random.Generator) -> Dataset:
         raise TypeError("points that are given are not built")
