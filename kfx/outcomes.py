@@ -85,8 +85,8 @@ _HELP = {
         "sampler.batch_size, or narrow optimizer.bounds of a search; errors say which kernel predicts better"
     ),
     Event.ERROR_ROSE: (
-        "predictions are worse than before training though the objective fell: use another objective, such as loo or "
-        "nll, set regularization.selection=validation, or keep the initial kernel with optimizer=none"
+        "predictions are worse than before training though the objective fell: use another objective "
+        "(kfx list objective), set regularization.selection=validation, or keep the initial kernel with optimizer=none"
     ),
     Event.NEARLY_IDENTITY: (
         "the kernel relates no point of a batch to another, so rho is 1 - p, as for a large lambda: use objective=loo "

@@ -17,6 +17,7 @@ from kfx.kernels import NNGP, NTK, RBF, Laplace, Linear, Matern, RationalQuadrat
 from kfx.kernels.ard import ARD
 from kfx.kernels.starts import candidates
 from kfx.numerics.outer_products import OuterProducts
+from kfx.outcomes import DataError
 
 LENGTHS = np.array([0.7, 1.9, 3.0, 0.4])
 KERNELS = {
@@ -161,7 +162,7 @@ def test_an_own_table_gets_a_length_for_each_feature_by_name(kfx, relevant, in_f
     assert mse["trained"] < 3 < mse["initial"], "the noise has variance 1"
     config = run.config
     assert config.kernel.ard is True
-    assert (config.dataset.targets, config.objective.name) == ("standardized", "rho_prediction")
+    assert (config.dataset.targets, config.objective.name) == ("standardized", "nll")
     assert config.evaluation.regularization.value == "leave_one_out"
     assert config.sampler.batch_size == 208
     predicted = run.predict(relevant[:5])
@@ -184,6 +185,39 @@ def test_what_is_given_stays(kfx, relevant):
     searched = load_run("s")
     assert searched.config.kernel.ard is False, "a search has few dimensions"
     assert searched.metrics["parameters"]["initial"]["sigma"] == pytest.approx(2.6, rel=0.2)
+
+
+def test_bounds_that_are_given_hold_at_the_start(kfx, relevant):
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", *ALONE, "optimizer.iterations=3"]
+    assert kfx("run", *words, "kernel.bounds.sigma=[0.5,2]", "hydra.run.dir=r")[0] == 0
+    assert kfx("run", *words, "kernel.ard=false", "kernel.bounds.sigma=[0.5,2]", "hydra.run.dir=s")[0] == 0
+    assert load_run("r").metrics["parameters"]["initial"]["lengths"] == [2.0] * 4
+    assert load_run("s").metrics["parameters"]["initial"]["sigma"] == 2.0
+    kernel = {"name": "rbf", "bounds": {"lengths": [1.0, 1.5]}}
+    fitted = KernelFlowRegressor(kernel).fit(relevant[["a", "b", "noise"]], relevant["y"])
+    assert fitted.lengths_.min() >= 1.0
+    assert fitted.lengths_.max() <= 1.5
+
+
+def test_hundreds_of_lengths_have_a_picture_and_a_line(kfx, in_folder):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 300))).add_prefix("f")
+    frame.assign(y=frame["f7"]).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer.iterations=3"]
+    code, out, err = kfx("run", *words, "device.precision_check=off", "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    assert "lengths     f" in out
+    (axes,) = plots.one(run, "lengths").axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == list(run.lengths.index[:40][::-1])
+
+
+@pytest.mark.parametrize("x", [np.ones((20, 2)), np.tile([3.0, 5.0], (20, 1))])
+def test_equal_points_and_equal_targets_are_said(x):
+    with pytest.raises(DataError, match="all training points are equal"):
+        KernelFlowRegressor().fit(x, np.arange(20.0))
+    with pytest.raises(DataError, match="every training target is 4, so there is nothing to learn"):
+        KernelFlowRegressor().fit(np.arange(40.0).reshape(20, 2), np.full(20, 4.0))
 
 
 def test_papers_data_keep_what_their_experiments_state():

@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from kfx import KernelFlowClassifier, KernelFlowRegressor, load_run, plots
 from kfx.files import read_rows
 from kfx.numerics import calibration
+from kfx.record.record import Record
 
 FEW = ("optimizer.iterations=3", "device.precision_check=off", "figures=false", "hydra.run.dir=r")
 
@@ -140,3 +141,22 @@ def test_an_interrupted_evaluation_has_each_prediction_once(kfx, in_folder):
     rows = read_rows(in_folder / "r/predictions.csv")
     assert len(rows) == len(rows.drop_duplicates(["kernel", "repeat", "point"])) == 6 * 100
     assert whole.count("\n") == 601
+
+
+def test_predictions_of_an_unchanged_kernel_are_copied_for_missing_repeats_alone(kfx, in_folder, monkeypatch):
+    words = ["dataset=diabetes", "evaluation.repeats=3", "evaluation.n_interpolation=[40]", "optimizer=none"]
+    words += ["figures=false", "device.precision_check=off", "hydra.run.dir=r"]
+    write = Record.evaluation
+
+    def interrupted(self, rows):
+        of_trained = [row for row in rows if row["kernel"] == "trained"]
+        write(self, [row for row in rows if row["kernel"] != "trained" or row["repeat"] == 0])
+        if of_trained:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "evaluation", interrupted)
+        assert kfx("run", *words)[0] == 130
+    assert kfx("run", *words, "resume=true")[0] == 0
+    rows = read_rows(in_folder / "r/predictions.csv")
+    assert len(rows) == len(rows.drop_duplicates(["kernel", "repeat", "point"])) == 6 * 100

@@ -344,7 +344,7 @@ def test_a_pickle_carries_its_plugin_and_no_other_will_do(in_folder, own_registr
     kfx.plug_in("periodic.py")
     x = np.linspace(0, 4, 60)[:, None]
     fitted = {kernel: KernelFlowRegressor(kernel, optimizer=FEW).fit(x, x[:, 0]) for kernel in ("periodic", "rbf")}
-    kinds = {**fitted, "kernel": fitted["periodic"].kernel_, "named": clone(fitted["periodic"])}
+    kinds = {**fitted, "kernel": fitted["periodic"].kernel_.kernel, "named": clone(fitted["periodic"])}
     kinds["option"] = registry.OPTIONS["kernel"]["periodic"](period=2.0)
     for name, each in kinds.items():
         (in_folder / name).write_bytes(pickle.dumps(each))
@@ -445,6 +445,14 @@ def test_a_frames_words_and_categories_are_features_of_zeros_and_ones():
     assert np.array_equal(again.predict(frame[60:]), fitted.predict(frame[60:]))
     with pytest.raises(ValueError, match="column city holds 'Nice', which no training row has"):
         fitted.predict(frame[:2].assign(city="Nice"))
+    for wrong, message in (
+        (frame.assign(**{"city=Rome": 1.0}), "two features are named city=Rome"),
+        (frame.assign(city=[1, "1", 2] * 30), "two features are named city=1"),
+        (frame.assign(city=frame["city"].astype("string").where(frame.index > 0)), "column city has 1 missing values"),
+        (frame.assign(grade=frame["grade"].where(frame.index > 1)), "column grade has 2 missing values"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            KernelFlowRegressor().fit(wrong, y)
     dated = frame.assign(when=pd.Timestamp("2020-01-01"))
     with pytest.raises(ValueError, match="column when holds dates; make numbers of them"):
         KernelFlowRegressor().fit(dated, y)

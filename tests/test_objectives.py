@@ -133,6 +133,13 @@ def profiled_by_hand(gram, y, n_c, a):
     return minimize_scalar(lambda t: likelihood_by_hand(gram, y, n_c, np.exp(t) * a), bounds=(-9, 9)).fun
 
 
+def held_out_likelihood_by_hand(gram, y, n_c, a):
+    """-log p(held-out points | sample), by the conditional mean and covariance."""
+    rest = np.linalg.solve(a[:n_c, :n_c], a[:n_c, n_c:]).T
+    mean, covariance = rest @ y[:n_c], a[n_c:, n_c:] - rest @ a[:n_c, n_c:]
+    return -sum(multivariate_normal(m, covariance).logpdf(c) for m, c in zip(mean.T, y[n_c:].T, strict=True))
+
+
 OBJECTIVES = {
     "rho": (rho, lambda k, y, n, a: rho_from_its_definition(k, y, n, a[0, 0] - k[0, 0])),
     "rho_by_inverse": (rho_by_inverse, lambda k, y, n, a: rho_from_its_definition(k, y, n, a[0, 0] - k[0, 0])),
@@ -156,6 +163,13 @@ OBJECTIVES = {
     "interpolation_error": (interpolation_error, lambda *p: np.sum((p[1] - predicted_by_hand(*p)) ** 2)),
     "nll": (nll, likelihood_by_hand),
     "nll_profiled": (partial(nll, scale="profiled"), profiled_by_hand),
+    "nll_held_out": (partial(nll, form="held_out"), held_out_likelihood_by_hand),
+    "nll_held_out_profiled": (
+        partial(nll, form="held_out", scale="profiled"),
+        lambda k, y, n, a: minimize_scalar(
+            lambda t: held_out_likelihood_by_hand(k, y, n, np.exp(t) * a), bounds=(-9, 9)
+        ).fun,
+    ),
     "loo": (loo, left_out_by_hand),
     "gcv": (gcv, gcv_by_hand),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from kfx import load_run
 from kfx.data.new_rows import Encoding
 from kfx.experiment.compose import load
+from kfx.files import read_rows
 from kfx.outcomes import DataError, RecordError
 
 FIT = ("kernel.initial=mean_squared_distance", "sampler.batch_size=40", "optimizer.iterations=5")
@@ -83,6 +85,15 @@ def test_classes_are_predicted_as_they_came(kfx, files):
     points = np.random.default_rng(0).normal(size=(5, estimator.n_features_in_))
     np.testing.assert_array_equal(again.predict(points), estimator.predict(points))
     assert set(estimator.classes_) == {"cheap", "dear"}
+
+
+def test_probabilities_are_those_of_the_record_also_with_clipped_scores(kfx, files):
+    words = (*TABLE, "dataset.target=kind", "dataset.exclude=[price]", "dataset.test=new.csv", *FIT)
+    assert kfx("run", *words, "evaluation.clip=[0.4,0.6]", "hydra.run.dir=r")[0] == 0
+    found, _ = predicted(kfx, "r", "new.csv")
+    recorded = read_rows(Path("r/predictions.csv")).query("kernel == 'trained'")
+    expected = recorded.filter(regex="^probability").to_numpy()
+    np.testing.assert_allclose(found.filter(regex="^probability").to_numpy(), expected, rtol=1e-6)
 
 
 def test_a_frame_is_predicted_as_the_file(kfx, files):

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config.fields import FieldError
 from kfx.config.option import Option, Part
-from kfx.config.registry import chosen
+from kfx.config.registry import OPTIONS, chosen
 from kfx.outcomes import ConfigError
 
 T = TypeVar("T", bound=Option)
@@ -38,6 +38,10 @@ def make(path: str, schema: type[T], node: object) -> T:
     for key in map(str, node):
         if key not in fields:
             at = f"{path}." if path else ""
+            if schema.name and not fields:
+                having = [name for name, other in OPTIONS[schema.group].items() if key in other.fields()]
+                way = f"it is a key of {', '.join(f'{path}={name}' for name in having)}" if having else "leave it out"
+                raise ConfigError(f"{at}{key}: unknown key; {path}={schema.name} takes none, {way}")
             raise ConfigError(f"{at}{key}: unknown key; {f'{path} takes' if path else 'it takes'} {near(key, fields)}")
     made: dict[str, object] = {}
     for key, item in fields.items():

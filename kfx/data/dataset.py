@@ -175,13 +175,15 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
 def with_targets(data: Dataset, how: str) -> Dataset:
     """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out.
 
-    The scale of a constant target is 1.
+    The scale of a constant target is 1; DataError if all are.
     """
     if how == "as_given":
         return data
     deviation = data.y_train.std(axis=0)
     mean = data.y_train.mean(axis=0)
     varies = deviation > 1e-14 * np.abs(mean)  # a mean is rounded
+    if not varies.any():
+        raise DataError(f"every training target is {mean[0]:.6g}, so there is nothing to learn")
     return replace(
         data, target_mean=mean, target_scale=np.where(varies, deviation, 1.0) if how == "standardized" else 1.0
     )

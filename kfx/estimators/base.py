@@ -179,8 +179,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         """Learn from points X, (n, features) or (n, channels, height, width), and targets y.
 
         An error or an interruption leaves the estimator as it was: one that was fitted before still predicts.
-            ValueError for arrays that do not fit, ConfigError for wrong settings, NumericalError if the arithmetic
-            fails.
+            ValueError for arrays that do not fit, DataError if all points or all targets are equal, ConfigError for
+            wrong settings, NumericalError if the arithmetic fails.
         """
         aside = copy.copy(self)
         aside._learn(X, y)

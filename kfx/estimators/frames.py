@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,21 +14,25 @@ _MOST_VALUES = 1000
 def categories(X: Any) -> dict[str, list[object]]:
     """Return the distinct values of each column of words, or of dtype category, in order; empty if X is no DataFrame.
 
-    Raises ValueError for dates, for columns without a value, and for more than 1000 values.
+    Raises ValueError for dates, for more than 1000 values, and for values that would be features of the same name.
     """
     found: dict[str, list[object]] = {}
+    features: list[str] = []
     for name, column in _columns(X):
         kind = column.dtype.kind if hasattr(column.dtype, "kind") else "O"
         if kind in "mM":
             raise ValueError(f"column {name} holds dates; make numbers of them, as days since the first, or drop it")
-        if str(column.dtype) != "category" and kind in "biufc":
-            continue
-        if str(column.dtype) != "category" and _holds_numbers(column):
+        if str(column.dtype) != "category" and (kind in "biufc" or _holds_numbers(column)):
+            features.append(str(name))
             continue
         values = sorted(column.dropna().unique().tolist(), key=lambda value: (str(type(value)), value))
         if not values or len(values) > _MOST_VALUES:
             raise ValueError(f"column {name} holds {len(values)} different words; drop it, or make numbers of it")
         found[str(name)] = values
+        features += [f"{name}={value}" for value in values]
+    twice = next((feature for feature, count in Counter(features).items() if count > 1), None)
+    if found and twice is not None:
+        raise ValueError(f"two features are named {twice}: a column or a value of the same name; rename one")
     return found
 
 
@@ -45,6 +50,8 @@ def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
         if str(name) not in known:
             parts[str(name)] = column
             continue
+        if column.isna().any():
+            raise ValueError(f"column {name} has {int(column.isna().sum())} missing values; fill them or drop the rows")
         values = list(known[str(name)])
         other = [value for value in column.tolist() if value not in values]
         if other:

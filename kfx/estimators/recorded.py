@@ -124,11 +124,12 @@ class Model:
         nothing = np.zeros((len(x), self.data.y_test.shape[1]))
         prepared = self.config.dataset.preprocessed(replace(self.data, x_test=x, y_test=nothing, labels_test=None))
         of_classes = isinstance(self.estimator, KernelFlowClassifier)
-        mean, deviation = self.estimator._predicted(prepared.x_test, not of_classes)
+        scores, deviation = self.estimator._predicted(prepared.x_test, not of_classes)
+        mean = scores
         if (clip := self.config.evaluation.scoring(self.config).clip) is not None:
-            mean = mean.clip(*clip)
+            mean = scores.clip(*clip)
         if isinstance(self.estimator, KernelFlowClassifier):
-            found = pd.DataFrame(self.estimator._probabilities(mean), columns=self.columns[1:])
+            found = pd.DataFrame(self.estimator._probabilities(scores), columns=self.columns[1:])
             found.insert(0, "prediction", self.estimator.classes_[mean.argmax(axis=1)])
             return found
         assert deviation is not None

@@ -90,6 +90,11 @@ class KernelOption(Option):
         """Return the range of each parameter in optimization, by name."""
         return {k: item.metadata["bounds"] for k, item in cls.fields().items() if "bounds" in item.metadata}
 
+    def own_bounds(self) -> set[str]:
+        """Return the parameters whose bounds are not the default ones."""
+        usual = self.default_bounds()
+        return {name for name, pair in self.bounds.items() if name not in usual or tuple(pair) != usual[name]}
+
     @classmethod
     def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}

@@ -49,7 +49,9 @@ def candidates(
     others = [random_kernel(built, rng, start) for _ in range(start.starts - 1)]
     if not lengths:
         return [[first, *others]] * len(parts)
-    return [[_with_length(first, start.initial, own), *others] for own in lengths]
+    name = str(built.length)
+    is_bounded = bool({name, getattr(start, "length", name)} & start.own_bounds())
+    return [[_with_length(first, start.initial, own, is_bounded), *others] for own in lengths]
 
 
 def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
@@ -61,21 +63,26 @@ def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
     flat, name = part.x_train.reshape(len(part.x_train), -1), str(kernel.length)
     rule = partial(LENGTHS[how], norm=kernel.distance_norm)
     found: float | np.ndarray = rule(flat)
+    if how == "median_distance" and not found > 0:
+        raise DataError("all training points are equal, so a kernel cannot tell them apart; check the features")
     if isinstance(kernel.parameters[name], np.ndarray):
         each = np.array([rule(column[:, None]) for column in flat.T])
         found = np.where(each > 0, each * flat.shape[1] ** (1 / kernel.distance_norm), 1.0)
     return found
 
 
-def _with_length(kernel: Kernel, how: str, found: float | np.ndarray) -> Kernel:
-    """Return the kernel with its length as found. With `median_distance` its range includes [1e-3, 1e3] times that.
+def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded: bool) -> Kernel:
+    """Return the kernel with its length as found.
 
-    Raises DataError where the length is outside the kernel's bounds.
+    With `median_distance` the range is widened to [1e-3, 1e3] times the length; if `is_bounded`, it is kept, and a length
+    outside it becomes the nearer end. Raises DataError where another length is outside the kernel's bounds.
     """
     name = str(kernel.length)
     low, high = kernel.limits[name]
     least, most = float(np.min(found)), float(np.max(found))
-    if how == "median_distance" and least > 0:
+    if how == "median_distance" and is_bounded:
+        found = np.clip(found, low, high) if isinstance(found, np.ndarray) else min(max(found, low), high)
+    elif how == "median_distance" and least > 0:
         kernel = kernel.with_limits(**{name: (min(low, least * 1e-3), max(high, most * 1e3))})
     elif not (low <= least and most <= high):
         raise DataError(

@@ -114,13 +114,14 @@ class _Named(ObjectiveOption):
 @option(
     "objective",
     "auto",
-    "rho; with own data and without a flow rho_prediction with form=held_out, whose kernels predict better "
-    "(docs/when_rho.md)",
+    "rho; with own data and without a flow form=held_out of nll, for classes of rho_prediction, whose kernels predict "
+    "better (docs/when_rho.md)",
 )
 class AutoOption(ObjectiveOption):
     def standing_for(self, config: ConfigView) -> Option:
-        predicts = config.dataset.is_own and not config.optimizer.moves_points
-        return RhoPredictionOption(form="held_out") if predicts else RhoOption()
+        if not config.dataset.is_own or config.optimizer.moves_points:
+            return RhoOption()
+        return (RhoPredictionOption if config.dataset.has_classes else NLLOption)(form="held_out")
 
     def build(self) -> Objective:
         raise TypeError("objective=auto stands for another objective")
@@ -185,16 +186,27 @@ class InterpolationErrorOption(_Named):
     symbol = "e₂"
 
 
-@option("objective", "nll", "Negative log marginal likelihood of the batch; the sample is ignored")
+@option(
+    "objective",
+    "nll",
+    "Negative log marginal likelihood of the batch, or of its points outside the sample, given the sample",
+)
 class NLLOption(_Named):
     symbol = "−log p(Y)"
     trains_regularization = True
+    implied = {"form": "batch"}  # noqa: RUF012
 
     scale: str = one_of(
         "profiled",
         "one",
         "profiled",
         meaning="scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+    )
+    form: str = one_of(
+        "batch",
+        "batch",
+        "held_out",
+        meaning="likelihood of the batch, or held_out: of its points outside the sample, given the sample",
     )
 
 

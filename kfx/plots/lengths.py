@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, headline, legend, title
+from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
 
 _MOST_BARS = 40
@@ -15,11 +16,10 @@ _MOST_BARS = 40
 def of_features(run: Run) -> Figure | None:
     """The length of each feature as a bar, the shortest on top: the targets vary most along it. Of several folds the
     geometric mean, with the range over folds."""
-    found = run.metrics.get("parameters", {})
-    if "final" not in found or not isinstance(found["final"].get("lengths"), list):
+    found = lengths_of_features(run.directory, run.metrics.get("parameters", {}))
+    if found is None:
         return None
-    each = np.array([fold["lengths"] for fold in found.get("folds") or [found["final"]]])
-    before = np.array([fold["lengths"] for fold in found.get("initial_folds") or [found["initial"]]])
+    before, each = found
     mean, start = (np.exp(np.log(lengths).mean(axis=0)) for lengths in (each, before))
     names = run.metrics.get("features") or [f"feature {i}" for i in range(len(mean))]
     order = np.argsort(mean)[:_MOST_BARS][::-1]

@@ -38,11 +38,29 @@ def recorded_parameters(directory: Path, parameters: Document) -> Document:
     path = parameter_path(directory, name)
     if not path.is_file() and not any(key.endswith(NORM) for key in parameters[name]):
         return dict(parameters[name])
+    return _stored(path)
+
+
+def _stored(path: Path) -> Document:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] if stored[key].ndim else float(stored[key]) for key in stored.files}
     except (ValueError, OSError, KeyError, EOFError, BadZipFile) as error:
         raise RecordError(f"{path}: missing or damaged: {error}") from error
+
+
+def lengths_of_features(directory: Path, parameters: Document) -> tuple[np.ndarray, np.ndarray] | None:
+    """The lengths of the features before and after the fit, (folds, features) each; of one fold where the parameters
+    are many. None for a kernel with one length. parameters: those in `metrics.json`."""
+    final = parameters.get("final", {})
+    if isinstance(final.get("lengths"), list):
+        folds = parameters.get("initial_folds", [parameters["initial"]]), parameters.get("folds", [final])
+    elif "lengths" + NORM in final:
+        folds = tuple([_stored(parameter_path(directory, name))] for name in ("initial", "final"))
+    else:
+        return None
+    before, after = (np.array([each["lengths"] for each in own]) for own in folds)
+    return before, after
 
 
 def layer_path(directory: Path, part: int) -> Path:

@@ -94,7 +94,10 @@ class Run:
 
         found = recorded_parameters(self.directory, self.metrics["parameters"]).get("lengths")
         if not isinstance(found, (list, np.ndarray)):
-            raise RecordError(f"{self.directory}: its kernel has no length for each feature; set kernel.ard=true")
+            raise RecordError(
+                f"{self.directory}: the kernel has no parameter lengths; set kernel.ard=true, and for the lengths of a "
+                "part of a kernel see .kernel.parameters"
+            )
         names = self.metrics.get("features") or range(len(found))
         return pd.Series(found, index=list(names), name="length").sort_values()
 

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from zipfile import BadZipFile
@@ -316,10 +316,10 @@ class Record:
         points = zip(*(column.tolist() for column in columns.values()), strict=True)
         self._held_out.write(*([kernel, repeat, *point] for point in points))
 
-    def predicted_alike(self, kernel: str, other: str) -> None:
-        """Append the predictions of a kernel once more under another name."""
+    def predicted_alike(self, kernel: str, other: str, repeats: Collection[int]) -> None:
+        """Append the predictions of a kernel in these repeats once more under another name."""
         found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
-        self._predicted_again(found[found["kernel"] == kernel].assign(kernel=other))
+        self._predicted_again(found[(found["kernel"] == kernel) & found["repeat"].isin(repeats)].assign(kernel=other))
 
     def _predicted_again(self, rows: pd.DataFrame) -> None:
         for key, own in rows.groupby(["kernel", "repeat"], sort=False):

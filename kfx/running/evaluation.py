@@ -147,7 +147,7 @@ def _evaluated(
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 if name in _COMPARED:
-                    record.predicted_alike("initial", name)
+                    record.predicted_alike("initial", name, {row["repeat"] for row in same})
                 record.evaluation(same)
                 rows += same
                 for _ in splits:

@@ -14,6 +14,7 @@ from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number, spread
+from kfx.record.fitted import lengths_of_features
 from kfx.report.results import ParameterChange, Results, results
 
 _WIDTH = 12
@@ -26,7 +27,7 @@ def closing_lines(config: Config, metrics: Document, directory: Path) -> list[st
     found = results(config, metrics, directory)
     lines = [
         *_parameters(config, found.parameters),
-        *_lengths(metrics, found.parameters),
+        *_lengths(metrics, directory),
         *_held_out(config.objective.name, metrics.get("held_out")),
         *_evaluation(found, metrics.get("evaluation_change", [])),
         *_published(found),
@@ -88,16 +89,17 @@ def _is_of_features(change: ParameterChange) -> bool:
     return change.name == "lengths" and change.after[0].ndim > 0
 
 
-def _lengths(metrics: Document, parameters: Sequence[ParameterChange]) -> list[str]:
+def _lengths(metrics: Document, directory: Path) -> list[str]:
     """The features with the shortest lengths, on which the kernel depends most."""
-    for each in filter(_is_of_features, parameters):
-        mean = np.exp(np.mean(np.log(each.after), axis=0))
-        names = metrics.get("features") or [f"feature {i}" for i in range(len(mean))]
-        order = np.argsort(mean)
-        shown = ", ".join(f"{names[i]} {mean[i]:.3g}" for i in order[:_MOST])
-        more = f"; the longest, {names[order[-1]]}, {mean[order[-1]]:.3g}" if len(mean) > _MOST else ""
-        return [_line("lengths", f"{shown}{more}")]
-    return []
+    found = lengths_of_features(directory, metrics.get("parameters", {}))
+    if found is None:
+        return []
+    mean = np.exp(np.mean(np.log(found[1]), axis=0))
+    names = metrics.get("features") or [f"feature {i}" for i in range(len(mean))]
+    order = np.argsort(mean)
+    shown = ", ".join(f"{names[i]} {mean[i]:.3g}" for i in order[:_MOST])
+    more = f"; the longest, {names[order[-1]]}, {mean[order[-1]]:.3g}" if len(mean) > _MOST else ""
+    return [_line("lengths", f"{shown}{more}")]
 
 
 def _blocks(norms: Sequence[ParameterChange]) -> list[str]:
