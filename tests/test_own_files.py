@@ -475,6 +475,13 @@ HOSTILE = {
     "no features": ("t.csv", "y\n1\n2\n3\n", (), "no column is left for the features", "beside y"),
     "one name over two columns": ("t.csv", "a,a,y\n1,2,3\n4,5,6\n", (), "stand over several columns, as a", "rename"),
     "a column without a name": ("t.csv", ",a,y\n0,1,2.5\n1,2,3.5\n", (), "column 1 has no name", "dataset.features"),
+    "names": (
+        "t.csv",
+        "a,y\n" + "".join(f"n{i},{i}\n" for i in range(60)),
+        (),
+        "column a holds 'n0' in row 1",
+        "'dataset.exclude=[a]'",
+    ),
     "words": ("t.csv", ROWS + "red,2,3\n", (), "column a holds 'red' in row 5", "'dataset.categorical=[a]'"),
     "columns of words": (
         "t.csv",
@@ -511,8 +518,9 @@ HOSTILE = {
         "t.csv",
         "a,y\n2020-01-01,1.5\n2020-01-02,2.5\n",
         (),
-        "column a holds '2020-01-01'",
-        "dataset.categorical",
+        "column a holds dates, as '2020-01-01' in row 1",
+        "make numbers of them",
+        "dataset.exclude=[a]",
     ),
     "missing values": (
         "t.csv",
@@ -653,6 +661,24 @@ HOSTILE = {
         "t.npz",
     ),
 }
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_of_words_are_found(kfx, in_folder, suffix):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(size=60), "city": rng.choice(["Rome", "Oslo"], 60), "code": ["1", "2"] * 30})
+    frame["price"] = frame["size"] + 2 * (frame["city"] == "Rome") + 0.01 * rng.normal(size=60)
+    pytest.importorskip("pyarrow") if suffix == "parquet" else None
+    getattr(frame, f"to_{suffix}")(f"t.{suffix}", index=False)
+    words = [*table(path=f"t.{suffix}", target="price"), "optimizer.iterations=3", "device.precision_check=off"]
+    with pytest.warns(UserWarning, match=rf"t.{suffix}: column city holds words, and each word becomes"):
+        config = load(words)
+    assert list(config.dataset.categorical) == ["city"]
+    assert kfx("run", *words, "figures=false", "hydra.run.dir=r")[0] == 0
+    run = load_run("r")
+    assert run.metrics["features"] == ["size", "city=Oslo", "city=Rome", "code"]
+    assert run.predict(frame[:3])["prediction"].shape == (3,)
+    assert list(load([*words, "dataset.categorical=[city,code]"]).dataset.categorical) == ["city", "code"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import number, one_of, ranged
-from kfx.config.option import Settings, option
+from kfx.config.option import ConfigView, Settings, option
+from kfx.config.overrides import typed
 from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 
@@ -165,11 +166,14 @@ def _names(default: Columns, null: str, meaning: str, *, one: bool = False) -> C
             return bool(null) or one
         if one and isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return True
-        if not isinstance(value, list) or not all(isinstance(name, (str, int, float)) for name in value):
-            return False
-        return len(set(value)) == len(value) and (value != [] or default == [])
+        return _is_list_of_names(value) and (value != [] or default == [])
 
     return ranged(default, takes, test, meaning)
+
+
+def _is_list_of_names(value: object) -> bool:
+    is_list = isinstance(value, list) and all(isinstance(name, (str, int, float)) for name in value)
+    return is_list and len(set(value)) == len(value)  # type: ignore[call-overload]
 
 
 def _test_of_table(value: object) -> bool:
@@ -192,7 +196,13 @@ class OwnTableOption(OwnFile):
     target: Columns = _names(None, "", "column to predict; must be given", one=True)
     features: Columns = _names(None, "all columns without another use", "columns used as features")
     exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
-    categorical: Columns = _names([], "", "features that are words or codes, replaced by one-hot columns")
+    categorical: Any = ranged(
+        "auto",
+        "auto or a list of columns",
+        lambda v: v == "auto" or _is_list_of_names(v),
+        "features that are words or codes, replaced by one-hot columns; auto: those that hold words, at most 50 "
+        "different ones",
+    )
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
         0.2,
@@ -241,15 +251,16 @@ class OwnTableOption(OwnFile):
 
     def _layout(self) -> Layout:
         from kfx.data.table_columns import Layout
+        from kfx.data.table_file import columns
 
         def listed(value: object) -> tuple[str, ...]:
             return () if value is None else tuple(map(str, value if isinstance(value, list) else [value]))
 
-        return Layout(
+        layout = Layout(
             listed(self.target),
             None if self.features is None else listed(self.features),
             listed(self.exclude),
-            listed(self.categorical),
+            () if self.categorical == "auto" else listed(self.categorical),
             None if _is_fraction(self.test) else str(self.test),
             self.task,
             self.missing,
@@ -257,6 +268,17 @@ class OwnTableOption(OwnFile):
             self.decimal,
             self.encoding,
         )
+        if self.categorical != "auto":
+            return layout
+        state = _changes(self.file())
+        is_column = layout.test is None or layout.test in columns(self.file(), layout)
+        return replace(layout, categorical=_of_words(state, layout if is_column else replace(layout, test=None)))
+
+    def settled(self, config: ConfigView) -> Settings:
+        found = super().settled(config)
+        if self.categorical == "auto" and self.path is not None:
+            found["categorical"] = list(self._layout().categorical)
+        return found
 
     def read(self) -> Points:
         layout, second = self._layout(), self.second()
@@ -292,6 +314,18 @@ def _table(file: tuple[str, ...], layout: Layout, second: tuple[str, ...] | None
     from kfx.data.table_file import read
 
     return read(Path(file[0]), layout, None if second is None else Path(second[0]))
+
+
+@lru_cache(maxsize=4)
+def _of_words(file: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
+    from kfx.data.files import warn_once
+    from kfx.data.table_file import of_words
+
+    found = of_words(Path(file[0]), layout)
+    if found:
+        what = f"column {found[0]} holds words" if len(found) == 1 else f"columns {', '.join(found)} hold words"
+        warn_once(f"{file[0]}: {what}", ", and each word becomes a feature of 0 and 1 (dataset.categorical)")
+    return found
 
 
 # ---- arrays

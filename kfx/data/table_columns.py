@@ -109,8 +109,30 @@ def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: 
         what = f"columns {', '.join(shown)}{more} hold words, as {first} {words[first]}"
     if any(name in layout.targets for name in words):
         raise DataError(f"{path}: {what}; a target among several is a number")
+    if dates := [name for name in words if holds_dates(frame[name])]:
+        said = f"column {dates[0]} holds dates, as {words[dates[0]]}; make numbers of them, as days since the first"
+        raise DataError(f"{path}: {said}; {layout.left_out(dates)}")
     codes = f"for a column of 0 and 1 for each word, type {typed('dataset.categorical', [*layout.categorical, *shown])}"
     raise DataError(f"{path}: {what}; {codes}; {layout.left_out(shown)}")
+
+
+_MOST_WORDS = 50
+_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+
+
+def holds_dates(column: pd.Series) -> bool:
+    """Whether all values of a column are text like 2026-11-24 or 24.11.2026, with or without a time."""
+    return all(isinstance(value, str) and _DATE.fullmatch(value.strip()) for value in column.dropna())
+
+
+def holds_words(column: pd.Series, decimal: str) -> bool:
+    """Whether a column of a file holds categories: most values are words, at most 50 different ones, and no dates.
+
+    A few words among numbers are slips, and more different words than that are names or texts.
+    """
+    known = column.dropna()
+    words = known[numbers_of(known, decimal).isna()]
+    return bool(len(words) * 2 > len(known) and known.nunique() <= _MOST_WORDS and not holds_dates(known))
 
 
 _NAMES_OF_ROWS = ("index", "idx", "row", "number", "no", "nr", "unnamed: 0")

@@ -24,6 +24,7 @@ from kfx.data.table_columns import (
     as_features,
     as_marks,
     check_target,
+    holds_words,
     identifiers,
     levels,
     make_numbers,
@@ -41,6 +42,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?", "-")
 _SEPARATORS = ",;\t|"
 _MOST_CELLS = 200_000_000
+_ROWS_FOR_KINDS = 10_000
 
 
 def read(path: Path, layout: Layout, test_path: Path | None = None) -> Points:
@@ -111,6 +113,23 @@ def columns(path: Path, layout: Layout) -> list[str]:
         names = [str(name) for name in parquet(path).schema_arrow.names]
         return [name for name in names if not name.startswith("__index_level_")]  # the row index that pandas wrote
     return header(path, layout)[0]
+
+
+def of_words(path: Path, layout: Layout) -> tuple[str, ...]:
+    """The features that hold words rather than numbers, by the first 10 000 rows (`holds_words`)."""
+    require_file(path, SUFFIXES)
+    known = columns(path, layout)
+    used = [name for name in _used(known, layout, path) if name not in (*layout.targets, layout.test)]
+    if is_parquet(path):
+        file = parquet(path)
+        require_plain(path, file, used)
+        with reading(path):
+            some = next(file.iter_batches(_ROWS_FOR_KINDS, columns=used), None)
+            frame = file.read(columns=used).to_pandas() if some is None else some.to_pandas()
+    else:
+        frame = _read_text(path, known, used, layout, _ROWS_FOR_KINDS)
+    kinds = {name: frame[name].dtype.kind if hasattr(frame[name].dtype, "kind") else "O" for name in used}
+    return tuple(name for name in used if kinds[name] not in "biufc" and holds_words(frame[name], layout.decimal))
 
 
 # ---- files
@@ -232,11 +251,14 @@ def _not_in_encoding(path: Path, layout: Layout, error: UnicodeError) -> str:
     return f"{path}: is not in {layout.encoding} ({error}); set dataset.encoding"
 
 
-def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: Layout) -> pd.DataFrame:
+def _read_text(
+    path: Path, known: Sequence[str], used: Sequence[str], layout: Layout, most: int | None = None
+) -> pd.DataFrame:
+    """The used columns. most: the number of rows to read, without a check of the others."""
     import pandas as pd
 
     _, separator, lines = header(path, layout)
-    count = _require_regular(path, len(known), separator, layout)
+    count = _require_regular(path, len(known), separator, layout) if most is None else most
     if count * len(used) > _MOST_CELLS:
         raise DataError(f"{path}: {count} rows of {len(used)} columns are too many; list fewer dataset.features")
     places = {known.index(name): name for name in used}
@@ -252,6 +274,7 @@ def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: La
                 encoding=encoding(layout),
                 header=None,
                 skiprows=lines,
+                nrows=most,
                 names=[str(i) for i in range(len(known))],
                 usecols=[str(i) for i in places],
                 dtype={str(i): str for i, name in places.items() if name in as_text},
@@ -262,6 +285,8 @@ def _read_text(path: Path, known: Sequence[str], used: Sequence[str], layout: La
                 low_memory=False,
             )
     except (ValueError, Warning, OverflowError) as error:
+        if most is not None:  # it says more
+            _require_regular(path, len(known), separator, layout)
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
     return frame.rename(columns={str(i): name for i, name in places.items()})
 
