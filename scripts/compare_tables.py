@@ -177,14 +177,15 @@ def kfx_classes(**settings: object) -> Callable:
 
 
 def ntk(data: Dataset) -> tuple[float, Predicted]:
-    """The NTK without training; leaving out points of the training fold chooses its depth, 1 to 5, and λ."""
+    """The NTK without training; leaving out points of the training fold chooses λ and, as Arora et al. 2020, its depth,
+    0 to 4 activations, and how many of its first layers are fixed."""
     began = time.perf_counter()
     tried = []
-    for depth in range(1, 6):
-        kernel = {"name": "ntk", "depth": depth, "bias_variance": 0.0}
+    for depth, fixed in zip(*np.tril_indices(5), strict=True):
+        kernel = {"name": "ntk", "depth": int(depth), "fixed_layers": int(fixed), "bias_variance": 0.0}
         fitted = KernelFlowClassifier(kernel, optimizer=NONE, device=ONE_THREAD).fit(data.x_train, data.labels_train)
         some, left_out = fitted._left_out_predictions()
-        tried.append((np.mean((fitted._targets[some] - left_out) ** 2), depth, fitted))
+        tried.append((np.mean((fitted._targets[some] - left_out) ** 2), len(tried), fitted))
     fitted = min(tried, key=lambda each: each[:2])[2]
     seconds = time.perf_counter() - began
     chances = np.zeros((len(data.x_test), data.y_train.shape[1]))

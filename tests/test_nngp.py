@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -89,6 +90,50 @@ def test_backends_agree(kind, backends, activation, depth):
     for backend, theirs in zip(backends[1:], others, strict=True):
         # neural-tangents' angle of a point with itself is a rounding error's root
         assert gap(ours, theirs) < (1e-6 if (kind, activation, backend) == (NTK, "relu", "neural_tangents") else 1e-10)
+
+
+@pytest.mark.parametrize("activation", ["relu", "erf"])
+@pytest.mark.parametrize("fixed", [1, 2, 3])
+def test_fixed_layers_agree_between_backends_and_with_differences(activation, fixed):
+    rng = np.random.default_rng(0)
+    x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
+    given = 3, activation, rng.uniform(1, 2, 4), rng.uniform(0.1, 0.3, 4)
+    ours, *others = (parts(NTK(*given, fixed_layers=fixed, backend=b), x, y, g + g.T) for b in NTKS)
+    for backend, theirs in zip(NTKS[1:], others, strict=True):
+        is_rounded = activation == "relu" and backend == "neural_tangents" and fixed < 3
+        assert gap(ours, theirs) < (1e-6 if is_rounded else 1e-10), backend
+    kernel, step = NTK(*given, fixed_layers=fixed), 1e-6
+    value = lambda k, x: float(((g + g.T) * k.gram(x)).sum())  # noqa: E731
+    for slope, (name, i) in zip(
+        ours[3], itertools.product(("weight_variance", "bias_variance"), range(4)), strict=True
+    ):
+        moved = np.eye(4)[i] * step
+        up, down = (kernel.with_parameters(**{name: kernel.parameters[name] + each}) for each in (moved, -moved))
+        assert slope == pytest.approx((value(up, x) - value(down, x)) / (2 * step), rel=1e-5, abs=1e-4)
+    if fixed == 3:
+        np.testing.assert_array_equal(ours[0], NNGP(*given).gram(x))
+
+
+def test_fixed_layers_as_arora_and_others_define_them():
+    """Arora et al. 2020, section 3.2: without bias, with weight variance 2, the sum of the layers from the fixed ones
+    on."""
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    for depth in range(4):
+        for fixed in range(depth + 1):
+            covariance, tangent = x @ x.T, np.zeros((6, 6))
+            for layer in range(depth + 1):
+                if layer >= fixed:
+                    tangent = tangent + covariance
+                if layer < depth:
+                    norms = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
+                    cosine = np.clip(covariance / norms, -1, 1)
+                    angle = np.pi - np.arccos(cosine)
+                    covariance = norms * (cosine * angle + np.sqrt(1 - cosine**2)) / np.pi
+                    tangent = tangent * angle / np.pi
+            kernel = NTK(depth, "relu", [4.0] + [2.0] * depth, 0.0, fixed_layers=fixed)
+            np.testing.assert_allclose(kernel.gram(x), tangent, rtol=1e-7, atol=1e-7)
+    with pytest.raises(ValueError, match="fixed_layers must be from 0 to depth=2, got 3"):
+        NTK(2, fixed_layers=3)
 
 
 @pytest.mark.slow

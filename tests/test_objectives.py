@@ -166,9 +166,9 @@ OBJECTIVES = {
     "nll_held_out": (partial(nll, form="held_out"), held_out_likelihood_by_hand),
     "nll_held_out_profiled": (
         partial(nll, form="held_out", scale="profiled"),
-        lambda k, y, n, a: minimize_scalar(
-            lambda t: held_out_likelihood_by_hand(k, y, n, np.exp(t) * a), bounds=(-9, 9)
-        ).fun,
+        lambda k, y, n, a: (
+            minimize_scalar(lambda t: held_out_likelihood_by_hand(k, y, n, np.exp(t) * a), bounds=(-9, 9)).fun
+        ),
     ),
     "loo": (loo, left_out_by_hand),
     "gcv": (gcv, gcv_by_hand),

@@ -666,7 +666,9 @@ HOSTILE = {
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_columns_of_words_are_found(kfx, in_folder, suffix):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"size": rng.normal(size=60), "city": rng.choice(["Rome", "Oslo"], 60), "code": ["1", "2"] * 30})
+    frame = pd.DataFrame(
+        {"size": rng.normal(size=60), "city": rng.choice(["Rome", "Oslo"], 60), "code": ["1", "2"] * 30}
+    )
     frame["price"] = frame["size"] + 2 * (frame["city"] == "Rome") + 0.01 * rng.normal(size=60)
     pytest.importorskip("pyarrow") if suffix == "parquet" else None
     getattr(frame, f"to_{suffix}")(f"t.{suffix}", index=False)

@@ -27,7 +27,9 @@ from tests.fits import Rows, bumps
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("objective", [nll, loo, gcv, *(each.with_settings(form="held_out") for each in (nll, rho_prediction))])
+@pytest.mark.parametrize(
+    "objective", [nll, loo, gcv, *(each.with_settings(form="held_out") for each in (nll, rho_prediction))]
+)
 def test_the_gradient_to_lambda_against_differences(objective, scale):
     x, y = bumps()
     kernel = Regularized(RBF(0.7) + Linear(0.3), Regularization(0.02, scale), trained=True)

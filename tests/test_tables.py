@@ -27,10 +27,12 @@ def test_the_page_is_what_the_rows_give(compare_tables):
 
 def test_ranks_and_differences_are_those_of_the_rows(compare_tables, tmp_path, monkeypatch):
     monkeypatch.setattr(compare_tables, "FOLDER", tmp_path)
+    monkeypatch.setattr(compare_tables, "_ENOUGH", 0.6)
     rows = ["set,split,method,n,d,rmse,nlpd,coverage,fit_seconds,predict_seconds"]
     for name, kfx, forest in (("a", 0.5, 1.0), ("b", 0.4, 0.2)):
         rows += [f"{name},0,kfx,10,2,{kfx},,,1,1", f"{name},0,random forest,10,2,{forest},,,1,1"]
     rows.append("c,0,kfx,10,2,0.1,,,1,1")  # a set that not all methods have
+    rows.append("a,0,e2,10,2,0.1,,,1,1")  # a method that is hardly measured
     (tmp_path / "regression.csv").write_text("\n".join(rows) + "\n")
     found = compare_tables.summary("regression")
     assert found.attrs["sets"] == 2

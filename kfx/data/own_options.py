@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
-from kfx.config.overrides import typed
 from kfx.data.options import DatasetOption
 from kfx.outcomes import ConfigError
 
@@ -172,8 +171,9 @@ def _names(default: Columns, null: str, meaning: str, *, one: bool = False) -> C
 
 
 def _is_list_of_names(value: object) -> bool:
-    is_list = isinstance(value, list) and all(isinstance(name, (str, int, float)) for name in value)
-    return is_list and len(set(value)) == len(value)  # type: ignore[call-overload]
+    if not isinstance(value, list) or not all(isinstance(name, (str, int, float)) for name in value):
+        return False
+    return len(set(value)) == len(value)
 
 
 def _test_of_table(value: object) -> bool:

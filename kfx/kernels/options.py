@@ -274,6 +274,11 @@ class NNGPOption(ARDOption, _NetworkOption):
 @option("kernel", "ntk", "Neural tangent kernel of a dense network of infinite width, with the settings of nngp")
 class NTKOption(NNGPOption):
     builds = "kfx.kernels:NTK"
+    implied = {**NNGPOption.implied, "fixed_layers": 0}  # noqa: RUF012
+
+    fixed_layers: int = number(
+        0, "whole >= 0", "number of first layers whose weights are not trained, at most depth; depth: the NNGP"
+    )
 
     def check_device(self, name: str, device: torch.device) -> None:
         super().check_device(name, device)

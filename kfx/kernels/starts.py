@@ -74,8 +74,8 @@ def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
 def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded: bool) -> Kernel:
     """Return the kernel with its length as found.
 
-    With `median_distance` the range is widened to [1e-3, 1e3] times the length; if `is_bounded`, it is kept, and a length
-    outside it becomes the nearer end. Raises DataError where another length is outside the kernel's bounds.
+    With `median_distance` the range is widened to [1e-3, 1e3] times the length; if `is_bounded`, it is kept, and a
+    length outside it becomes the nearer end. Raises DataError where another length is outside the kernel's bounds.
     """
     name = str(kernel.length)
     low, high = kernel.limits[name]

@@ -56,7 +56,7 @@ def lengths_of_features(directory: Path, parameters: Document) -> tuple[np.ndarr
     if isinstance(final.get("lengths"), list):
         folds = parameters.get("initial_folds", [parameters["initial"]]), parameters.get("folds", [final])
     elif "lengths" + NORM in final:
-        folds = tuple([_stored(parameter_path(directory, name))] for name in ("initial", "final"))
+        folds = [_stored(parameter_path(directory, "initial"))], [_stored(parameter_path(directory, "final"))]
     else:
         return None
     before, after = (np.array([each["lengths"] for each in own]) for own in folds)

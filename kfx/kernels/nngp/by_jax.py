@@ -18,14 +18,14 @@ jax.config.update("jax_enable_x64", True)  # else JAX would reduce float64 to fl
 class JaxNetwork:
     """K and its gradients by `module`, `native` or `by_neural_tangents`, in x's dtype and on its device.
 
-    weights, biases: σ_w² and σ_b² of each layer. tangent: whether K is the NTK and not the NNGP.
+    weights, biases: σ_w² and σ_b² of each layer. fixed: as for `FusedNetwork`.
     """
 
     def __init__(
-        self, module: ModuleType, activation: str, tangent: bool, weights: Sequence[float], biases: Sequence[float]
+        self, module: ModuleType, activation: str, fixed: int, weights: Sequence[float], biases: Sequence[float]
     ) -> None:
         self.module, self.parameters = module, np.array([weights, biases])
-        self.static = {"activation": activation, "tangent": tangent}
+        self.static = {"activation": activation, "fixed": fixed}
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""

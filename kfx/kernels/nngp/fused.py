@@ -19,14 +19,15 @@ _LEAST, _ENTRIES = 48, 1 << 22  # rows of a task, since products of fewer are sl
 class FusedNetwork:
     """K and its gradients in x's dtype. Results are bitwise equal for any number of threads.
 
-    weights, biases: σ_w² and σ_b² of each layer. tangent: whether K is the NTK and not the NNGP. keep: whether `gram`
-    keeps the points' inner products, which `pull` needs.
+    weights, biases: σ_w² and σ_b² of each layer. fixed: K is the NTK of a network whose first `fixed` layers are not
+    trained; the NNGP if these are all but the last. keep: whether `gram` keeps the points' inner products, which `pull`
+    needs.
     """
 
     def __init__(
-        self, activation: str, tangent: bool, weights: Sequence[float], biases: Sequence[float], keep: bool
+        self, activation: str, fixed: int, weights: Sequence[float], biases: Sequence[float], keep: bool
     ) -> None:
-        self.kind, self.tangent, self.keep = _KINDS[activation], tangent, keep
+        self.kind, self.fixed, self.keep = _KINDS[activation], fixed, keep
         self.weights, self.biases = np.asarray(weights), np.asarray(biases)
         self._products: list[tuple[int, np.ndarray]] = []
 
@@ -86,8 +87,8 @@ class FusedNetwork:
         to_x = torch.from_numpy(to_products) @ torch.from_numpy(points)
         return to_variances, to_x.div_(points.shape[1]).reshape(x.shape)
 
-    def _arguments(self, points: np.ndarray) -> tuple[int, bool, np.ndarray, np.ndarray]:
-        return self.kind, self.tangent, self.weights.astype(points.dtype), self.biases.astype(points.dtype)
+    def _arguments(self, points: np.ndarray) -> tuple[int, int, np.ndarray, np.ndarray]:
+        return self.kind, self.fixed, self.weights.astype(points.dtype), self.biases.astype(points.dtype)
 
     def _scales(self, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         r, q = np.empty((2, len(self.weights) - 1, len(squares)), squares.dtype)
@@ -99,7 +100,7 @@ class FusedNetwork:
 def compile_for(dtype: torch.dtype) -> None:
     """Load the compiled loops for float32 or float64; the first call on a machine compiles and caches them."""
     x = torch.ones(2, 1, dtype=dtype)
-    network = FusedNetwork("relu", False, [1.0, 1.0], [1.0, 1.0], keep=True)
+    network = FusedNetwork("relu", 1, [1.0, 1.0], [1.0, 1.0], keep=True)
     network.diagonal(x)
     network.pull(x, network.gram(x, None), inputs=True)
 

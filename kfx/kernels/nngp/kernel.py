@@ -32,7 +32,11 @@ class NNGP(Kernel):
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGPOption.default_bounds()
-    _tangent: ClassVar[bool] = False
+
+    @property
+    def _fixed(self) -> int:
+        """The number of first layers that are not trained: for the NNGP all but the last."""
+        return self.depth
 
     def __init__(
         self,
@@ -71,16 +75,16 @@ class NNGP(Kernel):
     def _engine(self, x: torch.Tensor, to_pull: bool = False) -> Engine:
         """Return the engine for points like x; ValueError where the chosen backend does not take them."""
         weights, biases = (np.broadcast_to(v, self.depth + 1).tolist() for v in self._values.values())
-        name = engine_for(self.backend, x, "backend", "native" if self._tangent else "torch or auto")
+        name = engine_for(self.backend, x, "backend", "native" if isinstance(self, NTK) else "torch or auto")
         if name in _OF_JAX:
             from kfx.kernels.nngp.by_jax import JaxNetwork
 
-            return JaxNetwork(functions(name), self.activation, self._tangent, weights, biases)
+            return JaxNetwork(functions(name), self.activation, self._fixed, weights, biases)
         if name == "fused":
             from kfx.kernels.nngp.fused import FusedNetwork
 
-            return FusedNetwork(self.activation, self._tangent, weights, biases, to_pull)
-        if self._tangent:
+            return FusedNetwork(self.activation, self._fixed, weights, biases, to_pull)
+        if isinstance(self, NTK):
             raise ValueError(f"NTK: takes float32 or float64 on a CPU, got {x.dtype} on {x.device}; or backend=native")
         from kfx.kernels.nngp.by_torch import TorchNetwork
 
@@ -109,13 +113,14 @@ class NNGP(Kernel):
 class NTK(NNGP):
     """The tangent kernel of a dense network of infinite width, trained by gradient descent (Jacot et al. 2018).
 
-    Θ⁰ = K⁰,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l  with K, F and the parameters of `NNGP`, and F' the covariance of the
-    activation's derivative. At equal points the derivative of F' for a ReLU is infinite; it is taken as 0.
+    Θ^f = K^f,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l  with K, F and the parameters of `NNGP`, and F' the covariance of
+    the activation's derivative. At equal points the derivative of F' for a ReLU is infinite; it is taken as 0.
+    fixed_layers: f, 0 ≤ f ≤ depth, the number of first layers that keep their initial weights (Arora et al. 2020,
+        section 3.2); with f = depth Θ is the NNGP.
     backend: as for `NNGP`, except torch; a GPU needs a backend by JAX.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()
-    _tangent: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -124,6 +129,7 @@ class NTK(NNGP):
         weight_variance: float | Sequence[float] | np.ndarray = options.NTKOption.weight_variance,
         bias_variance: float | Sequence[float] | np.ndarray = options.NTKOption.bias_variance,
         *,
+        fixed_layers: int = options.NTKOption.fixed_layers,
         backend: str = options.NTKOption.backend,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -133,6 +139,13 @@ class NTK(NNGP):
         )
         if self.backend == "torch":
             raise ValueError("NTK: backend must be one of auto, fused, native, neural_tangents, got 'torch'")
+        if not 0 <= fixed_layers <= depth:
+            raise ValueError(f"fixed_layers must be from 0 to depth={depth}, got {fixed_layers}")
+        self.fixed_layers = fixed_layers
+
+    @property
+    def _fixed(self) -> int:
+        return self.fixed_layers
 
 
 def functions(name: str) -> ModuleType:

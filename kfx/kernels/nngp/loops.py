@@ -2,7 +2,8 @@
 
 A strip is some rows of K(x, y) from one column on; of K(x, x) from the diagonal on, and what lies above it is looked
 at. The weights and biases are those of all layers, the first among them; scales are (depth, points), as activations
-take them. With `tangent` the kernel is the NTK.
+take them. The kernel is the NTK of a network whose first `fixed` layers are not trained; with `fixed` = depth that is
+the NNGP.
 """
 
 from __future__ import annotations
@@ -151,19 +152,19 @@ def _own(kind, v):
 
 
 @entry
-def diagonal(squares, kind, tangent, weights, biases, out):
+def diagonal(squares, kind, fixed, weights, biases, out):
     for i in range(len(squares)):
         v = weights[0] * squares[i] + biases[0]
         t = v
         for layer in range(1, len(weights)):
             value, _, likeness, _ = _own(kind, v)
             v = weights[layer] * value + biases[layer]
-            t = weights[layer] * likeness * t + v
-        out[i] = t if tangent else v
+            t = weights[layer] * likeness * t + v if layer > fixed else v
+        out[i] = t
 
 
 @entry
-def diagonal_back(squares, own, to_v, kind, tangent, weights, biases, to_weights, to_biases, to_squares):
+def diagonal_back(squares, own, to_v, kind, fixed, weights, biases, to_weights, to_biases, to_squares):
     """From the cotangents of the diagonal and of the variances that activations read, (depth, n)."""
     depth = len(weights) - 1
     v, t = np.empty(depth + 1, squares.dtype), np.empty(depth + 1, squares.dtype)
@@ -173,11 +174,13 @@ def diagonal_back(squares, own, to_v, kind, tangent, weights, biases, to_weights
         for layer in range(1, depth + 1):
             value, _, likeness, _ = _own(kind, v[layer - 1])
             v[layer] = weights[layer] * value + biases[layer]
-            t[layer] = weights[layer] * likeness * t[layer - 1] + v[layer]
-        g, gt = (zero, own[i]) if tangent else (own[i], zero)
+            t[layer] = weights[layer] * likeness * t[layer - 1] + v[layer] if layer > fixed else v[layer]
+        g, gt = zero, own[i]
         for layer in range(depth, 0, -1):
             value, slope, likeness, bend = _own(kind, v[layer - 1])
             g += gt
+            if layer <= fixed:
+                gt = zero
             to_weights[layer] += g * value + gt * likeness * t[layer - 1]
             to_biases[layer] += g
             g = weights[layer] * (g * slope + gt * bend * t[layer - 1]) + to_v[layer - 1, i]
@@ -192,7 +195,7 @@ def diagonal_back(squares, own, to_v, kind, tangent, weights, biases, to_weights
 
 
 @entry
-def gram(x, y, top, stop, same, ri, qi, rj, qj, kind, tangent, weights, biases, out):
+def gram(x, y, top, stop, same, ri, qi, rj, qj, kind, fixed, weights, biases, out):
     """Rows from `top` of K(x, y), or with `same` of K(x, x), with the columns that they mirror, into `out`. Returns
     the mean products of the points, (stop − top, columns)."""
     left = top if same else 0
@@ -206,13 +209,21 @@ def gram(x, y, top, stop, same, ri, qi, rj, qj, kind, tangent, weights, biases, 
         for start in range(i + 1 if same else 0, len(y), _BLOCK):
             end = min(start + _BLOCK, len(y))
             k, given = out[i, start:end], mean[start - left : end - left]
-            if tangent:
+            if fixed < len(ri):
                 own = c[: end - start]
                 _first(own, given, weights[0], biases[0])
-                k[:] = own
+                if fixed == 0:
+                    k[:] = own
                 for layer in range(len(ri)):
                     r, q, s, p = ri[layer, i], qi[layer, i], rj[layer, start:end], qj[layer, start:end]
-                    if kind == RELU:
+                    if layer < fixed:
+                        if kind == RELU:
+                            _relu(own, r, q, s, p, weights[layer + 1], biases[layer + 1])
+                        else:
+                            _erf(own, r, q, s, p, weights[layer + 1], biases[layer + 1])
+                        if layer + 1 == fixed:
+                            k[:] = own
+                    elif kind == RELU:
                         _relu_tangent(own, k, r, q, s, p, weights[layer + 1], biases[layer + 1])
                     else:
                         _erf_tangent(own, k, r, q, s, p, weights[layer + 1], biases[layer + 1])
@@ -230,7 +241,7 @@ def gram(x, y, top, stop, same, ri, qi, rj, qj, kind, tangent, weights, biases, 
 
 
 @entry
-def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weights, to_biases, to_v, to_products):
+def pull(product, cotangent, top, r, q, kind, fixed, weights, biases, to_weights, to_biases, to_v, to_products):
     """Pull the cotangent of a strip of K(x, x) back, from its mean products: each block computed again with every
     layer kept, and walked back.
 
@@ -253,7 +264,7 @@ def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weigh
                 d, e = r[layer, start:end], q[layer, start:end]
                 own, weight, bias = c[layer + 1, :m], weights[layer + 1], biases[layer + 1]
                 own[:] = c[layer, :m]
-                if tangent:
+                if fixed <= layer:
                     t[layer + 1, :m] = t[layer, :m]
                     if kind == RELU:
                         _relu_tangent(own, t[layer + 1, :m], a, b, d, e, weight, bias)
@@ -264,8 +275,10 @@ def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weigh
                         _relu(own, a, b, d, e, weight, bias)
                     else:
                         _erf(own, a, b, d, e, weight, bias)
+                if layer + 1 == fixed < depth:
+                    t[layer + 1, :m] = own
             here, there = g[:m], gt[:m]
-            if tangent:
+            if fixed < depth:
                 here[:] = 0
                 there[:] = two * cotangent[i, start:end]
             else:
@@ -274,7 +287,10 @@ def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weigh
                 a, b = r[layer, i], q[layer, i]
                 d, e = r[layer, start:end], q[layer, start:end]
                 weight, to_vj = weights[layer + 1], to_v[layer, start:end]
-                if tangent:
+                if layer + 1 == fixed < depth:
+                    for j in range(m):
+                        here[j] += there[j]
+                if fixed <= layer:
                     if kind == RELU:
                         sums = _relu_tangent_back(here, there, c[layer, :m], t[layer, :m], a, b, d, e, weight, to_vj)
                     else:
@@ -286,7 +302,7 @@ def pull(product, cotangent, top, r, q, kind, tangent, weights, biases, to_weigh
                 to_weights[layer + 1] += sums[0]
                 to_biases[layer + 1] += sums[1]
                 to_v[layer, i] += sums[2]
-            if tangent:
+            if fixed == 0 < depth:
                 for j in range(m):
                     here[j] += there[j]
             to_weight, to_bias = _first_back(here, given)

@@ -111,17 +111,19 @@ def _diagonal(parameters: jax.Array, x: jax.Array, activation: str) -> list[jax.
     return variances
 
 
-def _tangent(parameters: jax.Array, x: jax.Array, activation: str) -> jax.Array:
-    """Return the NTK of each point with itself, (n,)."""
+def _tangent(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -> jax.Array:
+    """Return the kernel of each point with itself, (n,)."""
     variances = _diagonal(parameters, x, activation)
-    tangent = variances[0]
-    for weight, before, after in zip(parameters[0, 1:], variances, variances[1:], strict=False):
-        tangent = after + weight * ACTIVATIONS[activation][3](before) * tangent
+    tangent = variances[fixed]
+    for layer in range(fixed + 1, len(variances)):
+        slope = ACTIVATIONS[activation][3](variances[layer - 1])
+        tangent = variances[layer] + parameters[0, layer] * slope * tangent
     return tangent
 
 
-def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
-    """K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l);  Θ⁰ = K⁰,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l."""
+def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
+    """K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l);  Θ^f = K^f,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l, with f
+    `fixed` layers."""
     traces["gram"] += 1
     weights, biases = parameters
     rows = _diagonal(parameters, x, activation)
@@ -132,33 +134,33 @@ def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activat
     for layer in range(1, len(weights)):
         both = rows[layer - 1][:, None], columns[layer - 1][None, :]
         value, _, slope, _ = ACTIVATIONS[activation]
-        covariance, likeness = value(gram, *both), slope(gram, *both)
-        gram = biases[layer] + weights[layer] * covariance
-        theta = gram + weights[layer] * likeness * theta
-    if y is None:
-        theta = jnp.fill_diagonal(theta, _tangent(parameters, x, activation), inplace=False)
-        gram = jnp.fill_diagonal(gram, rows[-1], inplace=False)
-    return theta if tangent else gram
+        carried = weights[layer] * slope(gram, *both) * theta if layer > fixed else 0.0
+        gram = biases[layer] + weights[layer] * value(gram, *both)
+        theta = gram + carried
+    if y is not None:
+        return theta
+    return jnp.fill_diagonal(theta, _tangent(parameters, x, activation, fixed), inplace=False)
 
 
-@partial(jax.jit, static_argnames=("activation", "tangent"))
-def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, tangent: bool) -> jax.Array:
-    """Return K(x, y), (n, m), or with `tangent` the NTK.
+@partial(jax.jit, static_argnames=("activation", "fixed"))
+def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
+    """Return K(x, y), (n, m).
 
-    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x.
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: as for
+    `FusedNetwork`.
     """
-    return _recursion(parameters, x, y, activation, tangent)
+    return _recursion(parameters, x, y, activation, fixed)
 
 
-@partial(jax.jit, static_argnames=("activation", "tangent"))
-def variance(parameters: jax.Array, x: jax.Array, activation: str, tangent: bool) -> jax.Array:
+@partial(jax.jit, static_argnames=("activation", "fixed"))
+def variance(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -> jax.Array:
     """Return K(x_i, x_i), (n,). parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features)."""
-    return _tangent(parameters, x, activation) if tangent else _diagonal(parameters, x, activation)[-1]
+    return _tangent(parameters, x, activation, fixed)
 
 
-@partial(jax.jit, static_argnames=("activation", "tangent", "inputs"))
+@partial(jax.jit, static_argnames=("activation", "fixed", "inputs"))
 def pull(
-    parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, tangent: bool, inputs: bool
+    parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, fixed: int, inputs: bool
 ) -> tuple[jax.Array, ...]:
     """Return gradients of Σ G_ij K(x, x)_ij to the parameters, (2, depth + 1), and with `inputs` to x, (n, features).
 
@@ -166,7 +168,7 @@ def pull(
     calls.
     """
     if inputs:
-        _, vjp = jax.vjp(lambda p, x: _recursion(p, x, None, activation, tangent), parameters, x)
+        _, vjp = jax.vjp(lambda p, x: _recursion(p, x, None, activation, fixed), parameters, x)
     else:
-        _, vjp = jax.vjp(lambda p: _recursion(p, x, None, activation, tangent), parameters)
+        _, vjp = jax.vjp(lambda p: _recursion(p, x, None, activation, fixed), parameters)
     return vjp(cotangent)
