@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,10 @@ from kfx.kernels import NNGP, NTK, RBF, Laplace, Linear, Matern, RationalQuadrat
 from kfx.kernels.ard import ARD
 from kfx.kernels.starts import candidates
 from kfx.numerics.outer_products import OuterProducts
+from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError
+
+README = Path(__file__).parent.parent / "README.md"
 
 LENGTHS = np.array([0.7, 1.9, 3.0, 0.4])
 KERNELS = {
@@ -218,6 +223,24 @@ def test_equal_points_and_equal_targets_are_said(x):
         KernelFlowRegressor().fit(x, np.arange(20.0))
     with pytest.raises(DataError, match="every training target is 4, so there is nothing to learn"):
         KernelFlowRegressor().fit(np.arange(40.0).reshape(20, 2), np.full(20, 4.0))
+
+
+@pytest.mark.slow
+def test_the_table_of_the_readme_is_predicted_as_it_says(kfx, in_folder):
+    from sklearn.datasets import load_diabetes
+    from sklearn.ensemble import RandomForestRegressor
+
+    load_diabetes(as_frame=True).frame.to_csv("diabetes.csv", index=False)
+    ours, forest = [], []
+    for seed in range(5):
+        words = ["dataset=table", "dataset.path=diabetes.csv", "dataset.target=target", f"seed={seed}"]
+        assert kfx("run", *words, "figures=false", f"hydra.run.dir=r{seed}")[0] == 0
+        ours.append(load_run(f"r{seed}").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item())
+        data = load(words).dataset.build(Streams(seed)["data"])
+        trees = RandomForestRegressor(500, random_state=0, n_jobs=2).fit(data.x_train, data.y_train[:, 0])
+        forest.append(np.mean((trees.predict(data.x_test) - data.y_test[:, 0]) ** 2))
+    said = re.search(r"mean test mse is (\d+); that of a random forest .* is (\d+)\.", README.read_text())
+    assert [np.mean(ours), np.mean(forest)] == pytest.approx([float(each) for each in said.groups()], rel=0.005)
 
 
 def test_papers_data_keep_what_their_experiments_state():

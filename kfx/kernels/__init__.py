@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kfx.kernels.ard import ARD
     from kfx.kernels.base import Kernel, Product, Scaled, Sum
     from kfx.kernels.cnngp.kernel import CNNGP
     from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kfx.kernels.stationary import RBF, Laplace, Matern, RationalQuadratic
 
 __all__ = [
+    "ARD",
     "CNNGP",
     "NNGP",
     "NTK",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ARD": "ard",
     "CNNGP": "cnngp.kernel",
     "ConvDKM": "conv_dkm.kernel",
     "Formula": "formula",
