@@ -266,7 +266,7 @@ CLASSIFICATION: dict[str, Callable[[Dataset], tuple[float, Predicted]]] = {
     "nll": kfx_classes(objective="nll"),
     "rho": kfx_classes(objective="rho"),
     "ntk": ntk,
-    "ntk, tuned on halves": ntk_as_published,
+    "ntk tuned on halves": ntk_as_published,
     "SVC": scikit_learn_classes(svc, probabilities=False),
     "random forest": scikit_learn_classes(forest_of_classes),
     "scikit-learn GPC": scikit_learn_classes(gaussian_process_of_classes),
