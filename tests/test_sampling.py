@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from kfx import load_run
-from kfx.kernels import RBF
+from kfx import KernelFlowRegressor, load_run
+from kfx.kernels import ARD, RBF
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import loo, rho
@@ -150,6 +150,27 @@ def test_stratified_batches_and_samples_hold_the_classes_in_proportion():
         assert np.abs(there[:24].sum(axis=0) - 24 * share).max() <= 1.5
     again = sampler.draw(np.random.default_rng(1))
     assert set(again.indices) != set(batch.indices)
+
+
+def test_neighbours_follow_the_lengths_of_the_kernel():
+    x = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 2)))
+    sampler = FixedSampler(12, 0.5, "neighbourhood").start(x, x[:, :1])
+    lengths = np.array([0.1, 10.0])
+    sampler.follow(ARD(RBF(), lengths))
+    batch = sampler.draw(np.random.default_rng(5))
+    centre = int(np.random.default_rng(5).integers(200))
+    nearest = ((x - x[centre]) / torch.as_tensor(lengths)).norm(dim=1).argsort()[:12]
+    assert set(batch.indices) == set(nearest.tolist())
+    sampler.follow(RBF(3.0))
+    assert set(sampler.draw(np.random.default_rng(5)).indices) == set(batch.indices), "one length changes no order"
+
+
+def test_batches_of_neighbours_change_with_the_lengths_of_a_fit():
+    x = np.random.default_rng(0).normal(size=(150, 3))
+    sampler = {"choice": "neighbourhood", "batch_size": 40}
+    fitted = KernelFlowRegressor(sampler=sampler, optimizer={"iterations": 60}).fit(x, np.sin(2 * x[:, 0]))
+    assert np.argmin(fitted.lengths_) == 0
+    assert fitted.score(x, np.sin(2 * x[:, 0])) > 0.99
 
 
 def test_a_neighbourhood_is_a_point_and_those_nearest_to_it():

@@ -225,6 +225,9 @@ class Optimizer(abc.ABC):
         batches, loss = streams["batches"], fit.setup.loss
         self._draw_from(fit.setup, self.candidates())
         if fit.batch is None or not self.keeps_batch(iteration):
+            if self.sampler.compares_points:
+                with contextlib.suppress(NumericalError):  # a search without a result yet
+                    self.sampler.follow(self.positions()[0])
             fit.batch = self.sampler.draw(batches, iteration)
         batch = fit.batch
         question = self.ask(iteration, batch)

@@ -35,7 +35,7 @@ class SamplerOption(Option):
         "uniform",
         *POINTS,
         meaning="points of a batch; stratified: classes in the proportions of the data; "
-        "neighbourhood: a random point and its nearest",
+        "neighbourhood: a random point and its nearest, by the kernel's present lengths if each feature has one",
     )
     rounding: str = one_of(
         "nearest",

@@ -6,13 +6,17 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
 from kfx.config.choices import POINTS
 from kfx.numerics.arrays import rows_of
+
+if TYPE_CHECKING:
+    from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Value
 
 Remembered = list[Any]
 """What a sampler needs to go on: numbers and arrays."""
@@ -117,15 +121,21 @@ class Stratified(Uniform):
 
 class Neighbourhood(Uniform):
     """Draw a random point and its nearest neighbours, in random order, so that the kernel is judged by local
-    interpolation."""
+    interpolation. With a length for each feature distances are those of x / ℓ."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__(x, y)
         self.flat = x.reshape(len(x), -1)
-        self.norms = self.flat.square().sum(dim=1)
+        self.scale(1.0)
+
+    def scale(self, lengths: Value) -> None:
+        """Divide the features by these lengths, (features,)."""
+        self.scaled = self.flat / torch.as_tensor(lengths, dtype=self.flat.dtype, device=self.flat.device)
+        self.norms = self.scaled.square().sum(dim=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        distances = self.norms - 2 * (self.flat @ self.flat[int(rng.integers(self.n))])  # up to the norm of the centre
+        # up to the norm of the centre
+        distances = self.norms - 2 * (self.scaled @ self.scaled[int(rng.integers(self.n))])
         return rng.permutation(torch.topk(distances, size, largest=False).indices.cpu().numpy())
 
 
@@ -169,6 +179,17 @@ class FixedSampler:
         self._points = CHOICES[self.choice](x, y)
         self.restore([])
         return self
+
+    @property
+    def compares_points(self) -> bool:
+        """Whether batches depend on distances of points, which `follow` makes those of a kernel."""
+        return isinstance(self._points, Neighbourhood)
+
+    def follow(self, kernel: Kernel) -> None:
+        """Let the next batches be neighbours in the metric of a kernel with a length for each feature."""
+        lengths = kernel.parameters.get("lengths")
+        if isinstance(self._points, Neighbourhood) and lengths is not None:
+            self._points.scale(lengths)
 
     def proportion(self, iteration: int) -> float:
         """p = N_c / N_f."""
