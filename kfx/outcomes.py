@@ -35,6 +35,7 @@ class Event(StrEnum):
     REGULARIZATION_AT_BOUND = "regularization_at_bound"
     OBJECTIVE_ROSE = "objective_rose"
     ERROR_ROSE = "error_rose"
+    CONSTANT_FEATURES = "constant_features"
     NEARLY_IDENTITY = "nearly_identity"
     MEAN_DOMINATES = "mean_dominates"
     REGULARIZATION_AT_EDGE = "regularization_at_edge"
@@ -86,8 +87,9 @@ _HELP = {
     ),
     Event.ERROR_ROSE: (
         "predictions are worse than before training though the objective fell: use another objective "
-        "(kfx list objective), set regularization.selection=validation, or keep the initial kernel with optimizer=none"
+        "(kfx list objective), choose lambda by validation, or keep the initial kernel with optimizer=none"
     ),
+    Event.CONSTANT_FEATURES: "a feature is the same at all training points: it tells nothing; leave it out",
     Event.NEARLY_IDENTITY: (
         "the kernel relates no point of a batch to another, so rho is 1 - p, as for a large lambda: use objective=loo "
         "or nll, or raise the lower end of kernel.bounds"

@@ -129,9 +129,9 @@ def test_lengths_start_at_the_median_distance_of_each_feature():
     x = points(200, 3) * [1.0, 1e6, 0.0] + [0, 0, 7.0]
     lengths = start(x, "kernel.ard=true", "kernel.initial=median_distance").parameters["lengths"]
     median = np.median(np.abs(x[:, None, 0] - x[None, :, 0])[np.triu_indices(200, 1)])
-    assert lengths[0] == pytest.approx(median * np.sqrt(3))
+    assert lengths[0] == pytest.approx(median * np.sqrt(2))
     assert 1e6 / 1.2 < lengths[1] / lengths[0] < 1.2e6, "in the units of the feature"
-    assert lengths[2] == 1.0, "a constant feature"
+    assert lengths[2] > 50 * lengths[1], "a constant feature does not count"
     one = start(x[:, :1], "kernel.initial=median_distance").parameters["sigma"]
     assert one == pytest.approx(median)
     manhattan = start(points(200, 3), "kernel=laplace", "kernel.initial=median_distance").parameters["sigma"]
@@ -204,6 +204,22 @@ def test_bounds_that_are_given_hold_at_the_start(kfx, relevant):
     assert fitted.lengths_.max() <= 1.5
 
 
+def test_a_feature_that_is_constant_in_training_is_said_and_does_not_count(kfx, in_folder):
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(rng.normal(size=(80, 2)), columns=["a", "b"])
+    frame = frame.assign(year=[2019] * 60 + [2024] * 20, y=frame["a"] + frame["b"])
+    frame[:60].to_csv("t.csv", index=False)
+    frame[60:].to_csv("u.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.test=u.csv", "dataset.target=y", "optimizer.iterations=30"]
+    code, out, err = kfx("run", *words, *ALONE, "hydra.run.dir=r")
+    assert code == 0, err
+    assert "year is the same at all training points" in out + err
+    run = load_run("r")
+    assert run.lengths.index[-1] == "year"
+    assert run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item() < 0.01
+    assert not any(at_bound in out for at_bound in ("at its bound", "an end of its range"))
+
+
 def test_hundreds_of_lengths_have_a_picture_and_a_line(kfx, in_folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 300))).add_prefix("f")
@@ -223,6 +239,12 @@ def test_equal_points_and_equal_targets_are_said(x):
         KernelFlowRegressor().fit(x, np.arange(20.0))
     with pytest.raises(DataError, match="every training target is 4, so there is nothing to learn"):
         KernelFlowRegressor().fit(np.arange(40.0).reshape(20, 2), np.full(20, 4.0))
+    two = np.c_[np.arange(20.0), np.full(20, 5.0)]
+    with pytest.raises(DataError, match="every training target of output 1 is 5"):
+        KernelFlowRegressor().fit(np.arange(40.0).reshape(20, 2), two)
+    for unit in (1e-200, 1e200):
+        with pytest.raises(DataError, match="too small or too large to be squared"):
+            KernelFlowRegressor().fit(np.arange(40.0).reshape(20, 2), unit * np.arange(20.0))
 
 
 @pytest.mark.slow

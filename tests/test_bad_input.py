@@ -10,6 +10,8 @@ import pytest
 BAD = [
     (["kernel=foo"], "kernel=foo: unknown option; it takes", "rbf"),
     (["kernel.sigam=2"], "kernel.sigam: unknown key", "did you mean sigma?"),
+    (["dataset=table", "objective.form=batch"], "objective.form: unknown key", "form is a key of objective="),
+    (["kernel.nu=1.5"], "kernel.nu: unknown key", "nu is a key of kernel=matern"),
     (["+kernel.sigam=2"], "kernel.sigam: unknown key", "did you mean sigma?"),
     (["kernel.sigma=-1"], "kernel.sigma=-1", "expected a number > 0"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import subprocess
 import sys
@@ -443,11 +444,17 @@ def test_a_frames_words_and_categories_are_features_of_zeros_and_ones():
     assert fitted.score(frame[60:], y[60:]) > 0.9
     again = pickle.loads(pickle.dumps(fitted))
     assert np.array_equal(again.predict(frame[60:]), fitted.predict(frame[60:]))
-    with pytest.raises(ValueError, match="column city holds 'Nice', which no training row has"):
-        fitted.predict(frame[:2].assign(city="Nice"))
+    with pytest.warns(UserWarning, match="column city holds 'Nice', which no training row has"):
+        assert np.isfinite(fitted.predict(frame[:2].assign(city="Nice"))).all()
+    as_text = KernelFlowRegressor(optimizer={"iterations": 5}).fit(frame[["size"]].astype(str), y)
+    assert (as_text.categories_, as_text.n_features_in_) == ({}, 1)
     for wrong, message in (
         (frame.assign(**{"city=Rome": 1.0}), "two features are named city=Rome"),
-        (frame.assign(city=[1, "1", 2] * 30), "two features are named city=1"),
+        (frame.assign(city=[1, "1", "x"] * 30), "two features are named city=1"),
+        (frame.assign(day=pd.date_range("2020", periods=90).astype(str)), "column day holds dates"),
+        (frame.assign(day=pd.period_range("2020-01", periods=90, freq="M")), "column day holds dates"),
+        (frame.assign(day=[datetime.date(2020, 1, 1 + i % 28) for i in range(90)]), "column day holds dates"),
+        (frame.assign(city=[f"n{i}" for i in range(90)]), "column city holds 90 different words"),
         (frame.assign(city=frame["city"].astype("string").where(frame.index > 0)), "column city has 1 missing values"),
         (frame.assign(grade=frame["grade"].where(frame.index > 1)), "column grade has 2 missing values"),
     ):

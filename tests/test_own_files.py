@@ -475,6 +475,16 @@ HOSTILE = {
     "no features": ("t.csv", "y\n1\n2\n3\n", (), "no column is left for the features", "beside y"),
     "one name over two columns": ("t.csv", "a,a,y\n1,2,3\n4,5,6\n", (), "stand over several columns, as a", "rename"),
     "a column without a name": ("t.csv", ",a,y\n0,1,2.5\n1,2,3.5\n", (), "column 1 has no name", "dataset.features"),
+    "decimal commas": (
+        "t.csv",
+        'a;y\n5,1;1\n4,9;2\n"5,0";3\n',
+        (),
+        "column a holds '5,1' in row 1, which is no number with a decimal point",
+        "'dataset.decimal=\",\"'",
+    ),
+    "money": ("t.csv", "a,y\n$12,1\n$15,2\n$9,3.5\n", (), "column a holds '$12' in row 1", "dataset.exclude=[a]"),
+    "months": ("t.csv", "a,y\n2020-01,1\n2020-02,2\n2020-02,3.5\n", (), "column a holds dates, as '2020-01'"),
+    "days in words": ("t.csv", 'a,y\n"Jan 01, 2020",1\n"May 2, 2020",2.5\n', (), "column a holds dates, as 'Jan 01"),
     "names": (
         "t.csv",
         "a,y\n" + "".join(f"n{i},{i}\n" for i in range(60)),

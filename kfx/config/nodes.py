@@ -37,12 +37,11 @@ def make(path: str, schema: type[T], node: object) -> T:
         raise ConfigError(f"{path}={shown}: expected {', '.join(fields)}; leave it out for the defaults")
     for key in map(str, node):
         if key not in fields:
-            at = f"{path}." if path else ""
-            if schema.name and not fields:
-                having = [name for name, other in OPTIONS[schema.group].items() if key in other.fields()]
-                way = f"it is a key of {', '.join(f'{path}={name}' for name in having)}" if having else "leave it out"
-                raise ConfigError(f"{at}{key}: unknown key; {path}={schema.name} takes none, {way}")
-            raise ConfigError(f"{at}{key}: unknown key; {f'{path} takes' if path else 'it takes'} {near(key, fields)}")
+            raise ConfigError(
+                f"{path}.{key}: unknown key; {taken(schema, key)}"
+                if path
+                else f"{key}: unknown key; {taken(schema, key)}"
+            )
     made: dict[str, object] = {}
     for key, item in fields.items():
         own = f"{path}.{key}" if path else key
@@ -68,6 +67,16 @@ def make(path: str, schema: type[T], node: object) -> T:
         raise ConfigError(
             f"{path}.{key}={got}: expected {takes}" if path else f"{key}={got}: expected {takes}"
         ) from error
+
+
+def taken(schema: type[Option], key: str) -> str:
+    """The keys that an option or section takes, the one that was probably meant by `key`, and the options of its group
+    that have `key`."""
+    known = schema.fields()
+    having = [name for name, other in OPTIONS.get(schema.group, {}).items() if schema.name and key in other.fields()]
+    options = f"; {key} is a key of {', '.join(f'{schema.group}={name}' for name in having)}" if having else ""
+    of = f"{schema.group}={schema.name}" if schema.name else "it"
+    return f"{of} takes {near(key, known) if known else 'no keys'}{options}"
 
 
 def near(word: str, known: Sequence[str] | Mapping[str, object]) -> str:

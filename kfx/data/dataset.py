@@ -175,18 +175,21 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
 def with_targets(data: Dataset, how: str) -> Dataset:
     """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out.
 
-    The scale of a constant target is 1; DataError if all are.
+    DataError for targets that are constant, or too small or large to be squared.
     """
     if how == "as_given":
         return data
-    deviation = data.y_train.std(axis=0)
-    mean = data.y_train.mean(axis=0)
-    varies = deviation > 1e-14 * np.abs(mean)  # a mean is rounded
-    if not varies.any():
-        raise DataError(f"every training target is {mean[0]:.6g}, so there is nothing to learn")
-    return replace(
-        data, target_mean=mean, target_scale=np.where(varies, deviation, 1.0) if how == "standardized" else 1.0
-    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
+    is_constant = np.ptp(data.y_train, axis=0) <= 1e-14 * np.abs(mean)  # a mean is rounded
+    if is_constant.any():
+        i = int(is_constant.argmax())
+        which = f" of output {i}" if len(mean) > 1 else ""
+        raise DataError(f"every training target{which} is {mean[i]:.6g}, so there is nothing to learn; leave it out")
+    if not (np.isfinite(deviation) & (deviation > 0)).all():
+        largest = np.abs(data.y_train).max()
+        raise DataError(f"targets up to {largest:.3g} are too small or too large to be squared; give them another unit")
+    return replace(data, target_mean=mean, target_scale=deviation if how == "standardized" else 1.0)
 
 
 def imputed(data: Dataset, how: str) -> Dataset:

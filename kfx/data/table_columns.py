@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,9 @@ def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: 
         frame[name] = found
     if not words:
         return
+    if commas := [name for name in words if _are_numbers_with(",", frame[name], layout.decimal)]:
+        said = f"column {commas[0]} holds {words[commas[0]]}, which is no number with a decimal point"
+        raise DataError(f"{path}: {said}; for numbers with decimal commas set 'dataset.decimal=\",\"'")
     first, shown = next(iter(words)), list(words)[:MOST_NAMED]
     more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
     if len(words) == 1:
@@ -116,23 +120,41 @@ def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: 
     raise DataError(f"{path}: {what}; {codes}; {layout.left_out(shown)}")
 
 
-_MOST_WORDS = 50
-_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?")
+MOST_WORDS = 50
+_TIMES = (datetime.date, datetime.time, datetime.timedelta)
+_MONTHS = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+_DATE = re.compile(
+    r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?|(19|20)\d\d[-/](0?[1-9]|1[0-2])|\d{1,2}:\d\d(:\d\d(\.\d+)?)?"
+    rf"|(\d{{1,2}}\W+)?({_MONTHS})[a-z]*\W+(\d{{1,2}}\W+)?\d{{4}}.*",
+    re.IGNORECASE,
+)
+_NUMBER_IN_WORDS = re.compile(r"[$€£+-]*\s*\d[\d.,' ]*([eE][+-]?\d+)?\s*[%$€£]?")
 
 
 def holds_dates(column: pd.Series) -> bool:
-    """Whether all values of a column are text like 2026-11-24 or 24.11.2026, with or without a time."""
-    return all(isinstance(value, str) and _DATE.fullmatch(value.strip()) for value in column.dropna())
+    """Whether all values of a column are dates or times, or text like 2026-11-24, 24.11.2026, Nov 24, 2026 or 12:30."""
+    return len(known := column.dropna()) > 0 and all(
+        _DATE.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, _TIMES) for value in known
+    )
 
 
 def holds_words(column: pd.Series, decimal: str) -> bool:
     """Whether a column of a file holds categories: most values are words, at most 50 different ones, and no dates.
 
-    A few words among numbers are slips, and more different words than that are names or texts.
+    A few words among numbers are slips, more different words than that are names or texts, and words such as 1,5 or
+    20 % are numbers in another spelling.
     """
     known = column.dropna()
     words = known[numbers_of(known, decimal).isna()]
-    return bool(len(words) * 2 > len(known) and known.nunique() <= _MOST_WORDS and not holds_dates(known))
+    if len(words) * 2 <= len(known) or known.nunique() > MOST_WORDS:
+        return False
+    are_numbers = all(isinstance(word, str) and _NUMBER_IN_WORDS.fullmatch(word.strip()) for word in words)
+    return not are_numbers and not holds_dates(known)
+
+
+def _are_numbers_with(mark: str, column: pd.Series, decimal: str) -> bool:
+    """Whether all values of a column are numbers with this decimal mark, and it is not the one that is set."""
+    return decimal != mark and not numbers_of(column.dropna(), mark).isna().any()
 
 
 _NAMES_OF_ROWS = ("index", "idx", "row", "number", "no", "nr", "unnamed: 0")

@@ -48,13 +48,15 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     ----------
     kernel : str, mapping or Kernel
         A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
-        RBF(2.0) + Matern(1.0). auto: for a table matern with nu=2.5 and a length for each feature.
+        RBF(2.0) + Matern(1.0). auto: for a table matern with nu=2.5 and a length for each feature; for classes with
+        fewer than 20 points for each feature one length for all, for which the features should be scaled.
     objective, optimizer, sampler : str, mapping or object
         As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. By
-        default the objective is `rho_prediction`, and a batch has at most as many points as there are.
+        default the objective is `nll`, for classes `rho_prediction`, with form=held_out.
     regularization : float, str, mapping or Regularization
         λ in units of its scale; "validation", "leave_one_out" or "trained" as `regularization.selection`; or settings
-        of the section `regularization`. None: trained with the objectives nll, loo and gcv, else by leaving points out.
+        of the section `regularization`. None: trained with the kernel where the objective allows it; λ of predictions
+        is chosen by leaving points out.
     targets : str
         As `dataset.targets`: "standardized", "centered" or "as_given"; "auto": standardized, for classes as given.
         Predictions have the units of y.
@@ -170,7 +172,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         check_is_fitted(self, "kernel_")
         lengths = self.kernel_.parameters.get("lengths")
         if not isinstance(lengths, np.ndarray):
-            raise AttributeError("lengths_: the kernel has one length for all features; kernel.ard=true gives each one")
+            raise AttributeError("lengths_: the kernel has one length for all features; ard=True gives each one")
         return lengths
 
     # ---- the fit

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config import catalogue, registry
 from kfx.config.catalogue import config_folder
-from kfx.config.nodes import near
+from kfx.config.nodes import near, taken
 from kfx.config.option import Option
 from kfx.config.overrides import quoted, typed
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
@@ -268,7 +268,7 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
             schema = _schema_without(override, overrides, search_path)
             if schema is not None and field.split(".")[0] in schema.fields():
                 return f"{key}: not there yet; write +{override.input_line}"
-            takes = f"it takes {near(field, schema.fields())}" if schema else "see kfx run --cfg job"
+            takes = taken(schema, field) if schema else "see kfx run --cfg job"
             return f"{key}: unknown key; {takes}"
     return first_line(error)
 

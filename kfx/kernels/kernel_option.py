@@ -193,7 +193,7 @@ class ARDOption(KernelOption):
 
 
 _POINTS_FOR_A_LENGTH = 20
-"""Training points for each feature from which lengths help to classify: on 90 tables of UCI (docs/when_rho.md)."""
+"""Training points for each feature from which lengths help to classify: on 90 tables of UCI (docs/tables.md)."""
 
 
 def _has_points_for_lengths(config: ConfigView) -> bool:
@@ -220,8 +220,8 @@ class DistanceOption(ARDOption):
 
     ard: bool | None = ranged(
         None,
-        "true or false, or null for true with own data, exact gradients and no length given, for classes if there are "
-        "20 training points for each feature",
+        "true or false, or null for true with own data and exact gradients if neither a length nor initial nor "
+        "trainable is given, and for classes there are 20 training points for each feature",
         lambda v: v is None or isinstance(v, bool),
         "a length for each feature of a table, `lengths`, in place of one for all",
     )
@@ -243,7 +243,9 @@ class DistanceOption(ARDOption):
         if from_data:
             changes["initial"] = "median_distance"
         if self.ard is None:
-            changes["ard"] = from_data and self.trainable is None and _has_points_for_lengths(config)
+            changes["ard"] = (
+                from_data and "lengths" in (self.trainable or ["lengths"]) and _has_points_for_lengths(config)
+            )
         return changes
 
 

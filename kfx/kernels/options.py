@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # ---- kernels of the distance
 
 
-@option("kernel", "auto", "rbf; for an own table without a flow matern with nu=2.5 (docs/when_rho.md)")
+@option("kernel", "auto", "rbf; for an own table without a flow matern with nu=2.5 (docs/tables.md)")
 class AutoKernelOption(DistanceOption):
     builds = "kfx.kernels:RBF"
 

@@ -58,7 +58,8 @@ def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
     """Return the kernel's length computed from the points, or the length of each feature, (features,).
 
     With D features each length is that of its feature times √D (D for a kernel of ‖x − x'‖₁), so that distances with
-    all features together are about 1.
+    all features together are about 1. A feature that is the same at all points is not counted, and gets an infinite
+    length.
     """
     flat, name = part.x_train.reshape(len(part.x_train), -1), str(kernel.length)
     rule = partial(LENGTHS[how], norm=kernel.distance_norm)
@@ -67,7 +68,8 @@ def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:
         raise DataError("all training points are equal, so a kernel cannot tell them apart; check the features")
     if isinstance(kernel.parameters[name], np.ndarray):
         each = np.array([rule(column[:, None]) for column in flat.T])
-        found = np.where(each > 0, each * flat.shape[1] ** (1 / kernel.distance_norm), 1.0)
+        count = np.count_nonzero(each)
+        found = np.where(each > 0, each * count ** (1 / kernel.distance_norm), np.inf)
     return found
 
 
@@ -79,11 +81,13 @@ def _with_length(kernel: Kernel, how: str, found: float | np.ndarray, is_bounded
     """
     name = str(kernel.length)
     low, high = kernel.limits[name]
-    least, most = float(np.min(found)), float(np.max(found))
-    if how == "median_distance" and is_bounded:
+    least, most = float(np.min(found)), float(np.max(found, initial=0.0, where=np.isfinite(found)))
+    if how == "median_distance":
+        if not is_bounded:
+            low, high = min(low, least * 1e-3), max(high, most * 1e3)
+            kernel = kernel.with_limits(**{name: (low, high)})
+            found = np.where(np.isfinite(found), found, high / 10) if isinstance(found, np.ndarray) else found
         found = np.clip(found, low, high) if isinstance(found, np.ndarray) else min(max(found, low), high)
-    elif how == "median_distance" and least > 0:
-        kernel = kernel.with_limits(**{name: (min(low, least * 1e-3), max(high, most * 1e3))})
     elif not (low <= least and most <= high):
         raise DataError(
             f"kernel.initial={how}: gives {name}={least:.3g}, outside kernel.bounds.{name}=[{low:g}, {high:g}]; "

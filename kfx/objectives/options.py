@@ -115,7 +115,7 @@ class _Named(ObjectiveOption):
     "objective",
     "auto",
     "rho; with own data and without a flow form=held_out of nll, for classes of rho_prediction, whose kernels predict "
-    "better (docs/when_rho.md)",
+    "better (docs/tables.md)",
 )
 class AutoOption(ObjectiveOption):
     def standing_for(self, config: ConfigView) -> Option:
@@ -290,7 +290,9 @@ class RegularizationSection(Option):
         if self.selection == "auto":
             changes["selection"] = self._selection(config)
         if self.value is None:
-            changes["value"] = _IN_TRAINING if self.leaves_choice_to_evaluation(config) else _USUAL
+            is_trained = self.selection == "trained" and config.dataset.is_own
+            starts_large = is_trained or self.leaves_choice_to_evaluation(config)
+            changes["value"] = _IN_TRAINING if starts_large else _USUAL
         if self.candidates is None:
             changes["candidates"] = list(_CLOSER if config.dataset.is_own else _CANDIDATES)
         return changes

@@ -36,6 +36,7 @@ _MEAN_SQUARES = 5 / 6
 _NEAR_ONE_MINUS_P, _COUPLED = 0.05, 0.3
 _MOST_PARAMETERS, _MOST_LEFT_OUT = 16, 500
 _LAMBDA = "regularization"
+_MOST_NAMED = 5
 
 
 def of_fit(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
@@ -43,6 +44,7 @@ def of_fit(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kerne
     pairs = [pair for pair in zip(starts, fitted, strict=True) if pair[0] is not pair[1]]
     if not pairs:
         return
+    _of_features(context)
     _of_targets(context)
     _of_bounds(context, pairs)
     if (held_out := context.notes.metrics.get("held_out")) is not None and context.config.optimizer.minimizes_objective:
@@ -53,6 +55,23 @@ def of_fit(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kerne
 
 def _tell(context: RunContext, event: Event, what: str) -> None:
     context.notes.remark(event, f"{what}: {event.advice}")
+
+
+def _of_features(context: RunContext) -> None:
+    """Note features of an own table that are the same at all training points."""
+    if not context.config.dataset.is_own or context.config.dataset.image is not None:
+        return
+    names, same = (
+        context.parts[0].features,
+        np.all([np.ptp(part.x_train, axis=0) == 0 for part in context.parts], axis=0),
+    )
+    found = [names[i] if names else f"feature {i}" for i in np.flatnonzero(same)]
+    if found:
+        shown = ", ".join(found[:_MOST_NAMED]) + (
+            f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        )
+        what = f"{shown} {'is' if len(found) == 1 else 'are'} the same at all training points"
+        _tell(context, Event.CONSTANT_FEATURES, what)
 
 
 def _of_targets(context: RunContext) -> None:
