@@ -117,8 +117,13 @@ class DatasetOption(Option):
             return int(self.n_train)
         wanted = available if self.n_train is None else self.n_train
         if available < 2 or wanted > available:
-            asked = f"dataset.n_train={self.n_train}, dataset.n_test={self.n_test}"
-            raise DataError(f"{asked}: {self.name} leaves at most {max(available, 0)} training points")
+            sizes = {"n_train": self.n_train, "n_test": self.n_test}
+            asked = ", ".join(f"dataset.{key}={size}" for key, size in sizes.items() if size is not None)
+            most = max(available, 0)
+            least = "; at least 2 are needed" if available < 2 else ""
+            raise DataError(
+                f"{asked or f'dataset={self.name}'}: {self.name} leaves at most {most} training points{least}"
+            )
         return wanted
 
     def feature_count(self) -> int | None:
