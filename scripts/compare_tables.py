@@ -168,6 +168,10 @@ REGRESSION: dict[str, Callable[[Dataset], tuple[float, Predicted]]] = {
 }
 
 
+OTHERS = list(REGRESSION)[-5:]
+"""The methods of other programs."""
+
+
 def kfx_classes(**settings: object) -> Callable:
     def run(data: Dataset) -> tuple[float, Predicted]:
         began = time.perf_counter()
@@ -395,7 +399,8 @@ def summary(kind: str) -> pd.DataFrame:
         found["P90"], found["P95"], found["PMA"] = (share >= 0.9).mean(), (share >= 0.95).mean(), share.mean()
     found["difference"], found["error"] = difference.mean(), difference.std(ddof=1) / math.sqrt(len(means))
     for name in COLUMNS[kind][6:]:
-        found[name] = rows.groupby(["method", "set"])[name].mean().groupby("method").mean()
+        of_sets = rows.groupby(["method", "set"])[name].mean().groupby("method")
+        found["median nlpd" if name == "nlpd" else name] = of_sets.median() if name == "nlpd" else of_sets.mean()
     found.attrs = {"sets": len(means), "splits": len(rows.groupby(["set", "split"])) / len(means)}
     return found.sort_values("rank")
 
@@ -427,6 +432,25 @@ def page() -> str:
         for key, value in found.attrs.items():
             template = template.replace(f"{{{kind} {key}}}", f"{value:.3g}")
         template = template.replace(f"{{{kind}}}", "\n".join(lines))
+    means = table("regression").pivot_table(index="set", columns="method", values="rmse")
+    others = means[[name for name in ("kfx", *OTHERS) if name in means]].dropna()
+    ranks = others.rank(axis=1).mean().sort_values()
+    shown = ", ".join(f"{name} {rank:.2f}" for name, rank in ranks.items())
+    template = template.replace("{others}", f"Among kfx and other programs alone the mean ranks are: {shown}.")
+    kept = means[["kfx", "untuned"]].dropna()
+    worse = kept.index[kept["kfx"] > 1.05 * kept["untuned"]]
+    names = f" ({', '.join(worse)})" if len(worse) else ""
+    template = template.replace(
+        "{untuned}",
+        f"The trained kernel's error is more than 5 % above that of the untuned kernel on {len(worse)} of {len(kept)} "
+        f"tables{names}.",
+    )
+    covered = table("regression").query("method == 'kfx'").groupby("set")["coverage"].mean()
+    template = template.replace(
+        "{coverage}",
+        f"Intervals of 95 % by kfx hold {100 * covered.mean():.1f} % of the test targets on the mean, and between 90 "
+        f"and 99 % on {covered.between(0.9, 0.99).sum()} of {len(covered)} tables.",
+    )
     small = on_small_tables()
     if len(small):
         own, other = small["kfx"], small["scikit-learn GPC"]
