@@ -476,14 +476,17 @@ def draw(kind: str) -> None:
     rows = np.arange(len(found))
     far = critical_difference(len(found), found.attrs["sets"])
     own = found.loc["kfx", "rank"]
-    axes.axvspan(own, own + far, color="#e6e8ec", label="not different from kfx at 5 % (Nemenyi)")
-    axes.plot(found["rank"], rows, "o", color="#0072b2")
+    axes.axvspan(own - far, own + far, color="#eef0f4", label="not different from kfx at 5 % (Nemenyi)")
+    axes.scatter(found["rank"], rows, color=["#d55e00" if name == "kfx" else "#0072b2" for name in found.index])
     axes.set_yticks(rows, found.index)
-    axes.set(xlabel=f"mean rank over {found.attrs['sets']} tables (1 is best)")
-    axes.grid(axis="x", color="#e6e8ec")
+    ranks = found["rank"]
+    axes.set(
+        xlabel=f"mean rank over {found.attrs['sets']} tables (1 is best)", xlim=(ranks.min() - 0.5, ranks.max() + 0.5)
+    )
+    axes.grid(axis="x", color="#d5d9e0")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right", fontsize=8)
+    picture.legend(frameon=False, loc="outside lower center", fontsize=8)
     picture.savefig(FOLDER / f"{kind}.png")
 
 
