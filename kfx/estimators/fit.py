@@ -86,10 +86,11 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             with told_to(Audience.COMMAND if verbose else Audience.NOBODY):
                 stages.measure_on_held_out_batches(context, [start], [fitted])
             remarks.of_fit(context, [start], [fitted])
-            threads.use(of_evaluation, count)
-            if config.evaluation.chooses_again(config):
-                chosen = stages.with_chosen_regularization(context, [kernel])[0]
-                remarks.of_edges(context, "trained", [chosen])
+        threads.use(of_evaluation, count)
+        if config.evaluation.chooses_again(config) and (fitted is not start or start.own_regularization is None):
+            chosen = stages.with_chosen_regularization(context, [kernel])[0]
+            remarks.of_edges(context, "trained", [chosen])
+        if fitted is not start:
             remarks.of_points_left_out(context, stages.fixed_on(context, [start])[0], chosen)
         regularization = chosen.own_regularization or config.regularization.build()
         return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
