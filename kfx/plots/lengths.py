@@ -27,7 +27,7 @@ def of_features(run: Run) -> Figure | None:
     low = 0.8 * min(mean[order].min(), start[order].min(), each.min(axis=0)[order].min())
     rows = np.arange(len(order))
     axes.barh(rows, mean[order] - low, left=low, color=COLOURS[0], height=0.7, label="trained")
-    axes.plot(start[order], rows, "|", color=INITIAL, markersize=9, label="initial")
+    axes.plot(start[order], rows, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial")
     if len(each) > 1:
         axes.hlines(rows, each.min(axis=0)[order], each.max(axis=0)[order], color=FAINT, label="range over folds")
     axes.set_xscale("log")
