@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kfx import KernelFlowRegressor, load_run
-from kfx.kernels import ARD, RBF
+from kfx.kernels import RBF
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import loo, rho
@@ -156,13 +156,15 @@ def test_neighbours_follow_the_lengths_of_the_kernel():
     x = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 2)))
     sampler = FixedSampler(12, 0.5, "neighbourhood").start(x, x[:, :1])
     lengths = np.array([0.1, 10.0])
-    sampler.follow(ARD(RBF(), lengths))
+    sampler.follow(lengths)
     batch = sampler.draw(np.random.default_rng(5))
     centre = int(np.random.default_rng(5).integers(200))
     nearest = ((x - x[centre]) / torch.as_tensor(lengths)).norm(dim=1).argsort()[:12]
     assert set(batch.indices) == set(nearest.tolist())
-    sampler.follow(RBF(3.0))
-    assert set(sampler.draw(np.random.default_rng(5)).indices) == set(batch.indices), "one length changes no order"
+    assert sampler.compares_points
+    batch = sampler.draw(np.random.default_rng(5))
+    sampler.follow(3.0 * lengths)
+    assert set(sampler.draw(np.random.default_rng(5)).indices) == set(batch.indices), "a common factor changes no order"
 
 
 def test_batches_of_neighbours_change_with_the_lengths_of_a_fit():

@@ -227,7 +227,7 @@ class Optimizer(abc.ABC):
         if fit.batch is None or not self.keeps_batch(iteration):
             if self.sampler.compares_points:
                 with contextlib.suppress(NumericalError):  # a search without a result yet
-                    self.sampler.follow(self.positions()[0])
+                    self.sampler.follow(self.positions()[0].parameters.get("lengths", 1.0))
             fit.batch = self.sampler.draw(batches, iteration)
         batch = fit.batch
         question = self.ask(iteration, batch)

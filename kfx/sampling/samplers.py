@@ -15,7 +15,6 @@ from kfx.config.choices import POINTS
 from kfx.numerics.arrays import rows_of
 
 if TYPE_CHECKING:
-    from kfx.kernels.base import Kernel
     from kfx.kernels.parameters import Value
 
 Remembered = list[Any]
@@ -182,13 +181,12 @@ class FixedSampler:
 
     @property
     def compares_points(self) -> bool:
-        """Whether batches depend on distances of points, which `follow` makes those of a kernel."""
+        """Whether batches depend on distances of points, whose metric `follow` sets."""
         return isinstance(self._points, Neighbourhood)
 
-    def follow(self, kernel: Kernel) -> None:
-        """Let the next batches be neighbours in the metric of a kernel with a length for each feature."""
-        lengths = kernel.parameters.get("lengths")
-        if isinstance(self._points, Neighbourhood) and lengths is not None:
+    def follow(self, lengths: Value) -> None:
+        """Let the next batches be neighbours by distances of x / ℓ. lengths: ℓ, (features,)."""
+        if isinstance(self._points, Neighbourhood):
             self._points.scale(lengths)
 
     def proportion(self, iteration: int) -> float:
