@@ -35,6 +35,7 @@ class Event(StrEnum):
     REGULARIZATION_AT_BOUND = "regularization_at_bound"
     OBJECTIVE_ROSE = "objective_rose"
     ERROR_ROSE = "error_rose"
+    INITIAL_KERNEL_KEPT = "initial_kernel_kept"
     CONSTANT_FEATURES = "constant_features"
     NEARLY_IDENTITY = "nearly_identity"
     MEAN_DOMINATES = "mean_dominates"
@@ -88,6 +89,10 @@ _HELP = {
     Event.ERROR_ROSE: (
         "predictions are worse than before training though the objective fell: use another objective "
         "(kfx list objective), choose lambda by validation, or keep the initial kernel with optimizer=none"
+    ),
+    Event.INITIAL_KERNEL_KEPT: (
+        "leave-one-out errors are larger after training: predictions use the initial kernel, and with "
+        "optimizer.fall_back=false the trained one"
     ),
     Event.CONSTANT_FEATURES: "a feature is the same at all training points: it tells nothing; leave it out",
     Event.NEARLY_IDENTITY: (

@@ -315,3 +315,34 @@ def test_all_lengths_cost_at_most_three_times_as_much_as_one():
             kernel.pullback(x)[1](cotangent)
             seconds[name].append(time.perf_counter() - began)
     assert min(seconds["all"]) < 3 * min(seconds["one"])
+
+
+def test_a_fit_ends_with_the_initial_kernel_if_that_predicts_left_out_points_better(kfx, relevant):
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", *ALONE]
+    spoil = ["optimizer.learning_rate=4", "optimizer.iterations=2"]
+    code, out, err = kfx("run", *words, *spoil, "hydra.run.dir=r")
+    assert code == 0, err
+    assert "leave-one-out errors are larger after training" in out
+    kept = load_run("r")
+    before, after = (kept.metrics["parameters"][name]["lengths"] for name in ("initial", "final"))
+    assert before == after
+    mse = kept.evaluation.query("metric == 'mse'").set_index("kernel")["value"]
+    assert mse["trained"] == mse["initial"]
+    assert kfx("run", *words, *spoil, "optimizer.fall_back=false", "hydra.run.dir=s")[0] == 0
+    trained = load_run("s")
+    assert trained.metrics["parameters"]["final"]["lengths"] != before
+    assert trained.evaluation.query("metric == 'mse' and kernel == 'trained'")["value"].item() > mse["initial"]
+    features = relevant[["a", "noise", "b", "more noise"]]
+    kernel = {"name": "matern", "nu": 2.5, "ard": True, "initial": "median_distance"}
+    fitted = KernelFlowRegressor(kernel, optimizer={"name": "adam", "learning_rate": 4.0, "iterations": 2})
+    fitted.fit(features, relevant["y"])
+    untuned = KernelFlowRegressor(kernel, optimizer={"name": "none", "iterations": 1}).fit(features, relevant["y"])
+    assert fitted.predict(features) == pytest.approx(untuned.predict(features), rel=1e-9)
+    assert any("fall_back" in remark for remark in fitted.remarks_)
+    assert not KernelFlowRegressor().fit(features, relevant["y"]).remarks_
+
+
+def test_a_flow_cannot_fall_back(kfx):
+    code, _, err = kfx("run", "optimizer=flow_euler", "optimizer.fall_back=true")
+    assert code == 2
+    assert "optimizer.fall_back=true: compares kernels by leave-one-out errors, and optimizer=flow_euler moves" in err

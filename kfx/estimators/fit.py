@@ -79,6 +79,8 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         if isinstance(fitted, FlowedKernel):
             layers = notes.layer_path.read_bytes() if notes.layer_path.is_file() else b""
             fitted = fitted.with_layers(partial(recorded_layers, config, layers, start))
+        if config.optimizer.fall_back and fitted is not start:
+            fitted = stages.better_left_out(context, [start], [fitted])[0]
         notes.trace.close()
         rows = read_rows(notes.folder / "trace.csv")
         kernel = chosen = stages.fixed_on(context, [fitted])[0]
@@ -87,7 +89,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
                 stages.measure_on_held_out_batches(context, [start], [fitted])
             remarks.of_fit(context, [start], [fitted])
         threads.use(of_evaluation, count)
-        if config.evaluation.chooses_again(config) and (fitted is not start or start.own_regularization is None):
+        if config.evaluation.chooses_again(config) and (fitted is not start or not config.regularization.is_chosen):
             chosen = stages.with_chosen_regularization(context, [kernel])[0]
             remarks.of_edges(context, "trained", [chosen])
         if fitted is not start:

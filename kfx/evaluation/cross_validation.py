@@ -44,17 +44,33 @@ def choose_regularization(
     One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. A candidate is
     dropped if its matrix has no Cholesky factor; NumericalError if none is left.
     """
+    found = errors_of_candidates(kernel, x, y, candidates, folds, points, rng, disk)
+    if not math.isfinite(min(found)):
+        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "no candidate of regularization.candidates can be factored")
+    return candidates[int(np.argmin(found))]
+
+
+def errors_of_candidates(
+    kernel: Kernel,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    candidates: Sequence[Regularization],
+    folds: int | None,
+    points: int | None,
+    rng: np.random.Generator,
+    disk: DiskStores | None = None,
+) -> list[float]:
+    """Return the sum of squared errors of each candidate, infinite where its matrix has no Cholesky factor.
+
+    Arguments as for `choose_regularization`.
+    """
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
     if disk is not None and disk.takes(len(order), 0, chosen.element_size()):
-        errors = _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)
-    elif folds is None:
-        errors = _errors_left_out(kernel.gram(chosen), targets, candidates)
-    else:
-        errors = _errors(kernel.gram(chosen), targets, candidates, folds)
-    if not math.isfinite(min(errors)):
-        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "no candidate of regularization.candidates can be factored")
-    return candidates[int(np.argmin(errors))]
+        return _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)
+    if folds is None:
+        return _errors_left_out(kernel.gram(chosen), targets, candidates)
+    return _errors(kernel.gram(chosen), targets, candidates, folds)
 
 
 def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regularization], folds: int) -> list[float]:

@@ -29,6 +29,15 @@ class OptimizerOption(Option):
     """Base of the optimizer options. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "number of iterations, each a row of the trace")
+    fall_back: bool | None = ranged(
+        None,
+        "true or false, or null for true with own data and no given lambda",
+        lambda v: v is None or isinstance(v, bool),
+        "end with the initial kernel if its leave-one-out errors are smaller than the trained kernel's, each with its "
+        "best lambda",
+    )
+
+    implied = {"fall_back": False}  # noqa: RUF012
 
     fits_regularization: ClassVar[bool] = False
     """Whether the optimizer fits λ itself, as a variance of noise."""
@@ -70,7 +79,17 @@ class OptimizerOption(Option):
         """Return the arguments of every optimizer: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
 
+    def settled(self, config: ConfigView) -> Settings:
+        if self.fall_back is not None:
+            return {}
+        return {"fall_back": config.regularization.leaves_choice_to_evaluation(config)}
+
     def check(self, config: ConfigView) -> None:
+        if self.fall_back and (self.moves_points or config.objective.has_head):
+            what = f"optimizer={self.name} moves points" if self.moves_points else "its objective trains a head"
+            raise ConfigError(
+                f"optimizer.fall_back=true: compares kernels by leave-one-out errors, and {what}; set false"
+            )
         if config.objective.has_head and not self.can_train_heads:
             raise ConfigError(
                 f"objective={config.objective.name}: is minimised by gradients; use optimizer=adam, sgd or nesterov"

@@ -318,6 +318,9 @@ class Record:
 
     def predicted_alike(self, kernel: str, other: str, repeats: Collection[int]) -> None:
         """Append the predictions of a kernel in these repeats once more under another name."""
+        own = {key: array for key, array in self._predictions.items() if key.startswith(f"{kernel}/")}
+        if own:
+            self.predictions({other + key.removeprefix(kernel): array for key, array in own.items()})
         found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
         self._predicted_again(found[(found["kernel"] == kernel) & found["repeat"].isin(repeats)].assign(kernel=other))
 

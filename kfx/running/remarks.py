@@ -174,6 +174,13 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
         _tell(context, Event.ERROR_ROSE, f"{shown}, while {_objective(context)} fell, {means[0]} → {means[1]}")
 
 
+def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+    """Note fits that end with the initial kernel, because its leave-one-out errors are smaller."""
+    if count := sum(kernel is not own for kernel, own in zip(kept, fitted, strict=True)):
+        folds = f" in {count} of {len(fitted)} folds" if len(fitted) > 1 else ""
+        _tell(context, Event.INITIAL_KERNEL_KEPT, f"leave-one-out errors are larger after training{folds}")
+
+
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
     """Note a λ chosen by validation that is the smallest or the largest candidate."""
     offered = [choice.value for choice in context.config.regularization.choices()]

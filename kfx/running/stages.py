@@ -16,7 +16,7 @@ import torch
 from kfx.config.plugins import plugged_in
 from kfx.data.dataset import Dataset, checked
 from kfx.evaluation import held_out
-from kfx.evaluation.cross_validation import choose_regularization
+from kfx.evaluation.cross_validation import choose_regularization, errors_of_candidates
 from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.on_disk import DiskStores
@@ -246,6 +246,26 @@ def with_chosen_regularization(
     return chosen
 
 
+def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
+    """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
+    its best λ."""
+    kept = [
+        start
+        if start is not own and _error_left_out(context, start, part) < _error_left_out(context, own, part)
+        else own
+        for part, (start, own) in enumerate(zip(starts, fitted, strict=True))
+    ]
+    remarks.of_kernels_kept(context, kept, fitted)
+    return kept
+
+
+def _error_left_out(context: RunContext, kernel: Kernel, part: int) -> float:
+    """The sum of squared leave-one-out errors at the kernel's best λ; infinite if no λ gives a Cholesky factor."""
+    node, (x, y, _) = context.config.regularization, context.tensors[part]
+    inner, rng = bare(kernel).fixed_on(some_of(x)), Streams(context.config.seed)["validation"]
+    return min(errors_of_candidates(inner, x, y, node.choices(), None, node.points, rng, context.disk))
+
+
 def bare(kernel: Kernel) -> Kernel:
     """The kernel without its own λ."""
     return kernel.kernel if isinstance(kernel, Regularized) else kernel
@@ -286,6 +306,8 @@ def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[K
         record.watch = bar
         for number in range(len(fitted), len(context.parts)):
             fitted.append(fits.fit(starts[number], optimizer, context.tensors[number], context.streams))
+    if config.optimizer.fall_back:
+        fitted = better_left_out(context, starts, fitted)
     record.save()
     record.final_parameters(starts, fixed_on(context, fitted))
     return fitted
