@@ -11,13 +11,17 @@ from kfx.version import __version__
 
 _HOMES = {
     **dict.fromkeys(("Run", "Sweep", "compare", "load_run", "plug_in", "run", "sweep"), "kfx.interactive"),
-    **dict.fromkeys(("KernelFlowClassifier", "KernelFlowRegressor", "KernelFlowTransformer"), "kfx.estimators"),
+    **dict.fromkeys(
+        ("KernelFlowClassifier", "KernelFlowForecaster", "KernelFlowRegressor", "KernelFlowTransformer"),
+        "kfx.estimators",
+    ),
     **dict.fromkeys(("ConfigError", "DataError", "KfxError", "NumericalError", "RunError"), "kfx.outcomes"),
 }
 __all__ = [
     "ConfigError",
     "DataError",
     "KernelFlowClassifier",
+    "KernelFlowForecaster",
     "KernelFlowRegressor",
     "KernelFlowTransformer",
     "KfxError",
@@ -37,7 +41,7 @@ if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & se
     os.environ["GOMP_SPINCOUNT"] = "1000"  # see kfx.numerics.threads
 
 if TYPE_CHECKING:
-    from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer
+    from kfx.estimators import KernelFlowClassifier, KernelFlowForecaster, KernelFlowRegressor, KernelFlowTransformer
     from kfx.interactive import Run, Sweep, compare, load_run, plug_in, run, sweep
     from kfx.outcomes import ConfigError, DataError, KfxError, NumericalError, RunError
 

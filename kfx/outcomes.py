@@ -91,7 +91,7 @@ _HELP = {
         "(kfx list objective), choose lambda by validation, or keep the initial kernel with optimizer=none"
     ),
     Event.INITIAL_KERNEL_KEPT: (
-        "leave-one-out errors are larger after training: predictions use the initial kernel, and with "
+        "errors at points left out are larger after training: predictions use the initial kernel, and with "
         "optimizer.fall_back=false the trained one"
     ),
     Event.CONSTANT_FEATURES: "a feature is the same at all training points: it tells nothing; leave it out",

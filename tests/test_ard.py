@@ -289,14 +289,16 @@ def test_images_have_no_length_for_each_pixel(kfx):
 
 
 def test_leave_one_out_chooses_as_leaving_out_does():
-    from kfx.evaluation.cross_validation import choose_regularization
+    from kfx.evaluation.cross_validation import errors_of_candidates, least
     from kfx.numerics.regularization import Regularization
 
     x = torch.as_tensor(points(40, 2))
     y = torch.sin(x[:, :1]) + 0.3 * torch.as_tensor(points(40, 1, seed=4))
     kernel, offered = RBF(1.0), [Regularization(10.0**k, "absolute") for k in range(-6, 2)]
-    chosen = choose_regularization(kernel, x, y, offered, None, None, np.random.default_rng(0))
-    in_folds = choose_regularization(kernel, x, y, offered, 40, None, np.random.default_rng(0))
+    chosen, in_folds = (
+        least(offered, errors_of_candidates(kernel, x, y, offered, folds, None, np.random.default_rng(0)))
+        for folds in (None, 40)
+    )
     assert chosen == in_folds
     assert 1e-3 < chosen.value < 10
 

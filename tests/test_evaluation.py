@@ -14,7 +14,7 @@ from kfx import KernelFlowRegressor, load_run
 from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
 from kfx.data.dataset import folds
-from kfx.evaluation.cross_validation import choose_regularization
+from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
 from kfx.experiment.config import check
 from kfx.kernels import RBF
@@ -266,7 +266,8 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
     config = check(run.config)
     data = config.dataset.build(Streams(0)["data"])
     arguments = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train), config.regularization.choices(), 5, 1000
-    chosen = choose_regularization(RBF(trained["sigma"]), *arguments, Streams(0)["validation"])
+    errors = errors_of_candidates(RBF(trained["sigma"]), *arguments, Streams(0)["validation"])
+    chosen = least(arguments[2], errors)
     assert used["initial"] != used["trained"] == chosen.value
     regressor = KernelFlowRegressor(
         {"name": "rbf", "sigma": 9.0},

@@ -12,7 +12,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import KFold, cross_val_score
 
 from kfx import load_run
-from kfx.evaluation.cross_validation import choose_regularization
+from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.held_out import mean_objectives
 from kfx.kernels import RBF, Linear, Regularized
 from kfx.kernels.space import random_within
@@ -72,9 +72,10 @@ def test_lambda_by_validation_is_the_best_of_scikit_learns_folds():
     y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(60, 1))
     values = [1e-4, 1e-2, 0.3, 10.0]
     candidates = [Regularization(v, "absolute") for v in values]
-    chosen = choose_regularization(
+    found = errors_of_candidates(
         RBF(1.0), torch.as_tensor(x), torch.as_tensor(y), candidates, 4, None, np.random.default_rng(3)
     )
+    chosen = least(candidates, found)
     order = np.random.default_rng(3).permutation(60)
     errors = []
     for value in values:

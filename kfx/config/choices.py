@@ -28,8 +28,12 @@ BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")
 """Backends of dense networks of infinite width: `kfx.kernels.nngp.kernel`."""
 LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
-CHOSEN = ("validation", "leave_one_out")
-"""Ways to choose λ among candidates: `kfx.evaluation.cross_validation`."""
+CHOSEN = ("validation", "leave_one_out", "backtest")
+"""Ways to choose λ among candidates: `kfx.evaluation.cross_validation`, and `kfx.data.backtest` for series."""
+BACKTESTED = (1e-11, 3e-10, 1e-8, 3e-7, 1e-5, 3e-4, 1e-2, 0.3)
+"""Values of λ among which a backtest chooses: `kfx.data.backtest`."""
+SYSTEMS = ("lorenz", "roessler", "chua", "double_pendulum", "logistic", "henon", "bernoulli", "mackey_glass")
+"""Dynamical systems by formula: `kfx.data.dynamics`."""
 TARGETS = ("as_given", "centered", "standardized")
 """What kernels are trained on: `kfx.data.dataset`."""
 RANDOM = ("random", "partly_random")

@@ -38,6 +38,7 @@ class ConfigView(Protocol):
     follow: Part
     interpolation: Part
     kernel_check: bool
+    seed: int
 
     def training_size(self) -> int:
         """The number of points that a kernel is trained on, as far as it is known before the data are read."""

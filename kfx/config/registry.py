@@ -18,6 +18,7 @@ _FAMILIES = (
     "kfx.data.options",
     "kfx.data.own_options",
     "kfx.data.uci_options",
+    "kfx.data.series_options",
     "kfx.kernels.options",
     "kfx.kernels.conv_dkm.option",
     "kfx.objectives.options",

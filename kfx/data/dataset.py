@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kfx.config.choices import STEPS
+from kfx.data.windows import SeriesParts
 from kfx.outcomes import DataError
 
 
@@ -23,6 +24,7 @@ class Dataset:
     features: names of the features, (features,); empty if they have none.
     target_mean, target_scale: kernels are trained and interpolate on (y_train − mean) / scale, (outputs,) each; errors
         are in the units of y.
+    series: where the points are windows of series, the series.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     target_mean: np.ndarray | float = 0.0
     target_scale: np.ndarray | float = 1.0
+    series: SeriesParts | None = None
 
     @property
     def targets(self) -> np.ndarray:

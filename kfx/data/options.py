@@ -60,6 +60,8 @@ class DatasetOption(Option):
     """Whether it is a person's own data, for which `Option.settled` chooses what is not given."""
     from_path: ClassVar[bool] = False
     """Whether it is read from a file named in the config."""
+    is_series: ClassVar[bool] = False
+    """Whether its points are windows of series, from which forecasts are made."""
 
     def settled(self, config: ConfigView) -> Settings:
         changes: Settings = {}
@@ -125,6 +127,14 @@ class DatasetOption(Option):
                 f"{asked or f'dataset={self.name}'}: {self.name} leaves at most {most} training points{least}"
             )
         return wanted
+
+    def in_words(self) -> str:
+        """What was chosen of its settings, for people."""
+        return self.name
+
+    def usual_length(self) -> float | None:
+        """The kernel's length that was chosen together with fields of the data set, or None."""
+        return None
 
     def feature_count(self) -> int | None:
         """The number of features of own data; None if it is not known before the data are read."""

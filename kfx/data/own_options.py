@@ -140,7 +140,7 @@ class OwnFile(DatasetOption, abc.ABC):
         return {**super().without_places(node), "path": self.file().name}
 
 
-def _changes(path: Path) -> tuple[str, ...]:
+def changes(path: Path) -> tuple[str, ...]:
     """A file's path, size and times, which change with its content; DataError if it is missing."""
     from kfx.data.files import require_file
 
@@ -270,7 +270,7 @@ class OwnTableOption(OwnFile):
         )
         if self.categorical != "auto":
             return layout
-        state = _changes(self.file())
+        state = changes(self.file())
         is_column = layout.test is None or layout.test in columns(self.file(), layout)
         return replace(layout, categorical=_of_words(state, layout if is_column else replace(layout, test=None)))
 
@@ -284,7 +284,7 @@ class OwnTableOption(OwnFile):
         layout, second = self._layout(), self.second()
         if second is not None:
             layout = replace(layout, test=None)
-        return _table(_changes(self.file()), layout, None if second is None else _changes(second))
+        return _table(changes(self.file()), layout, None if second is None else changes(second))
 
     def encoding_of_rows(self, shape: tuple[int, ...]) -> Encoding:
         from kfx.data.new_rows import Encoding
@@ -349,7 +349,7 @@ class OwnArraysOption(OwnFile):
         return image(self.file()) if self.path is not None else None
 
     def read(self) -> Points:
-        return _arrays(_changes(self.file()), self.task)
+        return _arrays(changes(self.file()), self.task)
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from kfx.config.choices import TARGETS
-from kfx.config.nodes import near
+from kfx.config.nodes import make_option, near
 from kfx.config.option import Option
 from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
 from kfx.data.options import DatasetOption
@@ -72,6 +72,11 @@ def as_config(
         )
     config.check_together()
     return config
+
+
+def kernel_option(value: Chosen) -> Any:
+    """The option of a kernel that is given by its name, or by settings with a name; ConfigError for a wrong one."""
+    return make_option("kernel", "kernel", _node("kernel", value))
 
 
 def settings_of(name: str, value: Any) -> dict[str, Any]:

@@ -26,30 +26,6 @@ _LEAST = 1e-14
 """The smallest reciprocal condition number with which eigenvalues have meaning."""
 
 
-def choose_regularization(
-    kernel: Kernel,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    candidates: Sequence[Regularization],
-    folds: int | None,
-    points: int | None,
-    rng: np.random.Generator,
-    disk: DiskStores | None = None,
-) -> Regularization:
-    """Return the candidate with the smallest mean squared error over random folds of at most `points` points.
-
-    folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
-
-    x: (n, …). y: (n, outputs). points: None for all n.
-    One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. A candidate is
-    dropped if its matrix has no Cholesky factor; NumericalError if none is left.
-    """
-    found = errors_of_candidates(kernel, x, y, candidates, folds, points, rng, disk)
-    if not math.isfinite(min(found)):
-        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "no candidate of regularization.candidates can be factored")
-    return candidates[int(np.argmin(found))]
-
-
 def errors_of_candidates(
     kernel: Kernel,
     x: torch.Tensor,
@@ -60,9 +36,12 @@ def errors_of_candidates(
     rng: np.random.Generator,
     disk: DiskStores | None = None,
 ) -> list[float]:
-    """Return the sum of squared errors of each candidate, infinite where its matrix has no Cholesky factor.
+    """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
+    matrix has no Cholesky factor.
 
-    Arguments as for `choose_regularization`.
+    folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
+    x: (n, …). y: (n, outputs). points: None for all n.
+    One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory.
     """
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
@@ -71,6 +50,13 @@ def errors_of_candidates(
     if folds is None:
         return _errors_left_out(kernel.gram(chosen), targets, candidates)
     return _errors(kernel.gram(chosen), targets, candidates, folds)
+
+
+def least(candidates: Sequence[Regularization], errors: Sequence[float]) -> Regularization:
+    """Return the candidate with the smallest error; NumericalError if no error is finite."""
+    if not math.isfinite(min(errors)):
+        raise NumericalError(Event.NOT_POSITIVE_DEFINITE, "no candidate of regularization.candidates can be factored")
+    return candidates[int(np.argmin(errors))]
 
 
 def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regularization], folds: int) -> list[float]:

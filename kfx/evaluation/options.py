@@ -13,6 +13,7 @@ from kfx.config.choices import CHOSEN, EVALUATION_SOLVERS, SCALES
 from kfx.config.fields import MOST_REPEATS, FieldError, flag, is_window, nested, number, one_of, ranged
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.config.registry import OPTIONS
+from kfx.objectives.options import left_out_by
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -45,13 +46,13 @@ class EvaluationRegularization(Option):
 
     value: Any = ranged(
         None,
-        "a number >= 0, a list of them, validation, leave_one_out, or null for the objective's",
+        "a number >= 0, a list of them, validation, leave_one_out, backtest, or null for the objective's",
         lambda v: (
             v in (None, *CHOSEN) or (v != [] and all(_is_not_negative(x) for x in (v if isinstance(v, list) else [v])))
         ),
-        "lambda of the evaluation; a list: each is evaluated; validation, leave_one_out: chosen for each kernel as in "
-        "regularization; null with these as regularization.selection: likewise, but a flow keeps its initial kernel's "
-        "lambda",
+        "lambda of the evaluation; a list: each is evaluated; validation, leave_one_out, backtest: chosen for each "
+        "kernel as in regularization; null with these as regularization.selection: likewise, but a flow keeps its "
+        "initial kernel's lambda",
     )
     scale: str | None = ranged(
         None,
@@ -152,7 +153,7 @@ class EvaluationOption(Option, abc.ABC):
             changes["calibration"] = config.dataset.is_own and self.solver == "cholesky"
         own = self.regularization
         if own.value is None and config.regularization.leaves_choice_to_evaluation(config):
-            changes["regularization"] = replace(own, value="leave_one_out")
+            changes["regularization"] = replace(own, value=left_out_by(config))
         return changes
 
     def fold_size(self, n: int) -> int:
@@ -246,6 +247,11 @@ class TestPointsOption(EvaluationOption):
         meaning="order of interpolation points; file: the first N_I training points, unshuffled",
     )
 
+    def standing_for(self, config: ConfigView) -> Option:
+        if not config.dataset.is_series or type(self) is not TestPointsOption:
+            return self
+        return RolloutOption(**{name: getattr(self, name) for name in self.fields()})
+
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order
 
@@ -272,6 +278,35 @@ class TestPointsOption(EvaluationOption):
             raise ConfigError(
                 f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false"
             )
+
+
+@option(
+    "evaluation",
+    "rollout",
+    "The same, and forecasts of series in which each value is predicted from those predicted before it",
+)
+class RolloutOption(TestPointsOption):
+    quick = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=80", "evaluation.horizon=20")
+
+    starts: int = number(
+        5, "whole >= 1 and <= 1000", "number of forecasts, from the end of the training series onwards"
+    )
+    horizon: int | None = number(
+        None, "whole >= 1", "number of steps of a forecast", null="all test steps of the first, and half for the others"
+    )
+    threshold: float = number(
+        0.4, "> 0", "error, in standard deviations of the training series, at which the valid time of a forecast ends"
+    )
+
+    def scoring(self, config: ConfigView) -> Scoring:
+        from kfx.evaluation.rollout import Rollout
+
+        return replace(super().scoring(config), rollout=Rollout(self.starts, self.horizon, self.threshold))
+
+    def check(self, config: ConfigView) -> None:
+        if not config.dataset.is_series:
+            raise ConfigError(f"evaluation=rollout: forecasts series, and dataset {config.dataset.name} has none")
+        super().check(config)
 
 
 @option(

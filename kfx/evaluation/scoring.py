@@ -15,6 +15,8 @@ from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation import calibrated
 from kfx.evaluation.calibrated import distribution
 from kfx.evaluation.on_disk import DiskStores, OnDisk
+from kfx.evaluation.rollout import Rollout
+from kfx.evaluation.rollout import names as rollout_names
 from kfx.evaluation.systems import InMemory, System
 from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
@@ -56,6 +58,7 @@ class Scoring:
     head: also measure accuracy, log-likelihood and calibration of the predictions by the kernel's own head; they do not
         depend on N_I.
     calibration: also compute deviations or probabilities, and measure how well they fit.
+    rollout: also forecast the test series.
     """
 
     regularizations: Sequence[Regularization]
@@ -69,6 +72,7 @@ class Scoring:
     rho: bool = False
     head: bool = False
     calibration: bool = False
+    rollout: Rollout | None = None
 
 
 def evaluate(
@@ -89,7 +93,7 @@ def evaluate(
         that one Gram matrix serves all sizes.
     disk: takes Gram matrices that do not fit in memory.
     Predictions, (m, outputs), have the keys `kernel/n/repeat/λ/mean` (variances, (m,), `…/variance`; `…/deviation` and
-    `…/probability` with calibration). A system that
+    `…/probability` with calibration; `…/forecast`, (origins, steps, coordinates), with a rollout). A system that
     cannot be solved gives NaN and a message.
     """
     x_train, y_train, x_test = tensors
@@ -152,6 +156,10 @@ def evaluate(
                             spread_of = distribution(system, own, alpha, own_targets, prior, data)
                             arrays |= {f"{key}/{name}": array for name, array in spread_of.items()}
                             measured |= calibrated.metrics(spread_of, prediction, data)
+                        if scoring.rollout is not None:
+                            found, forecasts = scoring.rollout(kernel, points[:size], alpha, data)
+                            measured |= found
+                            arrays[f"{key}/forecast"] = forecasts
                     except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others
                         failures.append(f"{name} {kernel!r} at n_interpolation {size}: {error}")
                 measured |= of_head
@@ -232,7 +240,8 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     spread = ["mean_posterior_variance"] if scoring.variance else []
     solved = ["residual", "iterations"] if scoring.solver == "conjugate_gradients" else []
     fit = calibrated.names(data) if scoring.calibration else ()
-    own = [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *fit, *solved]
+    forecasts = rollout_names(data) if scoring.rollout is not None else []
+    own = [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *fit, *forecasts, *solved]
     return [*own, "effective_regularization", "jitter"]
 
 

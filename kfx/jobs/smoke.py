@@ -78,7 +78,8 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
         if not option().files() and not option.from_path:  # embedded
             yield f"dataset={name}", [f"dataset={name}", *_FEW], False
     for name in OPTIONS["evaluation"]:
-        yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW], False
+        own = OPTIONS["evaluation"][name].quick
+        yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW, *own], False
     for name in study.names():  # last, because their plugins add options to all later runs
         for label, words in study.read(name).runs.items():
             yield f"study={name}: {label}", [*words, "figures=false"], True

@@ -162,6 +162,10 @@ class Kernel(Portable, Parameters, abc.ABC):
                 self._fill_diagonal(gram, points)
         return in_kind(gram, x)
 
+    def against(self, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function x ↦ K(x, y), (n, m), for many calls with a few points x, (n, …). y: (m, …)."""
+        return lambda x: self.gram(x, y)
+
     @overload
     def diagonal(self, x: np.ndarray) -> np.ndarray: ...
     @overload

@@ -118,6 +118,10 @@ class KernelOption(Option):
         except ValueError as error:
             raise ConfigError(f"kernel={self.name}: {error}") from error
 
+    def length_is_free(self) -> bool:
+        """Return whether the kernel has one length, which may be taken from the data."""
+        return False
+
     def own_threads(self) -> bool:
         """Return whether the kernel uses all threads for batches of any size."""
         return False
@@ -236,7 +240,12 @@ class DistanceOption(ARDOption):
         setattr(unit, self.length, 1.0)
         return unit.make(image, **common)
 
+    def length_is_free(self) -> bool:
+        return getattr(self, self.length) is None and self.initial == "explicit" and not self.ard
+
     def settled(self, config: ConfigView) -> Settings:
+        if self.length_is_free() and (usual := config.dataset.usual_length()) is not None:
+            return {self.length: usual, "ard": False}
         is_given, is_own = getattr(self, self.length) is not None, config.dataset.is_own
         from_data = is_own and not is_given and self.initial == "explicit"
         changes: Settings = {} if is_given else {self.length: 1.0}

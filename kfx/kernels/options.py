@@ -31,7 +31,7 @@ class AutoKernelOption(DistanceOption):
 
     def standing_for(self, config: ConfigView) -> Option:
         fields = {name: getattr(self, name) for name in self.fields()}
-        is_table = config.dataset.is_own and config.dataset.image is None
+        is_table = config.dataset.is_own and config.dataset.image is None and not config.dataset.is_series
         return MaternOption(**fields, nu=2.5) if is_table and not config.optimizer.moves_points else RBFOption(**fields)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.choices import CHOSEN, SCALES
+from kfx.config.choices import BACKTESTED, CHOSEN, SCALES
 from kfx.config.fields import FieldError, number, one_of, ranged
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.outcomes import ConfigError
@@ -234,6 +234,11 @@ _CANDIDATES = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 _CLOSER = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
+def left_out_by(config: ConfigView) -> str:
+    """How predictions that the training points judge are made: of points left out, or forecasts of series."""
+    return "backtest" if config.dataset.is_series else "leave_one_out"
+
+
 @section("regularization", "lambda, added to the diagonal of Gram matrices")
 class RegularizationSection(Option):
     value: float | None = number(
@@ -255,7 +260,8 @@ class RegularizationSection(Option):
         *CHOSEN,
         "trained",
         meaning="fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
-        "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; trained: with "
+        "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
+        "backtest: by forecasts within the training series; trained: with "
         "the kernel, by objective nll, loo, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
         "without a value trained where the objective allows it, and leave_one_out in evaluation",
     )
@@ -294,7 +300,8 @@ class RegularizationSection(Option):
             starts_large = is_trained or self.leaves_choice_to_evaluation(config)
             changes["value"] = _IN_TRAINING if starts_large else _USUAL
         if self.candidates is None:
-            changes["candidates"] = list(_CLOSER if config.dataset.is_own else _CANDIDATES)
+            usual = BACKTESTED if config.dataset.is_series else _CLOSER if config.dataset.is_own else _CANDIDATES
+            changes["candidates"] = list(usual)
         return changes
 
     def _selection(self, config: ConfigView) -> str:
@@ -302,7 +309,7 @@ class RegularizationSection(Option):
         if not self._is_free(config):
             return "fixed"
         if not self.leaves_choice_to_evaluation(config):
-            return "leave_one_out"
+            return left_out_by(config)
         trains = config.objective.trains_regularization and not config.optimizer.refuses_trained_regularization()
         return "trained" if trains else "fixed"
 
@@ -331,6 +338,11 @@ class RegularizationSection(Option):
         return [Regularization(float(value), scale or self.scale) for value in self.candidates or _CANDIDATES]
 
     def check(self, config: ConfigView) -> None:
+        if self.selection == "backtest" and not config.dataset.is_series:
+            raise ConfigError(
+                f"regularization.selection=backtest: forecasts series, and dataset {config.dataset.name} has none; use "
+                "leave_one_out or validation"
+            )
         if self.selection != "trained":
             return
         if not config.objective.trains_regularization:

@@ -19,6 +19,7 @@ from kfx.plots import (
     draws,
     evaluation,
     flow,
+    forecast,
     landscape,
     layers,
     lengths,
@@ -109,6 +110,19 @@ FIGURES: dict[str, Kind] = {
         lengths.of_features,
         "The length of each feature: along one with a short length the kernel varies fast, and a feature with a long "
         "one hardly matters.",
+    ),
+    "forecast": Kind(
+        forecast.beside_truth,
+        "The truth and the forecast from the end of the training series: each value is predicted from those predicted "
+        "before it.",
+    ),
+    "forecast_error": Kind(
+        forecast.error_by_step,
+        "The error of forecasts at each step: the median over origins, and the middle half of them.",
+    ),
+    "attractor": Kind(
+        forecast.attractor,
+        "The truth and the forecasts in the plane: one that has lost the trajectory may still stay on the attractor.",
     ),
     "sample_size": Kind(
         trace.sample_size_over_iterations,

@@ -318,9 +318,9 @@ class Record:
 
     def predicted_alike(self, kernel: str, other: str, repeats: Collection[int]) -> None:
         """Append the predictions of a kernel in these repeats once more under another name."""
-        own = {key: array for key, array in self._predictions.items() if key.startswith(f"{kernel}/")}
+        own = self.kept_predictions(kernel)
         if own:
-            self.predictions({other + key.removeprefix(kernel): array for key, array in own.items()})
+            self.predictions({other + key.removeprefix(kernel): array for key, array in own})
         found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
         self._predicted_again(found[(found["kernel"] == kernel) & found["repeat"].isin(repeats)].assign(kernel=other))
 
@@ -335,6 +335,10 @@ class Record:
         for row in rows:
             written.write([row[c] for c in columns])
         written.close()
+
+    def kept_predictions(self, kernel: str) -> list[tuple[str, np.ndarray]]:
+        """The arrays of a kernel in `predictions.npz`, with their keys."""
+        return [(key, array) for key, array in self._predictions.items() if key.startswith(f"{kernel}/")]
 
     def predictions(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Add arrays of any shape to `predictions.npz`."""

@@ -13,6 +13,9 @@ from kfx.evaluation import device_products, predictions
 from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
 from kfx.evaluation.follower import last_rows, window_rows
 from kfx.evaluation.options import Split, TestPointsOption
+from kfx.evaluation.rollout import COLUMNS as COLUMNS_OF_FORECASTS
+from kfx.evaluation.rollout import Rollout
+from kfx.evaluation.rollout import rows as forecast_rows
 from kfx.evaluation.scoring import (
     Scoring,
     changes,
@@ -53,6 +56,8 @@ def evaluate_kernels(
         kernels = _validated(context, kernels, starts)
         scoring = replace(scoring, own=True)
     rows, failures = _evaluated(context, record, kernels, splits, scoring)
+    if scoring.rollout is not None:
+        _write_forecasts(context, record, scoring.rollout)
     if isinstance(config.evaluation, TestPointsOption) and config.evaluation.draws:
         _draw_subsets(context, record, config.evaluation, kernels["trained"][-1], scoring)
     if config.kernel_check:
@@ -71,6 +76,19 @@ def evaluate_kernels(
         if config.follow.windows:
             entries["windows"] = window_rows(record.directory, config.follow.windows, of_flow)
     return entries
+
+
+def _write_forecasts(context: RunContext, record: Record, rollout: Rollout) -> None:
+    """Write `forecasts.csv`: each origin and step, by the initial and the trained kernel at the largest N_I."""
+    series = context.parts[0].series
+    assert series is not None
+    rows: list[Document] = []
+    for name in _COMPARED:
+        found = [array for key, array in record.kept_predictions(name) if key.endswith("/forecast")]
+        if found:
+            rows += forecast_rows(name, found[-1], rollout, series)
+    columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
+    context.notes.table("forecasts.csv", [*COLUMNS_OF_FORECASTS, *columns], rows)
 
 
 def _draw_subsets(
@@ -169,6 +187,8 @@ def _evaluated(
                     )
                     if config.evaluation.save_predictions or is_curve:
                         record.predictions(arrays)
+                    elif scoring.rollout is not None:
+                        record.predictions({key: array for key, array in arrays.items() if key.endswith("/forecast")})
                     if name in _COMPARED:
                         key = f"{name}/{max(n)}/{repeat}/{scoring.regularizations[0].value!r}/"
                         own = {k.removeprefix(key): array for k, array in arrays.items() if k.startswith(key)}

@@ -178,7 +178,8 @@ def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequenc
     """Note fits that end with the initial kernel, because its leave-one-out errors are smaller."""
     if count := sum(kernel is not own for kernel, own in zip(kept, fitted, strict=True)):
         folds = f" in {count} of {len(fitted)} folds" if len(fitted) > 1 else ""
-        _tell(context, Event.INITIAL_KERNEL_KEPT, f"leave-one-out errors are larger after training{folds}")
+        errors = "backtest errors" if context.config.dataset.is_series else "leave-one-out errors"
+        _tell(context, Event.INITIAL_KERNEL_KEPT, f"{errors} are larger after training{folds}")
 
 
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from kfx.config.plugins import plugged_in
+from kfx.data.backtest import Backtest
 from kfx.data.dataset import Dataset, checked
 from kfx.evaluation import held_out
-from kfx.evaluation.cross_validation import choose_regularization, errors_of_candidates
+from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.on_disk import DiskStores
@@ -30,7 +31,9 @@ from kfx.kernels.names import readable
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
 from kfx.numerics.memory import peak_bytes
+from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
+from kfx.objectives.options import left_out_by
 from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
@@ -236,34 +239,53 @@ def with_chosen_regularization(
 
     how: a way to choose λ, and scale: its unit; those of the section `regularization` by default.
     """
-    node, rng = context.config.regularization, Streams(context.config.seed)["validation"]
-    folds = node.folds if (how or node.selection) == "validation" else None
+    node = context.config.regularization
+    choices, by = node.choices(scale), how or node.selection
+    rng = Streams(context.config.seed)["validation"]
     chosen: list[Kernel] = []
-    for kernel, (x, y, _) in zip(kernels, context.tensors, strict=True):
-        inner = bare(kernel)
-        of = choose_regularization(inner, x, y, node.choices(scale), folds, node.points, rng, context.disk)
-        chosen.append(Regularized(inner, of))
+    for part, kernel in enumerate(kernels):
+        errors = _errors_of_candidates(context, part, bare(kernel), choices, by, rng)
+        chosen.append(Regularized(bare(kernel), least(choices, errors)))
     return chosen
+
+
+def _errors_of_candidates(
+    context: RunContext,
+    part: int,
+    kernel: Kernel,
+    choices: Sequence[Regularization],
+    how: str,
+    rng: np.random.Generator,
+) -> Sequence[float]:
+    """The error of a kernel with each λ on training points that are left out, as `how` says, or in forecasts within the
+    training series."""
+    node, (x, y, _), series = context.config.regularization, context.tensors[part], context.parts[part].series
+    if how == "backtest":
+        assert series is not None
+        test = Backtest.of(series.windows, series.train, getattr(context.config.evaluation, "horizon", None))
+        return list(test.errors(kernel, lambda gram: [each.of(torch.from_numpy(gram)) for each in choices]))
+    folds = node.folds if how == "validation" else None
+    return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk)
 
 
 def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
     """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
     its best λ."""
+    choices, how = context.config.regularization.choices(), left_out_by(context.config)
+
+    def error(kernel: Kernel, part: int) -> float:
+        inner, rng = (
+            bare(kernel).fixed_on(some_of(context.tensors[part][0])),
+            Streams(context.config.seed)["validation"],
+        )
+        return min(_errors_of_candidates(context, part, inner, choices, how, rng))
+
     kept = [
-        start
-        if start is not own and _error_left_out(context, start, part) < _error_left_out(context, own, part)
-        else own
+        start if start is not own and error(start, part) < error(own, part) else own
         for part, (start, own) in enumerate(zip(starts, fitted, strict=True))
     ]
     remarks.of_kernels_kept(context, kept, fitted)
     return kept
-
-
-def _error_left_out(context: RunContext, kernel: Kernel, part: int) -> float:
-    """The sum of squared leave-one-out errors at the kernel's best λ; infinite if no λ gives a Cholesky factor."""
-    node, (x, y, _) = context.config.regularization, context.tensors[part]
-    inner, rng = bare(kernel).fixed_on(some_of(x)), Streams(context.config.seed)["validation"]
-    return min(errors_of_candidates(inner, x, y, node.choices(), None, node.points, rng, context.disk))
 
 
 def bare(kernel: Kernel) -> Kernel:

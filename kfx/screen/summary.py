@@ -30,6 +30,7 @@ def closing_lines(config: Config, metrics: Document, directory: Path) -> list[st
         *_lengths(metrics, directory),
         *_held_out(config.objective.name, metrics.get("held_out")),
         *_evaluation(found, metrics.get("evaluation_change", [])),
+        *_forecasts(config, found),
         *_published(found),
         *_stopped(metrics),
         *(_line("note", text) for text in metrics.get("remarks", [])),
@@ -155,6 +156,19 @@ def _evaluation(found: Results, changes: Sequence[TableRow]) -> list[str]:
             shown = f"{metric} {number(min(good))} to {number(max(good))} at N_I {place[0]}"
             lines.append(_line("random", f"{shown} ({len(random)} kernels)"))
     return lines
+
+
+def _forecasts(config: Config, found: Results) -> list[str]:
+    """The windows, and the errors of forecasts with the largest N_I, before and after training."""
+    if not config.dataset.is_series:
+        return []
+    parts, lines = [], [_line("windows", config.dataset.in_words())]
+    for metric in ("smape", "nrmse", "valid_lyapunov_times", "valid_time"):
+        own = [(place[1], kernels) for place, kernels in found.evaluation.items() if place[0] == metric]
+        if own and {"initial", "trained"} <= (kernels := max(own, key=lambda each: each[0])[1]).keys():
+            pair = [number(kernels[name]["mean"]) for name in ("initial", "trained")]
+            parts.append(f"{metric.replace('_', ' ')} {pair[0] if pair[0] == pair[1] else ' → '.join(pair)}")
+    return [*lines, _line("forecast", ", ".join(parts[:3]))] if parts else lines
 
 
 def _published(found: Results) -> list[str]:

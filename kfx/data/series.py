@@ -1,0 +1,204 @@
+"""Data sets of series: files of one's own and of a benchmark, cut into windows and split in time."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfx.data.dataset import Dataset
+from kfx.data.files import cache_folder, require_file
+from kfx.data.windows import SeriesParts, Trajectory, Windows
+from kfx.outcomes import DataError
+
+GILPIN = "series of Gilpin 2021's forecasting benchmark, from github.com/williamgilpin/dysts, folder dysts/data"
+
+
+def split(
+    trajectories: Sequence[Trajectory], n_train: int | None, n_test: int | None, fraction: float
+) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
+    """Split each series in time: its first `n_train` steps, or all before the test steps, and the `n_test` after them,
+    or a last `fraction`. DataError if one is too short."""
+    train, test = [], []
+    for each in trajectories:
+        tested = max(round(fraction * len(each)), 1) if n_test is None else n_test
+        trained = len(each) - tested if n_train is None else n_train
+        if trained < 2 or trained + tested > len(each):
+            sizes = {"n_train": n_train, "n_test": n_test}
+            asked = ", ".join(f"dataset.{key}={size}" for key, size in sizes.items() if size is not None)
+            raise DataError(f"{asked or 'dataset'}: a series has {len(each)} steps in all; ask for fewer")
+        train.append(each[:trained])
+        test.append(each[trained : trained + tested])
+    return tuple(train), tuple(test)
+
+
+def as_dataset(
+    name: str,
+    windows: Windows,
+    train: Sequence[Trajectory],
+    test: Sequence[Trajectory],
+    coordinates: Sequence[str],
+    exponent: float | None,
+) -> Dataset:
+    """Cut windows from both parts. The windows of the test part lie wholly in it, so that a gap of one window separates
+    their targets from those of training. DataError if a part has none."""
+    fitted = windows.fitted(train)
+    parts = []
+    for what, series in (("training", train), ("test", test)):
+        cut = [fitted.cut(each) for each in series if len(each) > fitted.reach]
+        x, y = (np.concatenate(kind) for kind in list(zip(*cut, strict=True))[:2]) if cut else (np.empty((0, 1)),) * 2
+        if len(x) < (2 if what == "training" else 1):
+            longest, least = max(map(len, series)), "two windows" if what == "training" else "window"
+            raise DataError(
+                f"dataset {name}: the {what} series of {longest} steps hold no {least} of "
+                f"{fitted.reach} steps and their target without a missing value; take fewer lags, or more steps"
+            )
+        parts += [x, y * fitted.scale]
+    x_train, y_train, x_test, y_test = parts
+    features = fitted.names(coordinates)
+    whole = SeriesParts(fitted, tuple(train), tuple(test), tuple(coordinates), exponent)
+    return Dataset(name, x_train, y_train, x_test, y_test, features=features, series=whole)
+
+
+def with_noise(trajectories: Sequence[Trajectory], noise: float, rng: np.random.Generator) -> list[Trajectory]:
+    """The series with normal noise added, `noise` times each coordinate's standard deviation."""
+    found = []
+    for each in trajectories:
+        scale = noise * np.nanstd(each.values, axis=0)
+        found.append(Trajectory(each.time, each.values + scale * rng.standard_normal(each.values.shape)))
+    return found
+
+
+# ---- files of one's own
+
+
+@lru_cache(maxsize=4)
+def read(
+    file: tuple[str, ...], columns: tuple[str, ...], time: str | None, group: str | None, separator: str | None
+) -> tuple[tuple[Trajectory, ...], tuple[str, ...]]:
+    """The series in a table, in the order of its rows, and the names of their coordinates.
+
+    file: its path first; the rest changes with its content. columns: coordinates; all other columns if there are none.
+    group: the column that names the series. DataError names the column and row of what cannot be read.
+    """
+    import pandas as pd
+
+    path = Path(file[0])
+    try:
+        frame = (
+            pd.read_parquet(path)
+            if path.suffix == ".parquet"
+            else pd.read_csv(path, sep=separator, engine="python" if separator is None else "c")
+        )
+    except Exception as error:  # pandas and pyarrow have many
+        raise DataError(f"{path}: cannot be read as a table: {str(error).splitlines()[0]}") from error
+    frame.columns = [str(name) for name in frame.columns]
+    for field, asked in (("columns", columns), ("time", (time,)), ("series", (group,))):
+        for name in asked:
+            if name is not None and name not in frame.columns:
+                raise DataError(f"dataset.{field}: {path} has no column {name}; it has {', '.join(frame.columns)}")
+    names = columns or tuple(name for name in frame.columns if name not in (time, group))
+    if not names:
+        raise DataError(f"{path}: has no column of values; name one in dataset.columns")
+    found = []
+    for key, own in frame.groupby(group, sort=False) if group is not None else [("", frame)]:
+        where = f"{path}" + (f", series {key}" if group is not None else "")
+        values = np.stack([_numbers(own[name], f"{where}: column {name}") for name in names], axis=1)
+        at = np.arange(len(own), dtype=float) if time is None else _times(own[time], f"{where}: column {time}")
+        if np.isinf(values).any():
+            raise DataError(f"{where}: holds a value that is infinite")
+        found.append(Trajectory(at, values))
+    return tuple(found), names
+
+
+def _numbers(column: Any, where: str) -> np.ndarray:
+    """Numbers; NaN for an empty cell."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce")
+    wrong = numbers.isna() & column.notna()
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise DataError(f"{where}: row {row + 1} holds {column.iloc[row]!r}, which is no number")
+    return np.asarray(numbers, dtype=np.float64)
+
+
+def _times(column: Any, where: str) -> np.ndarray:
+    """Times as numbers, of dates in days since the first; DataError unless they rise."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        time = np.asarray(column, dtype=np.float64)
+    else:
+        dates = pd.to_datetime(column, errors="coerce", utc=True)
+        time = np.asarray((dates - dates.iloc[0]) / pd.Timedelta(days=1), dtype=np.float64)
+    if not np.isfinite(time).all():
+        row = int((~np.isfinite(time)).argmax())
+        raise DataError(f"{where}: row {row + 1} holds {column.iloc[row]!r}, which is no time")
+    back = np.diff(time) <= 0
+    if back.any():
+        row = int(back.argmax()) + 1
+        raise DataError(f"{where}: row {row + 1} is not later than the row before; sort the rows by time")
+    return time
+
+
+def require_regular(trajectories: Sequence[Trajectory]) -> None:
+    """DataError unless all steps of time are equal, to one in a thousand."""
+    steps = np.concatenate([np.diff(each.time) for each in trajectories if len(each) > 1] or [np.ones(1)])
+    if steps.max() > 1.001 * steps.min():
+        raise DataError(
+            f"dataset.time: steps from {steps.min():g} to {steps.max():g}; set dataset.elapsed=true to make the times "
+            "features, or fill the gaps with empty rows"
+        )
+
+
+# ---- Gilpin's benchmark
+
+
+def gilpin_path(points_per_period: int) -> Path:
+    """The file of the benchmark's test series; DataError says what to put where."""
+    path = cache_folder() / "dysts" / f"test_univariate__pts_per_period_{points_per_period}__periods_12.json.gz"
+    if not path.is_file():
+        raise DataError(f"{path} is missing: put {path.name} there, {GILPIN}, compressed by gzip")
+    return path
+
+
+@lru_cache(maxsize=2)
+def _gilpin(path: Path) -> dict[str, Any]:
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read(1 << 28)
+        found = json.loads(content)
+        return {name: found[name] for name in sorted(found)}
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); put the original file there") from error
+
+
+def gilpin(system: str, points_per_period: int) -> Trajectory:
+    """A series of the benchmark; DataError names the systems if there is none of this name."""
+    path = gilpin_path(points_per_period)
+    systems = _gilpin(path)
+    if system not in systems:
+        close = difflib.get_close_matches(system, systems, n=3, cutoff=0.4) or list(systems)[:5]
+        raise DataError(
+            f"dataset.system={system}: expected one of the {len(systems)} systems of {path.name}, such as "
+            f"{', '.join(close)}"
+        )
+    try:
+        values = np.asarray(systems[system]["values"], dtype=np.float64).reshape(-1, 1)
+        time = np.arange(len(values)) * float(systems[system]["dt"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: {system} cannot be read ({error}); put the original file there") from error
+    return Trajectory(time, values)
+
+
+def gilpin_systems(points_per_period: int) -> list[str]:
+    """The names of the benchmark's systems."""
+    require_file(gilpin_path(points_per_period))
+    return list(_gilpin(gilpin_path(points_per_period)))

@@ -1,0 +1,265 @@
+"""Options of data sets of series: windows of the past as points, what follows as targets, and a split in time."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.choices import SYSTEMS
+from kfx.config.fields import flag, number, one_of, ranged
+from kfx.config.option import ConfigView, Settings, option
+from kfx.data.options import DatasetOption
+from kfx.data.own_options import changes, own_targets
+from kfx.outcomes import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from kfx.data.backtest import Choice
+    from kfx.data.dataset import Dataset
+    from kfx.data.windows import Trajectory, Windows
+
+INCREMENT, NEXT = "increment", "next"
+
+
+def _steps(default: int | None, least: int, null: str | None, meaning: str) -> int | None:
+    return number(default, f"whole >= {least}", meaning, null=null)
+
+
+@dataclass
+class SeriesData(DatasetOption, abc.ABC):
+    """Series, cut into windows. A subclass reads or makes them."""
+
+    is_own = True
+    is_series = True
+
+    n_train: int | None = _steps(
+        None, 2, "all before the test steps", "number of first steps of each series to train on"
+    )
+    n_test: int | None = _steps(None, 1, "a fifth of each series", "number of steps after them to test on")
+    preprocess: list[str] = ranged(
+        [], "an empty list", lambda v: v == [], "none: coordinates are standardized by the training series"
+    )
+    targets: str = own_targets()
+    lags: int | None = _steps(None, 1, "the best in a backtest on the training series", "number of values in a window")
+    stride: int = number(1, "whole >= 1", "number of steps from one value in a window to the next")
+    horizon: int = number(1, "whole >= 1", "number of steps from the last value of a window to its target")
+    target: str = one_of(
+        "auto",
+        "auto",
+        INCREMENT,
+        NEXT,
+        meaning="target of a window; increment: the change until then; next: the value; auto: the better in a backtest",
+    )
+    elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
+    noise: float = number(
+        0.0, ">= 0", "standard deviation of noise added to the training series, in units of each coordinate's own"
+    )
+
+    @abc.abstractmethod
+    def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
+        """The series, the names of their coordinates, and the largest Lyapunov exponent, or None."""
+
+    def split(self, rng: np.random.Generator | None = None) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
+        """The training series, with noise if `rng` is given, and the test series."""
+        from kfx.data.series import require_regular, split, with_noise
+
+        whole = self.trajectories()[0]
+        if not self.elapsed:
+            require_regular(whole)
+        train, test = split(whole, self.n_train, self.n_test, _FRACTION)
+        return (tuple(with_noise(train, self.noise, rng)) if self.noise and rng is not None else train), test
+
+    def windows(self) -> Windows:
+        """The windows as configured."""
+        from kfx.data.windows import Windows
+
+        assert self.lags is not None
+        return Windows(self.lags, self.stride, self.horizon, self.target == INCREMENT, self.elapsed)
+
+    def build(self, rng: np.random.Generator) -> Dataset:
+        from kfx.data.series import as_dataset
+
+        train, test = self.split(rng)
+        _, coordinates, exponent = self.trajectories()
+        return as_dataset(self.name, self.windows(), train, test, coordinates, exponent)
+
+    def _counts(self) -> tuple[int, int]:
+        """The numbers of windows in the training and in the test series."""
+        train, test = self.split()
+        reach = self.windows().reach
+        return sum(max(len(each) - reach, 0) for each in train), sum(max(len(each) - reach, 0) for each in test)
+
+    def available(self) -> int:
+        return self._counts()[0]
+
+    def size(self) -> int:
+        found = self._counts()[0]
+        if found < 2:
+            raise DataError(
+                f"dataset.lags={self.lags}: the training series hold {found} windows of {self.windows().reach} steps "
+                "and their target; at least 2 are needed"
+            )
+        return found
+
+    def test_size(self) -> int:
+        found = self._counts()[1]
+        if not found:
+            longest = max(map(len, self.split()[1]))
+            raise DataError(
+                f"dataset.lags={self.lags}: the test series of {longest} steps hold no window of "
+                f"{self.windows().reach} steps and their target; take fewer lags, or more test steps"
+            )
+        return found
+
+    def feature_count(self) -> int:
+        assert self.lags is not None
+        return self.lags * (len(self.trajectories()[1]) + self.elapsed)
+
+    # ---- what a backtest chooses
+
+    def settled(self, config: ConfigView) -> Settings:
+        changes = super().settled(config)
+        kernel = config.kernel.standing_for(config)
+        wants_length = kernel.length_is_free()
+        if self.lags is not None and self.target != "auto" and not wants_length:
+            return changes
+        choice = self._choice = self._chosen(config, kernel, wants_length)
+        return changes | {"lags": choice.windows.lags, "target": INCREMENT if choice.windows.is_increment else NEXT}
+
+    def in_words(self) -> str:
+        stride = f" of stride {self.stride}" if self.stride > 1 else ""
+        return f"{self.lags} lags{stride}, target: {self.target}"
+
+    def usual_length(self) -> float | None:
+        choice: Choice | None = getattr(self, "_choice", None)
+        return None if choice is None else choice.length
+
+    def _chosen(self, config: ConfigView, kernel: Any, wants_length: bool) -> Choice:
+        from kfx.data import backtest
+        from kfx.data.windows import Windows
+        from kfx.numerics.arrays import as_tensor
+        from kfx.numerics.regularization import Regularization
+        from kfx.numerics.streams import Streams
+
+        train, _ = self.split(Streams(config.seed)["data"])  # with the noise that `build` adds
+        lags = backtest.usual_lags(train, self.stride) if self.lags is None else [self.lags]
+        if self.target == "auto":
+            targets = [True] if self.lags is None else [True, False]
+        else:
+            targets = [self.target == INCREMENT]
+        offered = [Windows(n, self.stride, self.horizon, each, self.elapsed) for n in lags for each in targets]
+        given, scale = config.regularization.value, config.regularization.scale
+
+        def shifts(gram: np.ndarray, candidates: Sequence[float]) -> Sequence[float]:
+            values = candidates if given is None else [given] * len(candidates)
+            return [Regularization(float(value), scale).of(as_tensor(gram)) for value in values]
+
+        steps = getattr(config.evaluation, "horizon", None)
+        return backtest.choose(train, offered, backtest.kernel_with_length(kernel), wants_length, shifts, steps)
+
+
+_FRACTION = 0.2
+
+
+@option("dataset", "series", "Your own series: CSV or Parquet with a row for each step, or several series in one table")
+class OwnSeriesOption(SeriesData):
+    from_path = True
+
+    path: str | None = ranged(
+        None,
+        "a path that ends in .csv, .tsv, .txt or .parquet",
+        lambda v: v is None or bool(v.strip()),
+        "path of the file, relative to the current folder; must be given",
+    )
+    columns: list[str] = ranged(
+        [],
+        "a list of columns",
+        lambda v: all(isinstance(name, str) for name in v),
+        "columns that hold the coordinates; []: all",
+    )
+    time: str | None = ranged(
+        None,
+        "a column, or null for steps of 1",
+        lambda v: v is None or isinstance(v, str),
+        "column of rising numbers or dates",
+    )
+    series: str | None = ranged(
+        None, "a column, or null", lambda v: v is None or isinstance(v, str), "column that names the series of each row"
+    )
+    separator: str | None = ranged(
+        ",", "one character, or null to detect it", lambda v: v is None or len(v) == 1, "character between fields"
+    )
+
+    def file(self) -> Path:
+        """The path of the file; ConfigError if none is named."""
+        if self.path is None:
+            takes = self.fields()["path"].metadata["takes"]
+            raise ConfigError(f"dataset.path=null: dataset={self.name} is read from a file; expected {takes}")
+        return Path(self.path).expanduser()
+
+    def paths(self) -> list[Path]:
+        return [self.file()]
+
+    def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
+        from kfx.data.series import read
+
+        found, names = read(changes(self.file()), tuple(self.columns), self.time, self.series, self.separator)
+        return found, names, None
+
+    def with_absolute_paths(self, node: Settings) -> Settings:
+        return {**node, "path": str(self.file().absolute())}
+
+    def without_places(self, node: Settings) -> Settings:
+        return {**super().without_places(node), "path": self.file().name}
+
+
+@option("dataset", "dynamics", "A trajectory of a chaotic flow or map, by its formula")
+class DynamicsOption(SeriesData):
+    n_train: int = number(500, "whole >= 2 and <= 100000", "number of first steps to train on")
+    n_test: int = number(1000, "whole >= 1 and <= 100000", "number of steps after them to test on")
+    system: str = one_of("lorenz", *SYSTEMS, meaning="name of the system")
+    dt: float | None = number(None, "> 0", "time between two points of a flow", null="the system's usual one")
+    start: int = number(0, "whole >= 0", "number of the random point near the attractor from which it starts")
+
+    def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
+        from kfx.data import dynamics
+
+        found = _trajectory(self.system, self.n_train + self.n_test, self.dt, self.start)
+        return [found], dynamics.coordinates(self.system), dynamics.exponent(self.system)
+
+
+@lru_cache(maxsize=4)
+def _trajectory(system: str, count: int, dt: float | None, start: int) -> Trajectory:
+    import numpy as np
+
+    from kfx.data import dynamics
+
+    return dynamics.trajectory(system, count, dt, np.random.default_rng(start))
+
+
+@option("dataset", "gilpin", "A chaotic series of Gilpin's forecasting benchmark: 1000 steps, then 200 to forecast")
+class GilpinOption(SeriesData):
+    n_train: int | None = number(
+        1000, "whole >= 2", "number of first steps to train on", null="all before the test steps"
+    )
+    n_test: int | None = number(
+        200, "whole >= 1", "number of steps after them to test on", null="a fifth of the series"
+    )
+    system: str = ranged("Lorenz", "a system's name", lambda v: isinstance(v, str) and v != "", "name of the system")
+    points_per_period: Any = ranged(100, "100 or 15", lambda v: v in (15, 100), "number of steps in a period")
+
+    def paths(self) -> list[Path]:
+        from kfx.data.series import gilpin_path
+
+        return [gilpin_path(self.points_per_period)]
+
+    def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
+        from kfx.data.series import gilpin
+
+        return [gilpin(self.system, self.points_per_period)], ("x",), None

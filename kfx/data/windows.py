@@ -1,0 +1,155 @@
+"""Windows of a series: delay vectors as points, what follows them as targets, and forecasts step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kfx.outcomes import DataError
+
+Predict = Callable[[np.ndarray], np.ndarray]
+"""Maps points, (m, features), to predictions of their targets in units of the coordinates' scale, (m, coordinates)."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A series in the order of time. time: (T,), rising. values: (T, coordinates)."""
+
+    time: np.ndarray
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, part: slice) -> Trajectory:
+        return Trajectory(self.time[part], self.values[part])
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How points and targets are cut from series.
+
+    The point of time t holds z(t), z(t − s), …, z(t − (lags − 1) s) of each coordinate, where z = (value − mean) /
+    scale and s is the stride in steps of the series. Its target is z at `horizon` steps after t, or with `is_increment`
+    the change of z until then (Takens 1981, for the embedding). elapsed: a point also holds the time from each of its
+    lags to its target, in units of `unit`.
+    mean, scale: (coordinates,).
+    """
+
+    lags: int
+    stride: int = 1
+    horizon: int = 1
+    is_increment: bool = True
+    elapsed: bool = False
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    scale: np.ndarray = field(default_factory=lambda: np.ones(1))
+    unit: float = 1.0
+
+    @property
+    def reach(self) -> int:
+        """The number of steps from the first value of a window to its target."""
+        return (self.lags - 1) * self.stride + self.horizon
+
+    def fitted(self, trajectories: Sequence[Trajectory]) -> Windows:
+        """The same windows with mean, scale and unit of time from training series; DataError for a constant one."""
+        values = np.concatenate([each.values for each in trajectories])
+        mean, scale = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+        if not (scale > 1e-12 * np.abs(mean)).all():
+            raise DataError(f"coordinate {int(scale.argmin())} of the series is constant; leave it out")
+        steps = np.concatenate([np.diff(each.time) for each in trajectories])
+        return Windows(
+            self.lags, self.stride, self.horizon, self.is_increment, self.elapsed, mean, scale, float(steps.mean())
+        )
+
+    def scaled(self, values: np.ndarray) -> np.ndarray:
+        """z, in the shape of values, (…, coordinates)."""
+        return (values - self.mean) / self.scale
+
+    def cut(self, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The points, (n, features), their targets, (n, coordinates), and the positions of the targets in the series,
+        (n,); windows with a missing value are left out."""
+        z = self.scaled(trajectory.values)
+        ends = np.arange(self.reach - self.horizon, len(z) - self.horizon)
+        x = self._points(z[None], trajectory.time[None], ends)[0]
+        after = z[ends + self.horizon]
+        y = after - z[ends] if self.is_increment else after
+        whole = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        return x[whole], y[whole], (ends + self.horizon)[whole]
+
+    def _points(self, z: np.ndarray, time: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """The points whose last values are at `ends`, (m, len(ends), features). z: (m, T, coordinates). time: (m,
+        T)."""
+        places = ends[:, None] - self.stride * np.arange(self.lags)
+        x = z[:, places].reshape(len(z), len(ends), -1)
+        if not self.elapsed:
+            return x
+        since = (time[:, ends + self.horizon][:, :, None] - time[:, places]) / self.unit
+        return np.concatenate([x, since], axis=2)
+
+    def names(self, coordinates: Sequence[str]) -> tuple[str, ...]:
+        """The names of a point's features, as x(t-2)."""
+        back = [f"t-{k * self.stride}" if k else "t" for k in range(self.lags)]
+        values = [f"{name}({at})" for at in back for name in coordinates]
+        return (*values, *(f"elapsed({at})" for at in back if self.elapsed))
+
+    def forecast(self, predict: Predict, history: np.ndarray, time: np.ndarray, steps: int) -> np.ndarray:
+        """Forecast `steps` values, each from those before it: (m, steps, coordinates) in the units of the series.
+
+        history: the last `reach` values before each of m origins, (m, reach, coordinates). time: (m, reach + steps), of
+        the history and of the forecast, used with `elapsed`.
+        """
+        m, reach, coordinates = history.shape
+        z = np.empty((m, reach + steps, coordinates))
+        z[:, :reach] = self.scaled(history)
+        for now in range(reach, reach + steps):
+            end = now - self.horizon
+            after = predict(self._points(z, time, np.array([end]))[:, 0])
+            z[:, now] = after + z[:, end] if self.is_increment else after
+        return z[:, reach:] * self.scale + self.mean
+
+
+@dataclass(frozen=True)
+class SeriesParts:
+    """The series behind a data set: training series, and the series that go on from their ends, for each trajectory.
+
+    exponent: the largest Lyapunov exponent, per unit of time, or None. coordinates: their names.
+    """
+
+    windows: Windows
+    train: tuple[Trajectory, ...]
+    test: tuple[Trajectory, ...]
+    coordinates: tuple[str, ...]
+    exponent: float | None = None
+
+    def origins(self, starts: int, horizon: int) -> list[tuple[int, int]]:
+        """(trajectory, first step of the forecast, counted from the start of its training series) of at most `starts`
+        forecasts, the first of each trajectory at the end of its training series; DataError if none fits."""
+        most = [len(test) - horizon for test in self.test]
+        fitting = [i for i, last in enumerate(most) if last >= 0]
+        if not fitting:
+            longest = max(len(test) for test in self.test)
+            raise DataError(
+                f"evaluation.horizon={horizon}: only {longest} steps follow the training series; ask for fewer"
+            )
+        each = max(starts // len(fitting), 1)
+        found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
+        return [(i, len(self.train[i]) + at) for i, at in found[:starts]]
+
+    def whole(self, i: int) -> Trajectory:
+        """A training series and what follows it."""
+        train, test = self.train[i], self.test[i]
+        return Trajectory(np.concatenate([train.time, test.time]), np.concatenate([train.values, test.values]))
+
+
+def smape(forecast: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """The symmetric mean absolute percentage error, 200 · mean |a − b| / (|a| + |b|), over steps and coordinates.
+
+    A value that is not finite counts 200. forecast, truth: (…, steps, coordinates).
+    """
+    total = np.abs(forecast) + np.abs(truth)
+    with np.errstate(all="ignore"):
+        share = np.where(total > 0, np.abs(forecast - truth) / total, 0.0)
+    share = np.where(np.isfinite(forecast), np.nan_to_num(share, nan=1.0, posinf=1.0), 1.0)
+    return np.asarray(200 * share.mean(axis=(-2, -1)))

@@ -1,0 +1,222 @@
+"""Forecasts of series with a kernel on windows of the past."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from kfx.config.option import Option
+from kfx.config.plugins import Portable
+from kfx.data.backtest import Backtest, Choice, choose, kernel_with_length, predictor, usual_lags
+from kfx.data.windows import Trajectory, Windows, smape
+from kfx.estimators.regressor import KernelFlowRegressor
+from kfx.estimators.settings import Chosen, kernel_option
+from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import as_tensor, in_numpy
+from kfx.numerics.process import exclusively
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.base import Function, Objective
+from kfx.outcomes import ConfigError, DataError
+
+_ORIGINS = 20
+"""Backtests from which deviations come."""
+
+
+class KernelFlowForecaster(Portable, BaseEstimator):
+    """Kernel ridge regression from windows of a series to what follows them, step by step.
+
+    By default forecasts within the series choose the number of lags, the length of the kernel and λ, and the kernel is
+    not trained further: ρ of the next step says little about a forecast of many.
+
+    Parameters
+    ----------
+    kernel : str, mapping or Kernel
+        As of `KernelFlowRegressor`; without a length the backtest chooses one.
+    lags : int or "auto"
+        The number of values in a window; "auto": the best of 4, 8, 15, 30, 60 and 100 in the backtest.
+    stride, horizon : int
+        Steps between the values of a window, and from its last value to its target.
+    target : str
+        "increment", the change until the target, or "next", its value.
+    steps : int or None
+        The number of steps of a forecast in the backtest; None for 200, or what a third of the series allows.
+    regularization : float or None
+        λ, in units of the kernel's mean variance; None for the best in the backtest.
+    objective, optimizer, sampler : str, mapping or object
+        How the chosen kernel is trained further, as of `KernelFlowRegressor`; by default not at all.
+    random_state : int
+        The seed of that training.
+
+    Attributes
+    ----------
+    windows_ : Windows
+        The windows, with the mean and the scale of each coordinate.
+    kernel_ : Kernel
+    regularization_ : float
+        λ, in units of the kernel's mean variance.
+    backtest_error_ : float
+        The mean sMAPE of the backtest.
+    """
+
+    def __init__(
+        self,
+        kernel: Chosen | Kernel = "rbf",
+        *,
+        lags: int | str = "auto",
+        stride: int = 1,
+        horizon: int = 1,
+        target: str = "increment",
+        steps: int | None = None,
+        regularization: float | None = None,
+        objective: Chosen | Objective | Function = "auto",
+        optimizer: Chosen | Option | None = None,
+        sampler: Chosen | Option = "fixed",
+        random_state: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.lags = lags
+        self.stride = stride
+        self.horizon = horizon
+        self.target = target
+        self.steps = steps
+        self.regularization = regularization
+        self.objective = objective
+        self.optimizer = optimizer
+        self.sampler = sampler
+        self.random_state = random_state
+
+    def fit(self, series: Any, y: None = None) -> Self:
+        """Learn from a series, (T,) or (T, coordinates), a DataFrame, or a list of them.
+
+        Missing values are NaN: windows that hold one are left out. DataError for series that are constant or shorter
+        than a window, ConfigError for wrong settings.
+        """
+        train = _trajectories(series)
+        choice = self._choice(train)
+        windows = choice.windows.fitted(train)
+        cut = [windows.cut(each)[:2] for each in train if len(each) > windows.reach]
+        x, targets = (np.concatenate(kind) for kind in zip(*cut, strict=True))
+        kernel: Any = self.kernel
+        if not isinstance(kernel, Kernel):
+            kernel = kernel_with_length(kernel_option(kernel))(choice.length)
+        settings = {"name": "none", "iterations": 1} if self.optimizer is None else self.optimizer
+        model = KernelFlowRegressor(
+            kernel,
+            objective=self.objective,
+            optimizer=settings,
+            sampler=self.sampler,
+            regularization={"value": choice.regularization, "scale": "centered", "selection": "fixed"},
+            targets="as_given",
+            random_state=self.random_state,
+        ).fit(x, targets)
+        self.windows_, self.kernel_, self.backtest_error_ = windows, model.kernel_, choice.error
+        self.regularization_ = choice.regularization
+        self.n_features_in_ = train[0].values.shape[1]
+        self._train, self._last = train, train[-1]
+        self._is_flat = np.ndim(_first(series)) == 1
+        self._points, self._coefficients = in_numpy(model._points), in_numpy(model._coefficients)
+        self._deviations: np.ndarray | None = None
+        return self
+
+    def predict(self, steps: int = 1, *, series: Any = None, return_std: bool = False) -> Any:
+        """Forecast the next `steps` values, (steps,) or (steps, coordinates), each from those before it.
+
+        series: what the forecast goes on from, (T,) or (T, coordinates), at least as long as a window; None for the
+        last series of the fit. return_std: also the root mean squared error of forecasts of as many steps within the
+        series of the fit, in the same shape.
+        """
+        check_is_fitted(self, "windows_")
+        if not (isinstance(steps, numbers.Integral) and steps >= 1):
+            raise ValueError(f"steps={steps}: expected a whole number >= 1")
+        last = self._last if series is None else self._continued(series)
+        windows = self.windows_
+        if len(last) < windows.reach or not np.isfinite(last.values[-windows.reach :]).all():
+            raise DataError(
+                f"a forecast goes on from {windows.reach} values without a missing one; got {len(last)} values"
+            )
+        step = float(np.diff(last.time[-2:])[0])
+        time = np.concatenate([last.time[-windows.reach :], last.time[-1] + step * np.arange(1, steps + 1)])
+        with exclusively():
+            predict = predictor(self.kernel_, self._points, self._coefficients)
+            found = windows.forecast(predict, last.values[None, -windows.reach :], time[None], int(steps))[0]
+        found = found[:, 0] if self._is_flat else found
+        return (found, self._deviation(int(steps))) if return_std else found
+
+    def score(self, series: Any, y: None = None) -> float:
+        """Minus the sMAPE of a forecast of `series`, which goes on where the last series of the fit ends."""
+        truth = self._continued(series).values
+        forecast = np.asarray(self.predict(len(truth))).reshape(truth.shape)
+        return -float(smape(forecast, truth))
+
+    def _choice(self, train: Sequence[Trajectory]) -> Choice:
+        if self.target not in ("increment", "next"):
+            raise ConfigError(f"target={self.target!r}: expected increment or next")
+        if self.lags != "auto" and not (isinstance(self.lags, numbers.Integral) and self.lags >= 1):
+            raise ConfigError(f"lags={self.lags!r}: expected auto, or a whole number >= 1")
+        lags = usual_lags(train, self.stride) if self.lags == "auto" else [self.lags]
+        offered = [Windows(int(n), self.stride, self.horizon, self.target == "increment") for n in lags]
+        if isinstance(self.kernel, Kernel):
+            own = self.kernel
+            return self._chosen(train, offered, lambda length: own, False)
+        option = kernel_option(self.kernel)
+        return self._chosen(train, offered, kernel_with_length(option), option.length_is_free())
+
+    def _chosen(self, train: Sequence[Trajectory], offered: Sequence[Windows], of: Any, has_length: bool) -> Choice:
+        given = self.regularization
+
+        def shifts(gram: np.ndarray, candidates: Sequence[float]) -> Sequence[float]:
+            values = candidates if given is None else [given] * len(candidates)
+            return [Regularization(float(value), "centered").of(as_tensor(gram)) for value in values]
+
+        with exclusively():
+            found = choose(train, offered, of, has_length, shifts, self.steps)
+        return found if given is None else Choice(found.windows, found.length, given, found.error)
+
+    def _deviation(self, steps: int) -> np.ndarray:
+        """The root mean squared error of forecasts within the series, (steps,) or (steps, coordinates); beyond the
+        steps that the backtest has, the largest."""
+        if self._deviations is None:
+            test = Backtest.of(self.windows_, self._train, self.steps, _ORIGINS)
+            with exclusively():
+                gram = np.asarray(self.kernel_.gram(test.x))
+                shift = Regularization(self.regularization_, "centered").of(as_tensor(gram))
+                solved = np.linalg.solve(gram + shift * np.eye(len(gram)), test.y)
+                predict = predictor(self.kernel_, test.x, solved)
+                forecasts = test.windows.forecast(predict, test.history, test.time, test.truth.shape[1])
+            self._deviations = np.sqrt(np.nanmean((forecasts - test.truth) ** 2, axis=0))
+        found = self._deviations
+        more = np.maximum(found.max(axis=0, keepdims=True), 0).repeat(max(steps - len(found), 0), axis=0)
+        found = np.concatenate([found, more])[:steps]
+        return found[:, 0] if self._is_flat else found
+
+    def _continued(self, series: Any) -> Trajectory:
+        given = _trajectories(series)[0]
+        if given.values.shape[1] != self.n_features_in_:
+            raise ValueError(f"series has {given.values.shape[1]} coordinates; the fit had {self.n_features_in_}")
+        return given
+
+
+def _first(series: Any) -> Any:
+    return series[0] if isinstance(series, (list, tuple)) and np.ndim(series[0]) else series
+
+
+def _trajectories(series: Any) -> list[Trajectory]:
+    """The series with times 0, 1, 2, …"""
+    several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
+    found = []
+    for each in series if several else [series]:
+        values = np.asarray(each, dtype=np.float64)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or not values.size:
+            raise ValueError(f"a series has shape {values.shape}; expected (T,) or (T, coordinates)")
+        if np.isinf(values).any():
+            raise ValueError("a series holds a value that is infinite")
+        found.append(Trajectory(np.arange(len(values), dtype=float), values))
+    if len({each.values.shape[1] for each in found}) > 1:
+        raise ValueError("the series have different numbers of coordinates")
+    return found

@@ -1,0 +1,114 @@
+"""Figures of forecasts: beside the truth, their errors by step, and the attractor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from kfx.files import read_rows
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
+from kfx.record.reading import Run
+
+_LOOKS = {"initial": (INITIAL, "--"), "trained": (TRAINED, "-")}
+
+
+def beside_truth(run: Run) -> Figure | None:
+    """The forecast from the end of the training series and the truth, a panel for each coordinate; a line marks the
+    valid time of the trained kernel."""
+    rows = _rows(run)
+    if rows.empty:
+        return None
+    names, first = _coordinates(rows), rows[rows["origin"] == 0]
+    picture, panels = figure(rows=len(names), height=2.2 if len(names) > 1 else 3.2, width=7.0)
+    valid = _valid_until(run, first)
+    for axes, name in zip(panels, names, strict=True):
+        truth = first[first["kernel"] == first["kernel"].iloc[0]]
+        axes.plot(truth["time"], truth[f"truth.{name}"], color=FAINT, linewidth=3.5, label="truth")
+        for kernel, (colour, style) in _shown(first).items():
+            own = first[first["kernel"] == kernel]
+            axes.plot(
+                own["time"], own[f"forecast.{name}"], style, color=colour, linewidth=1.3, label=f"{kernel} kernel"
+            )
+        if valid is not None:
+            axes.axvline(valid, color=DATA, linewidth=1, linestyle=":", label="end of the valid time")
+        spread = np.ptp(truth[f"truth.{name}"])
+        low, high = truth[f"truth.{name}"].min(), truth[f"truth.{name}"].max()
+        axes.set(ylabel=name, ylim=(low - 0.3 * spread, high + 0.3 * spread))
+    panels[-1].set_xlabel("time")
+    set_title(panels[0], run)
+    legend(picture, panels[0])
+    return picture
+
+
+def error_by_step(run: Run) -> Figure | None:
+    """The error at each step, in standard deviations of the truth: the median over origins, and a band from the first
+    to the third quartile."""
+    rows = _rows(run)
+    if rows.empty:
+        return None
+    names = _coordinates(rows)
+    picture, (axes,) = figure()
+    scale = np.array([max(rows[f"truth.{name}"].std(), 1e-300) for name in names])
+    for kernel, (colour, style) in _shown(rows).items():
+        own = rows[rows["kernel"] == kernel]
+        difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
+        error = pd.Series(np.sqrt(np.mean(difference**2, axis=1)), index=own["step"]).groupby(level=0)
+        low, middle, high = (error.quantile(q) for q in (0.25, 0.5, 0.75))
+        axes.plot(middle.index, middle, style, color=colour, label=f"{kernel} kernel")
+        axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.axhline(run.config.evaluation.threshold, color=DATA, linewidth=1, linestyle=":", label="threshold")
+    count = rows["origin"].nunique()
+    axes.set(xlabel="step", ylabel="error / standard deviation", yscale="log")
+    set_title(axes, run, f"{count} origin{'s' if count > 1 else ''}")
+    legend(picture, axes)
+    return picture
+
+
+def attractor(run: Run) -> Figure | None:
+    """The truth and the forecasts of the trained kernel in two coordinates, or in x(t) and x some steps before."""
+    rows = _rows(run)
+    if rows.empty:
+        return None
+    names = _coordinates(rows)
+    own = rows[rows["kernel"] == list(_shown(rows))[-1]]
+    back = max(own["step"].max() // 20, 1)
+    picture, panels = figure(columns=2, width=8.0, height=3.9)
+    for axes, kind in zip(panels, ("truth", "forecast"), strict=True):
+        for _, part in own.groupby("origin"):
+            x = part[f"{kind}.{names[0]}"].to_numpy()
+            x, y = (x, part[f"{kind}.{names[-1]}"].to_numpy()) if len(names) > 1 else (x[back:], x[:-back])
+            axes.plot(x, y, color=FAINT if kind == "truth" else TRAINED, linewidth=0.9)
+        axes.set(xlabel=names[0] if len(names) > 1 else f"{names[0]}(t)", title=kind)
+    panels[0].set_ylabel(names[-1] if len(names) > 1 else f"{names[0]}(t − {back})")
+    panels[1].set(xlim=panels[0].get_xlim(), ylim=panels[0].get_ylim())
+    return picture
+
+
+def _rows(run: Run) -> pd.DataFrame:
+    return read_rows(run.directory / "forecasts.csv")
+
+
+def _coordinates(rows: pd.DataFrame) -> list[str]:
+    return [name.removeprefix("truth.") for name in rows.columns if name.startswith("truth.")]
+
+
+def _shown(rows: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The kernels that are drawn; one alone if both forecast the same."""
+    there = [kernel for kernel in _LOOKS if (rows["kernel"] == kernel).any()]
+    columns = [name for name in rows.columns if name.startswith("forecast.")]
+    values = [rows.loc[rows["kernel"] == kernel, columns].to_numpy() for kernel in there]
+    if len(there) == 2 and np.array_equal(values[0], values[1], equal_nan=True):
+        there = there[1:]
+    return {kernel: _LOOKS[kernel] for kernel in there}
+
+
+def _valid_until(run: Run, first: pd.DataFrame) -> float | None:
+    """The time at which the error of the trained kernel's first forecast passes the threshold, or None."""
+    own = first[first["kernel"] == list(_shown(first))[-1]]
+    names = _coordinates(own)
+    scale = np.array([max(own[f"truth.{name}"].std(), 1e-300) for name in names])
+    difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
+    error = np.nan_to_num(np.sqrt(np.mean(difference**2, axis=1)), nan=np.inf)
+    wrong = error > run.config.evaluation.threshold
+    return float(own["time"].iloc[int(wrong.argmax())]) if wrong.any() else None

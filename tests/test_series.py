@@ -1,0 +1,382 @@
+"""Windows of series, backtests, forecasts that run free, and the data sets and the estimator made of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.integrate import solve_ivp
+from sklearn.base import clone
+from sklearn.kernel_ridge import KernelRidge
+
+from kfx import KernelFlowForecaster, load_run
+from kfx.data import dynamics
+from kfx.data.backtest import Backtest, choose
+from kfx.data.windows import Trajectory, Windows, smape
+from kfx.experiment.compose import load
+from kfx.kernels import NNGP, RBF, Laplace, Linear, Matern, RationalQuadratic
+from kfx.numerics.streams import Streams
+from kfx.outcomes import ConfigError, DataError
+
+FEW = ("optimizer.iterations=3", "figures=false", "device.precision_check=off", "hydra.run.dir=r")
+SMALL = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=60", "evaluation=rollout", "evaluation.horizon=20")
+
+
+def waves(n=300, seed=0):
+    """Two coordinates with two incommensurable periods."""
+    t = np.arange(n) * 0.2
+    values = np.stack([np.sin(t) + 0.5 * np.sin(np.sqrt(2) * t), np.cos(t)], axis=1)
+    return Trajectory(t, values * [2.0, 10.0] + [0.0, 100.0])
+
+
+def as_file(path, trajectory, **columns):
+    frame = pd.DataFrame({"t": trajectory.time, "x": trajectory.values[:, 0], "y": trajectory.values[:, 1], **columns})
+    frame.to_csv(path, index=False)
+    return frame
+
+
+# ---- windows
+
+
+@pytest.mark.parametrize("is_increment", [True, False])
+def test_a_window_holds_values_of_the_past_and_its_target_the_horizons(is_increment):
+    series = waves(40)
+    windows = Windows(3, stride=2, horizon=5, is_increment=is_increment).fitted([series])
+    x, y, places = windows.cut(series)
+    z = (series.values - series.values.mean(axis=0)) / series.values.std(axis=0)
+    assert len(x) == 40 - windows.reach == 40 - 9
+    for row, target, place in zip(x, y, places, strict=True):
+        end = place - 5
+        np.testing.assert_allclose(row, np.concatenate([z[end], z[end - 2], z[end - 4]]))
+        np.testing.assert_allclose(target, z[place] - z[end] if is_increment else z[place])
+    assert windows.names(("x", "y")) == ("x(t)", "y(t)", "x(t-2)", "y(t-2)", "x(t-4)", "y(t-4)")
+
+
+def test_windows_with_a_missing_value_are_left_out():
+    series = waves(40)
+    series.values[20, 0] = np.nan
+    windows = Windows(3).fitted([series])
+    x, _, places = windows.cut(series)
+    assert len(x) == 40 - 3 - 4
+    assert np.isfinite(x).all()
+    assert not set(places) & {20, 21, 22, 23}
+
+
+def test_elapsed_times_are_features_in_units_of_the_mean_step():
+    time = np.cumsum([1.0, 2.0, 1.0, 4.0, 1.0, 1.0])
+    series = Trajectory(time, np.arange(6.0)[:, None] ** 2)
+    windows = Windows(2, elapsed=True).fitted([series])
+    x, _, _ = windows.cut(series)
+    unit = np.diff(time).mean()
+    np.testing.assert_allclose(x[0, 2:] * unit, [time[2] - time[1], time[2] - time[0]])
+    assert windows.names(("v",)) == ("v(t)", "v(t-1)", "elapsed(t)", "elapsed(t-1)")
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [Windows(4), Windows(4, stride=2), Windows(3, horizon=3), Windows(3, is_increment=False), Windows(3, elapsed=True)],
+    ids=str,
+)
+def test_a_forecast_is_the_steps_of_scikit_learns_ridge_regression_one_after_the_other(windows):
+    series = waves(120)
+    train, after = series[:100], 15
+    windows = windows.fitted([train])
+    x, y, _ = windows.cut(train)
+    ridge = KernelRidge(alpha=1e-6, kernel="rbf", gamma=0.5 / 3.0**2).fit(x, y)
+    known = list(windows.scaled(train.values))
+    for i in range(after):
+        end = len(known) - windows.horizon
+        lags = [known[end - k * windows.stride] for k in range(windows.lags)]
+        row = np.concatenate(lags)
+        if windows.elapsed:
+            now = series.time[100 + i]
+            since = [now - series.time[end - k * windows.stride] for k in range(windows.lags)]
+            row = np.concatenate([row, np.array(since) / windows.unit])
+        step = ridge.predict(row[None])[0]
+        known.append(step + known[end] if windows.is_increment else step)
+    expected = np.array(known[100:]) * windows.scale + windows.mean
+    reach = windows.reach
+    found = windows.forecast(ridge.predict, train.values[None, -reach:], series.time[None, 100 - reach : 115], after)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kernel", [RBF(2.0), Matern(1.5, nu=2.5), RationalQuadratic(beta=2.0), Laplace(3.0), Linear(), NNGP(3)]
+)
+def test_rows_against_fixed_points_are_those_of_the_gram_matrix(kernel):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, 6)) + 30, rng.normal(size=(50, 6)) + 30
+    np.testing.assert_allclose(kernel.against(y)(x), kernel.gram(x, y), rtol=1e-11, atol=1e-12)
+
+
+def test_smape_is_the_benchmarks():
+    a, b = np.array([[[1.0], [-2.0], [0.0]]]), np.array([[[2.0], [2.0], [0.0]]])
+    assert smape(a, b)[0] == pytest.approx(200 * (1 / 3 + 1 + 0) / 3)
+    assert smape(np.full((1, 3, 1), np.nan), b)[0] == 200
+
+
+# ---- backtests
+
+
+def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
+    series = waves(200)
+    test = Backtest.of(Windows(4), [series], steps=20)
+    assert len(test.x) == 140 - 4
+    lambdas = [1e-6, 1e-3, 1.0]
+    errors = test.errors(RBF(2.0), lambda gram: lambdas)
+    for shift, error in zip(lambdas, errors, strict=True):
+        ridge = KernelRidge(alpha=shift, kernel="rbf", gamma=1 / 8).fit(test.x, test.y)
+        each = [
+            smape(test.windows.forecast(ridge.predict, history[None], time[None], 20)[0], truth)
+            for history, time, truth in zip(test.history, test.time, test.truth, strict=True)
+        ]
+        assert error == pytest.approx(np.mean(each), rel=1e-5)
+    mean = series.values[:140].mean(axis=0)
+    np.testing.assert_allclose(test.windows.mean, mean, err_msg="nothing of the forecast part is seen")
+    np.testing.assert_array_equal(test.truth[0], series.values[140:160])
+
+
+def test_the_choice_is_the_smallest_error_of_all():
+    series, seen = waves(200), {}
+
+    def kernel_of(length):
+        return RBF(length)
+
+    found = choose([series], [Windows(4), Windows(8)], kernel_of, True, lambda gram, values: list(values), 20)
+    for lags in (4, 8):
+        test = Backtest.of(Windows(lags), [series], 20)
+        seen[lags] = min(test.errors(RBF(found.length), lambda gram: [found.regularization]))
+    assert seen[found.windows.lags] == pytest.approx(found.error)
+    assert found.error <= min(seen.values()) + 1e-12
+
+
+# ---- systems
+
+
+@pytest.mark.parametrize("system", dynamics.FLOWS)
+def test_trajectories_follow_their_equations(system):
+    flow = dynamics.FLOWS[system]
+    found = dynamics.trajectory(system, 30, None, np.random.default_rng(1))
+    again = solve_ivp(flow.field, (0, found.time[-1]), found.values[0], "LSODA", found.time, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(found.values, again.y.T, rtol=1e-5, atol=1e-5)
+    assert np.isfinite(dynamics.trajectory(system, 3000, None, np.random.default_rng(0)).values).all()
+
+
+def test_energy_of_the_double_pendulum_is_kept():
+    a, b, u, v = dynamics.trajectory("double_pendulum", 500, None, np.random.default_rng(0)).values.T
+    energy = u**2 + v**2 / 2 + u * v * np.cos(a - b) - 9.81 * (2 * np.cos(a) + np.cos(b))
+    assert np.ptp(energy) < 1e-6
+
+
+def test_maps_are_their_formulas():
+    x = dynamics.trajectory("logistic", 50, None, np.random.default_rng(0)).values[:, 0]
+    np.testing.assert_allclose(x[1:], 4 * x[:-1] * (1 - x[:-1]))
+    x, y = dynamics.trajectory("henon", 50, None, np.random.default_rng(0)).values.T
+    np.testing.assert_allclose(x[1:], 1 - 1.4 * x[:-1] ** 2 + y[:-1])
+    x = dynamics.trajectory("bernoulli", 500, None, np.random.default_rng(0)).values[:, 0]
+    np.testing.assert_allclose(x[1:], 2 * x[:-1] % 1, atol=1e-12)
+    assert x[-50:].std() > 0.1, "it does not end at 0, as in floating point"
+
+
+def test_mackey_glass_follows_its_delay_equation():
+    found = dynamics.trajectory("mackey_glass", 4000, 0.1, np.random.default_rng(0)).values[:, 0]
+    now, late = found[171:-1], found[1:-171]
+    slope = (found[172:] - found[170:-2]) / 0.2
+    np.testing.assert_allclose(slope, 0.2 * late / (1 + late**10) - 0.1 * now, atol=2e-3)
+    assert 0.2 < found[1000:].std() < 0.3
+
+
+# ---- runs
+
+
+def test_a_run_chooses_windows_and_its_forecasts_have_the_recorded_errors(kfx):
+    code, out, err = kfx("run", *SMALL, *FEW)
+    assert code == 0, err
+    run = load_run("r")
+    node = run.config.dataset
+    assert node.lags in (4, 8, 15, 30)
+    assert node.target in ("increment", "next")
+    assert run.config.evaluation.name == "rollout"
+    assert run.config.evaluation.regularization.value == "backtest"
+    assert f"windows     {node.lags} lags, target: {node.target}" in out
+    rows = pd.read_csv("r/forecasts.csv")
+    series = load(SMALL).dataset.build(Streams(0)["data"]).series
+    scale = np.concatenate([each.values for each in series.train]).std(axis=0)
+    for kernel in ("initial", "trained"):
+        own = rows[rows["kernel"] == kernel]
+        truth, forecast = (np.stack([own[f"{k}.{c}"] for c in "xyz"], axis=1) for k in ("truth", "forecast"))
+        recorded = run.evaluation.query("kernel == @kernel").set_index("metric")["value"]
+        assert recorded["smape"] == pytest.approx(smape(forecast, truth))
+        error = np.sqrt(np.mean(((forecast - truth) / scale) ** 2, axis=1)).reshape(-1, 20)
+        assert recorded["nrmse"] == pytest.approx(np.sqrt((error**2).mean(axis=1)).mean())
+        assert recorded["valid_lyapunov_times"] == pytest.approx(0.9056 * recorded["valid_time"])
+    first = rows[(rows["kernel"] == "trained") & (rows["origin"] == 0)]
+    np.testing.assert_allclose(first["truth.x"], series.test[0].values[:20, 0])
+    assert first["time"].iloc[0] == pytest.approx(series.train[0].time[-1] + 0.025)
+
+
+def test_training_that_makes_forecasts_worse_is_not_kept(kfx):
+    spoil = ("optimizer.learning_rate=3", "optimizer.iterations=2")
+    code, out, err = kfx("run", *SMALL, *FEW, *spoil)
+    assert code == 0, err
+    assert "backtest errors are larger after training" in out
+    parameters = load_run("r").metrics["parameters"]
+    assert parameters["initial"] == parameters["final"]
+
+
+def test_what_is_given_is_not_chosen(kfx):
+    given = ("dataset.lags=5", "dataset.stride=2", "dataset.target=next", "kernel=matern", "kernel.sigma=3")
+    code, _, err = kfx("run", *SMALL, *FEW, *given, "regularization.value=1e-6", "dataset.noise=0.01")
+    assert code == 0, err
+    run = load_run("r")
+    assert (run.config.dataset.lags, run.config.dataset.target, run.config.kernel.sigma) == (5, "next", 3)
+    assert run.trace["parameter.sigma"][0] == pytest.approx(3)
+    assert set(run.evaluation["regularization"]) == {1e-6}
+
+
+def test_pictures_of_forecasts(kfx):
+    assert kfx("run", *SMALL, "optimizer=none", "hydra.run.dir=r", "figures=true")[0] == 0
+    from kfx import plots
+
+    run = load_run("r")
+    assert len(plots.one(run, "forecast").axes) == 3
+    (axes,) = plots.one(run, "forecast_error").axes
+    assert axes.get_yscale() == "log"
+    assert len(plots.one(run, "attractor").axes) == 2
+
+
+def test_own_series_several_in_one_table(kfx, in_folder):
+    one, two = waves(120), waves(90)
+    frame = pd.concat([as_file("a.csv", one, name="a"), as_file("b.csv", two, name="b")])
+    frame.to_csv("s.csv", index=False)
+    words = ("dataset=series", "dataset.path=s.csv", "dataset.columns=[y]", "dataset.time=t", "dataset.series=name")
+    code, _, err = kfx("run", *words, *FEW, "dataset.lags=6")
+    assert code == 0, err
+    data = load([*words, "dataset.lags=6"]).dataset.build(Streams(0)["data"])
+    assert len(data.x_train) == (96 - 6) + (72 - 6)
+    assert len(data.x_test) == (24 - 6) + (18 - 6)
+    assert data.features[:2] == ("y(t)", "y(t-1)")
+    assert load_run("r").evaluation.query("metric == 'smape'")["value"].max() < 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "expected"),
+    [
+        (lambda f: f.assign(t=f["t"].where(f.index != 30, 0.0)), [], "row 31 is not later than the row before"),
+        (lambda f: f[f.index != 30], [], "dataset.time: steps from 0.2 to 0.4; set dataset.elapsed=true"),
+        (lambda f: f.assign(x=1.0), [], "coordinate 0 of the series is constant"),
+        (lambda f: f[:1], [], "a series has 1 steps in all"),
+        (lambda f: f[:8], ["dataset.lags=6", "dataset.target=next"], "too few for windows"),
+        (lambda f: f.assign(x=f["x"].astype(object).where(f.index != 3, "high")), [], "row 4 holds 'high'"),
+        (lambda f: f.assign(x=f["x"].where(f.index != 3, np.inf)), [], "holds a value that is infinite"),
+        (lambda f: f, ["dataset.columns=[z]"], "dataset.columns: s.csv has no column z; it has t, x, y"),
+        (lambda f: f, ["dataset.n_train=110", "dataset.n_test=20"], "a series has 120 steps in all; ask for fewer"),
+        (lambda f: f, ["dataset.n_test=5", "dataset.lags=8"], "the test series of 5 steps hold no window of 8"),
+        (lambda f: f, ["evaluation=rollout", "evaluation.horizon=60"], "evaluation.horizon=60: only 24 steps follow"),
+        (lambda f: f, ["dataset.preprocess=[normalize]"], "dataset.preprocess=['normalize']: expected an empty list"),
+    ],
+)  # fmt: skip
+def test_bad_series_are_one_line(kfx, in_folder, change, words, expected):
+    change(as_file("s.csv", waves(120))).to_csv("s.csv", index=False)
+    code, out, err = kfx("run", "dataset=series", "dataset.path=s.csv", "dataset.time=t", *FEW, *words)
+    said = [line for line in (out + err).splitlines() if expected in line]
+    assert code in (1, 2), (code, err)
+    assert said, err
+    assert "Traceback" not in err
+
+
+def test_irregular_times_are_features(kfx, in_folder):
+    frame = as_file("s.csv", waves(150))
+    frame[~frame.index.isin([20, 50, 51, 100])].to_csv("s.csv", index=False)
+    words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "dataset.elapsed=true", "dataset.lags=5")
+    code, _, err = kfx("run", *words, *FEW)
+    assert code == 0, err
+    assert load_run("r").evaluation.query("metric == 'smape' and kernel == 'initial'")["value"].item() < 20
+
+
+def test_forecasting_needs_series(kfx):
+    code, _, err = kfx("run", "evaluation=rollout")
+    assert code == 2
+    assert "evaluation=rollout: forecasts series, and dataset diabetes has none" in err
+    code, _, err = kfx("run", "regularization.selection=backtest")
+    assert code == 2
+    assert "regularization.selection=backtest: forecasts series, and dataset diabetes has none" in err
+
+
+def test_gilpins_files_are_read(kfx, in_folder, monkeypatch):
+    code, _, err = kfx("run", "dataset=gilpin")
+    assert code in (1, 2)
+    assert "put test_univariate__pts_per_period_100__periods_12.json.gz there" in err
+    folder = in_folder / "cache" / "dysts"
+    folder.mkdir(parents=True)
+    series = {"Waves": {"dt": 0.2, "values": waves(300).values[:, 0].tolist()}}
+    with gzip.open(folder / "test_univariate__pts_per_period_15__periods_12.json.gz", "wt") as stream:
+        json.dump(series, stream)
+    words = ("dataset=gilpin", "dataset.points_per_period=15", "dataset.n_train=200", "dataset.n_test=60")
+    code, _, err = kfx("run", *words, *FEW)
+    assert code != 0
+    assert "dataset.system=Lorenz: expected one of the 1 systems" in err
+    code, _, err = kfx("run", *words, *FEW, "dataset.system=Waves", "dataset.lags=15")
+    assert code == 0, err
+    assert load_run("r").evaluation.query("metric == 'smape' and kernel == 'trained'")["value"].item() < 5
+
+
+# ---- the estimator
+
+
+def test_the_forecaster_forecasts():
+    series = waves(400).values
+    fitted = KernelFlowForecaster(lags=8).fit(series[:300])
+    forecast, deviation = fitted.predict(50, return_std=True)
+    assert forecast.shape == deviation.shape == (50, 2)
+    assert smape(forecast, series[300:350]) < 1
+    assert fitted.score(series[300:350]) == -smape(forecast, series[300:350])
+    np.testing.assert_allclose(fitted.predict(10, series=series[:320]), series[320:330], rtol=0.02)
+    flat = KernelFlowForecaster(lags=8).fit(series[:300, 0])
+    assert flat.predict(5).shape == (5,)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(7), fitted.predict(7))
+    assert clone(fitted).get_params()["lags"] == 8
+    several = KernelFlowForecaster(lags=8).fit([series[:200], series[250:400]])
+    assert several.predict(3).shape == (3, 2)
+
+
+def test_deviations_are_those_of_forecasts_within_the_series():
+    rng = np.random.default_rng(0)
+    series = waves(600).values[:, 0] + 0.3 * rng.standard_normal(600)
+    fitted = KernelFlowForecaster(lags=15, regularization=1.0).fit(series[:500])
+    _, deviation = fitted.predict(60, return_std=True)
+    errors = [fitted.predict(60, series=series[:at]) - series[at : at + 60] for at in range(500, 540)]
+    assert 0.6 < np.sqrt(np.mean(np.square(errors))) / deviation.mean() < 1.6
+
+
+def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
+    series = waves(300).values[:, 0]
+    given = KernelFlowForecaster(RBF(3.0), lags=6, regularization=1e-6).fit(series)
+    assert given.kernel_.parameters["sigma"] == 3.0
+    trained = KernelFlowForecaster("matern", lags=6, objective="rho", optimizer={"name": "adam", "iterations": 5}).fit(
+        series
+    )
+    untrained = KernelFlowForecaster("matern", lags=6).fit(series)
+    assert trained.kernel_.parameters["sigma"] != untrained.kernel_.parameters["sigma"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "series", "error", "expected"),
+    [
+        ({"lags": 0}, waves(50).values, ConfigError, "lags=0: expected auto, or a whole number"),
+        ({"target": "then"}, waves(50).values, ConfigError, "target='then': expected increment or next"),
+        ({"kernel": "rfb"}, waves(50).values, ConfigError, "kernel.name=rfb: unknown; it takes auto, rbf"),
+        ({}, np.zeros(50), DataError, "constant"),
+        ({"lags": 60}, waves(50).values, DataError, "too few for windows of 60"),
+        ({}, np.zeros((3, 3, 3)), ValueError, "expected (T,) or (T, coordinates)"),
+        ({}, [1.0, np.inf, 2.0], ValueError, "infinite"),
+    ],
+)
+def test_wrong_settings_and_series_of_the_forecaster(settings, series, error, expected):
+    with pytest.raises(error, match=expected.replace("(", r"\(").replace(")", r"\)")):
+        KernelFlowForecaster(**settings).fit(series)
