@@ -19,6 +19,7 @@ from kfx.data.backtest import Backtest, choose
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.experiment.compose import load
 from kfx.kernels import NNGP, RBF, Laplace, Linear, Matern, RationalQuadratic
+from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
 
@@ -127,7 +128,7 @@ def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
     test = Backtest.of(Windows(4), [series], steps=20)
     assert len(test.x) == 140 - 4
     lambdas = [1e-6, 1e-3, 1.0]
-    errors = test.errors(RBF(2.0), lambda gram: lambdas)
+    errors = test.errors(RBF(2.0), [Regularization(value, "absolute") for value in lambdas])
     for shift, error in zip(lambdas, errors, strict=True):
         ridge = KernelRidge(alpha=shift, kernel="rbf", gamma=1 / 8).fit(test.x, test.y)
         each = [
@@ -146,10 +147,11 @@ def test_the_choice_is_the_smallest_error_of_all():
     def kernel_of(length):
         return RBF(length)
 
-    found = choose([series], [Windows(4), Windows(8)], kernel_of, True, lambda gram, values: list(values), 20)
+    candidates = [Regularization(10.0**k, "absolute") for k in (-8, -4, -1)]
+    found = choose([series], [Windows(4), Windows(8)], kernel_of, True, candidates, 20)
     for lags in (4, 8):
         test = Backtest.of(Windows(lags), [series], 20)
-        seen[lags] = min(test.errors(RBF(found.length), lambda gram: [found.regularization]))
+        seen[lags] = min(test.errors(RBF(found.length), [found.regularization]))
     assert seen[found.windows.lags] == pytest.approx(found.error)
     assert found.error <= min(seen.values()) + 1e-12
 
@@ -358,11 +360,14 @@ def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
     series = waves(300).values[:, 0]
     given = KernelFlowForecaster(RBF(3.0), lags=6, regularization=1e-6).fit(series)
     assert given.kernel_.parameters["sigma"] == 3.0
-    trained = KernelFlowForecaster("matern", lags=6, objective="rho", optimizer={"name": "adam", "iterations": 5}).fit(
-        series
-    )
-    untrained = KernelFlowForecaster("matern", lags=6).fit(series)
-    assert trained.kernel_.parameters["sigma"] != untrained.kernel_.parameters["sigma"]
+    far = KernelFlowForecaster(RBF(0.3), lags=6).fit(series)
+    train = {"name": "adam", "iterations": 60, "learning_rate": 0.1}
+    trained = KernelFlowForecaster(RBF(0.3), lags=6, objective="nll", optimizer=train).fit(series)
+    assert trained.kernel_.parameters["sigma"] > 0.6
+    assert trained.backtest_error_ < far.backtest_error_
+    train |= {"learning_rate": 4.0, "iterations": 2}
+    spoilt = KernelFlowForecaster(RBF(3.0), lags=6, optimizer=train).fit(series)
+    assert spoilt.kernel_.parameters["sigma"] == 3.0, "the trained kernel forecasts worse"
 
 
 @pytest.mark.parametrize(

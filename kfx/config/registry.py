@@ -26,6 +26,7 @@ _FAMILIES = (
     "kfx.optimizers.options",
     "kfx.optimizers.search_options",
     "kfx.optimizers.cross_entropy",
+    "kfx.optimizers.backtest",
     "kfx.optimizers.elbo",
     "kfx.flows.options",
     "kfx.evaluation.options",

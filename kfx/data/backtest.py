@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kfx.config.choices import BACKTESTED
 from kfx.data.windows import Predict, Trajectory, Windows, smape
+from kfx.numerics.arrays import as_tensor
+from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
 
 SHARE = 0.7
@@ -82,16 +83,16 @@ class Backtest:
         truth = np.stack([each.values[windows.reach :] for each in cut])
         return cls(fitted, x, y, history, np.stack([each.time for each in cut]), truth)
 
-    def errors(self, kernel: Gram, shifts: Callable[[np.ndarray], Sequence[float]]) -> np.ndarray:
+    def errors(self, kernel: Gram, candidates: Sequence[Regularization]) -> np.ndarray:
         """The mean sMAPE of the forecasts with each λ; infinite where Θ + λI is not positive definite.
 
-        shifts: returns the values of λ for the Gram matrix. One eigendecomposition serves all of them, and all
-        forecasts go on together.
+        One eigendecomposition serves all values of λ, and all forecasts go on together.
         """
         gram = np.asarray(kernel.gram(self.x), dtype=np.float64)
         values, vectors = np.linalg.eigh(gram)
         rotated = vectors.T @ self.y
-        found = np.full(len(lambdas := np.asarray(shifts(gram))), math.inf)
+        lambdas = np.array([each.of(as_tensor(gram)) for each in candidates])
+        found = np.full(len(lambdas), math.inf)
         good = np.flatnonzero(values[0] + lambdas > 1e-15 * values[-1])
         if not len(good):
             return found
@@ -127,7 +128,7 @@ class Choice:
 
     windows: Windows
     length: float | None
-    regularization: float
+    regularization: Regularization
     error: float
 
 
@@ -142,14 +143,13 @@ def choose(
     offered: Sequence[Windows],
     kernel_of: Callable[[float | None], Gram],
     has_length: bool,
-    shifts: Callable[[np.ndarray, Sequence[float]], Sequence[float]],
+    candidates: Sequence[Regularization],
     steps: int | None = None,
 ) -> Choice:
-    """Return the best of the windows, of lengths from half to eight times the median distance of two points, and of
-    `BACKTESTED` for λ.
+    """Return the best of the windows, of lengths in units of the median distance of two points (`FACTORS`), and of the
+    candidates for λ.
 
-    kernel_of: makes the kernel with a length. shifts: λ of a Gram matrix for each candidate. DataError if no windows
-    fit the series.
+    kernel_of: makes the kernel with a length. DataError if no windows fit the series.
     """
     best, problem = None, DataError("no windows are offered")
     for windows in offered:
@@ -160,10 +160,10 @@ def choose(
             continue
         unit = _median_distance(test.x)
         for length in [unit * factor for factor in FACTORS] if has_length else [None]:
-            errors = test.errors(kernel_of(length), lambda gram: shifts(gram, BACKTESTED))
+            errors = test.errors(kernel_of(length), candidates)
             i = int(errors.argmin())
             if best is None or errors[i] < best.error:
-                best = Choice(windows, length, BACKTESTED[i], float(errors[i]))
+                best = Choice(windows, length, candidates[i], float(errors[i]))
     if best is None:
         raise problem
     return best

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import SYSTEMS
+from kfx.config.choices import BACKTESTED, SYSTEMS
 from kfx.config.fields import flag, number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption
@@ -143,7 +143,6 @@ class SeriesData(DatasetOption, abc.ABC):
     def _chosen(self, config: ConfigView, kernel: Any, wants_length: bool) -> Choice:
         from kfx.data import backtest
         from kfx.data.windows import Windows
-        from kfx.numerics.arrays import as_tensor
         from kfx.numerics.regularization import Regularization
         from kfx.numerics.streams import Streams
 
@@ -154,14 +153,11 @@ class SeriesData(DatasetOption, abc.ABC):
         else:
             targets = [self.target == INCREMENT]
         offered = [Windows(n, self.stride, self.horizon, each, self.elapsed) for n in lags for each in targets]
-        given, scale = config.regularization.value, config.regularization.scale
-
-        def shifts(gram: np.ndarray, candidates: Sequence[float]) -> Sequence[float]:
-            values = candidates if given is None else [given] * len(candidates)
-            return [Regularization(float(value), scale).of(as_tensor(gram)) for value in values]
-
+        node = config.regularization
+        values = BACKTESTED if node.value is None else [node.value]
+        candidates = [Regularization(float(value), node.scale) for value in values]
         steps = getattr(config.evaluation, "horizon", None)
-        return backtest.choose(train, offered, backtest.kernel_with_length(kernel), wants_length, shifts, steps)
+        return backtest.choose(train, offered, backtest.kernel_with_length(kernel), wants_length, candidates, steps)
 
 
 _FRACTION = 0.2

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from kfx.config.choices import BACKTESTED
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.backtest import Backtest, Choice, choose, kernel_with_length, predictor, usual_lags
@@ -17,7 +19,8 @@ from kfx.data.windows import Trajectory, Windows, smape
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import Chosen, kernel_option
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import as_tensor, in_numpy
+from kfx.numerics.arrays import as_tensor
+from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.base import Function, Objective
@@ -48,7 +51,8 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     regularization : float or None
         λ, in units of the kernel's mean variance; None for the best in the backtest.
     objective, optimizer, sampler : str, mapping or object
-        How the chosen kernel is trained further, as of `KernelFlowRegressor`; by default not at all.
+        How the chosen kernel is trained further, as of `KernelFlowRegressor`; by default not at all. The trained kernel
+        is kept if its backtest has the smaller error.
     random_state : int
         The seed of that training.
 
@@ -101,25 +105,17 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         windows = choice.windows.fitted(train)
         cut = [windows.cut(each)[:2] for each in train if len(each) > windows.reach]
         x, targets = (np.concatenate(kind) for kind in zip(*cut, strict=True))
-        kernel: Any = self.kernel
-        if not isinstance(kernel, Kernel):
-            kernel = kernel_with_length(kernel_option(kernel))(choice.length)
-        settings = {"name": "none", "iterations": 1} if self.optimizer is None else self.optimizer
-        model = KernelFlowRegressor(
-            kernel,
-            objective=self.objective,
-            optimizer=settings,
-            sampler=self.sampler,
-            regularization={"value": choice.regularization, "scale": "centered", "selection": "fixed"},
-            targets="as_given",
-            random_state=self.random_state,
-        ).fit(x, targets)
-        self.windows_, self.kernel_, self.backtest_error_ = windows, model.kernel_, choice.error
-        self.regularization_ = choice.regularization
+        kernel, choice = self._trained(choice, train, x, targets)
+        with exclusively():
+            gram = torch.as_tensor(np.asarray(kernel.gram(x), dtype=np.float64))
+            factor = cholesky(gram, choice.regularization.of(gram))
+            solved = solve_upper(factor, solve_lower(factor, torch.as_tensor(targets)))
+        self.windows_, self.kernel_, self.backtest_error_ = windows, kernel, choice.error
+        self.regularization_ = choice.regularization.value
+        self._points, self._coefficients = x, solved.numpy()
         self.n_features_in_ = train[0].values.shape[1]
         self._train, self._last = train, train[-1]
         self._is_flat = np.ndim(_first(series)) == 1
-        self._points, self._coefficients = in_numpy(model._points), in_numpy(model._coefficients)
         self._deviations: np.ndarray | None = None
         return self
 
@@ -167,15 +163,31 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         return self._chosen(train, offered, kernel_with_length(option), option.length_is_free())
 
     def _chosen(self, train: Sequence[Trajectory], offered: Sequence[Windows], of: Any, has_length: bool) -> Choice:
-        given = self.regularization
-
-        def shifts(gram: np.ndarray, candidates: Sequence[float]) -> Sequence[float]:
-            values = candidates if given is None else [given] * len(candidates)
-            return [Regularization(float(value), "centered").of(as_tensor(gram)) for value in values]
-
+        values = BACKTESTED if self.regularization is None else [self.regularization]
+        candidates = [Regularization(float(value), "centered") for value in values]
         with exclusively():
-            found = choose(train, offered, of, has_length, shifts, self.steps)
-        return found if given is None else Choice(found.windows, found.length, given, found.error)
+            return choose(train, offered, of, has_length, candidates, self.steps)
+
+    def _trained(
+        self, choice: Choice, train: Sequence[Trajectory], x: np.ndarray, y: np.ndarray
+    ) -> tuple[Kernel, Choice]:
+        """The chosen kernel, or the trained one with its own λ if its backtest has the smaller error."""
+        kernel: Any = self.kernel
+        if not isinstance(kernel, Kernel):
+            kernel = kernel_with_length(kernel_option(kernel))(choice.length)
+        if self.optimizer is None:
+            return kernel, choice
+        model = KernelFlowRegressor(
+            kernel,
+            objective=self.objective,
+            optimizer=self.optimizer,
+            sampler=self.sampler,
+            regularization={"value": choice.regularization.value, "scale": "centered", "selection": "fixed"},
+            targets="as_given",
+            random_state=self.random_state,
+        ).fit(x, y)
+        trained = self._chosen(train, [choice.windows], lambda length: model.kernel_, False)
+        return (model.kernel_, trained) if trained.error < choice.error else (kernel, choice)
 
     def _deviation(self, steps: int) -> np.ndarray:
         """The root mean squared error of forecasts within the series, (steps,) or (steps, coordinates); beyond the

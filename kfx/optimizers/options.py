@@ -47,6 +47,8 @@ class OptimizerOption(Option):
     """Whether the optimizer is a flow: it moves points, and possibly parameters."""
     views_batches: ClassVar[bool] = True
     """Whether the images of batches may be augmented."""
+    builds_objective: ClassVar[bool] = False
+    """Whether the optimizer computes differences of the objective as a function of a Gram matrix."""
     can_train_heads: ClassVar[bool] = False
     """Whether the optimizer takes objectives that train a head, which are not functions of a Gram matrix."""
     minimizes_objective: ClassVar[bool] = True
@@ -281,6 +283,8 @@ class AdamOption(GradientOption):
 class FiniteDifferenceOption(GradientOption):
     follows_gradients = False
     can_train_heads = False
+
+    builds_objective = True
 
     step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")
     scheme: str = one_of(

@@ -263,7 +263,7 @@ def _errors_of_candidates(
     if how == "backtest":
         assert series is not None
         test = Backtest.of(series.windows, series.train, getattr(context.config.evaluation, "horizon", None))
-        return list(test.errors(kernel, lambda gram: [each.of(torch.from_numpy(gram)) for each in choices]))
+        return list(test.errors(kernel, choices))
     folds = node.folds if how == "validation" else None
     return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk)
 

@@ -1,0 +1,61 @@
+"""The option `objective=backtest`: the error of forecasts within the training series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kfx.config.option import ConfigView, option
+from kfx.objectives.options import ObjectiveOption
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.objectives import Objective
+    from kfx.optimizers.loss import Evaluation, Loss
+
+
+@option("objective", "backtest", "Error of forecasts within the training series, at each kernel's best lambda")
+class BacktestOption(ObjectiveOption):
+    quick = ("dataset=dynamics", "dataset.n_train=100", "dataset.n_test=60", "dataset.preprocess=[]", "dataset.lags=4",
+             "optimizer=grid", "optimizer.points=2", "evaluation.n_interpolation=null")  # fmt: skip
+
+    def build(self) -> Objective:
+        raise TypeError("objective=backtest is not a function of a Gram matrix: see own_loss")
+
+    def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
+        return partial(_loss, config)
+
+    def check(self, config: ConfigView) -> None:
+        if not config.dataset.is_series:
+            raise ConfigError(f"objective=backtest: forecasts series, and dataset {config.dataset.name} has none")
+        taken = config.optimizer
+        if taken.follows_gradients or taken.moves_points or taken.builds_objective or not taken.minimizes_objective:
+            raise ConfigError(
+                f"objective=backtest: has no gradients for optimizer={taken.name}; use optimizer=grid, bayesian or none"
+            )
+
+
+def _loss(config: ConfigView, *arguments: object) -> Loss:
+    """A loss whose value is the mean sMAPE of a backtest; ρ is that of the batch."""
+    from kfx.data.backtest import Backtest
+    from kfx.kernels.regularized import Regularized
+    from kfx.numerics.arrays import Vector
+    from kfx.numerics.streams import Streams
+    from kfx.objectives import rho
+    from kfx.optimizers.loss import Loss
+    from kfx.sampling.samplers import Batch
+
+    steps = getattr(config.evaluation, "horizon", None)
+    test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
+    choices = config.regularization.choices()
+
+    class BacktestLoss(Loss):
+        def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
+            found = super().__call__(vector, batch, gradient=False)
+            kernel = self.kernel.with_flat(vector)
+            inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
+            return replace(found, objective=float(test.errors(inner, choices).min()))
+
+    return BacktestLoss(rho, config.regularization.build(), *arguments)  # type: ignore[arg-type]

@@ -1,0 +1,360 @@
+"""Compare kfx with other methods on Gilpin's benchmark of chaotic series.
+
+python scripts/compare_forecasts.py [--points 15] [--methods kfx,parrot] [--part 0/2]
+python scripts/compare_forecasts.py --summary                        python scripts/compare_forecasts.py --page
+
+Each (points a period, system, method) becomes a row of runs/forecasts/gilpin.csv; rows that are there are not computed
+again. The first five sixths of a series are known, and the rest is forecast. Everything is chosen on the known part.
+The series are read from KFX_DATA_DIR/dysts, with the stored predictions of sixteen methods. NG-RC and the echo state
+network are reservoirpy's (pip install reservoirpy).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from compare_tables import critical_difference
+
+from kfx import KernelFlowForecaster, KernelFlowRegressor
+from kfx.data.backtest import predictor
+from kfx.data.files import cache_folder
+from kfx.data.series import gilpin, gilpin_systems
+from kfx.data.windows import Trajectory, Windows, smape
+from kfx.kernels import RBF
+
+FOLDER = Path(__file__).parent.parent / "runs" / "forecasts"
+COLUMNS = ("points", "system", "method", "smape", "lags", "seconds")
+KNOWN = 5 / 6
+TRAINED = {"optimizer": {"name": "adam", "fall_back": False}}
+Forecast = Callable[[np.ndarray, int], tuple[np.ndarray, int]]
+"""Maps the known values, (T,), and a number of steps to a forecast, (steps,), and the number of lags, 0 for none."""
+
+
+def kfx(**settings: object) -> Forecast:
+    """Fit a KernelFlowForecaster with these settings."""
+
+    def run(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+        fitted = KernelFlowForecaster(steps=steps, **settings).fit(known)
+        return fitted.predict(steps), fitted.windows_.lags
+
+    return run
+
+
+def one_step(objective: str | None, lags: int = 30) -> Forecast:
+    """Windows of `lags` values, and a kernel whose length and λ come from errors of the next step alone.
+
+    objective: trains the length; None for the median distance of two windows. Leave-one-out errors choose λ.
+    """
+
+    def run(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+        series = Trajectory(np.arange(len(known), dtype=float), known[:, None])
+        windows = Windows(min(lags, len(known) // 5)).fitted([series])
+        x, y, _ = windows.cut(series)
+        kernel = {"name": "rbf", "ard": False, "initial": "median_distance"}
+        train = (
+            {"optimizer": {"name": "none", "iterations": 1}}
+            if objective is None
+            else TRAINED | {"objective": objective}
+        )
+        fitted = KernelFlowRegressor(kernel, **train, device={"name": "cpu", "threads": 1}).fit(x, y[:, 0])
+        history = known[None, -windows.reach :, None]
+        forecast = windows.forecast(lambda at: fitted.predict(at)[:, None], history, np.zeros((1, 10**4)), steps)
+        return forecast[0, :, 0], windows.lags
+
+    return run
+
+
+def gaussian_process(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+    """scikit-learn's Gaussian process on windows of 30 values, its likelihood maximised on 300 of them."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF as Gaussian
+    from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
+
+    series = Trajectory(np.arange(len(known), dtype=float), known[:, None])
+    windows = Windows(min(30, len(known) // 5)).fitted([series])
+    x, y, _ = windows.cut(series)
+    start = ConstantKernel() * Gaussian(np.sqrt(x.shape[1]), (1e-2, 1e4)) + WhiteKernel(1e-6, (1e-12, 1.0))
+    some = np.linspace(0, len(x) - 1, min(300, len(x))).astype(int)
+    chosen = GaussianProcessRegressor(start, normalize_y=True, random_state=0).fit(x[some], y[some]).kernel_
+    fitted = GaussianProcessRegressor(chosen, optimizer=None, normalize_y=True).fit(x, y)
+    history = known[None, -windows.reach :, None]
+    forecast = windows.forecast(lambda at: fitted.predict(at).reshape(-1, 1), history, np.zeros((1, 10**4)), steps)
+    return forecast[0, :, 0], windows.lags
+
+
+def next_generation_reservoir(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+    """Ridge regression on products of delays (Gauthier et al. 2021).
+
+    2 to 8 delays, strides 1 to 8, degrees 2 and 3, and the ridge are chosen by one forecast of the last fifth.
+    """
+    from reservoirpy.nodes import NVAR
+
+    mean, scale = known.mean(), known.std()
+    z = (known - mean) / scale
+
+    def features(node: object, values: np.ndarray) -> np.ndarray:
+        return np.c_[np.ones(len(values)), node.run(values[:, None])]
+
+    def forecast(values: np.ndarray, delay: int, stride: int, order: int, ridge: float, count: int) -> np.ndarray:
+        reach = (delay - 1) * stride
+        node = NVAR(delay=delay, order=order, strides=stride)
+        x = features(node, values)[reach:-1]
+        weights = np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ np.diff(values)[reach:])
+        past = list(values[-reach - 1 :])
+        for _ in range(count):
+            last = features(NVAR(delay=delay, order=order, strides=stride), np.array(past[-reach - 1 :]))[-1]
+            past.append(float(np.clip(past[-1] + last @ weights, -1e3, 1e3)))
+        return np.array(past[-count:])
+
+    held = len(z) // 5
+    best = (np.inf, (2, 1, 2, 1e-6))
+    for delay, stride, order in ((2, 1, 2), (4, 1, 2), (4, 4, 2), (8, 2, 2), (4, 8, 2), (4, 2, 3), (4, 4, 3)):
+        for ridge in (1e-8, 1e-5, 1e-2):
+            found = forecast(z[:-held], delay, stride, order, ridge, held) * scale + mean
+            error = float(smape(found[:, None], known[-held:, None]))
+            best = min(best, (error, (delay, stride, order, ridge)))
+    delay, stride, order, ridge = best[1]
+    return forecast(z, delay, stride, order, ridge, steps) * scale + mean, (delay - 1) * stride + 1
+
+
+def echo_state_network(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+    """An echo state network of 500 units; spectral radius, leak and ridge chosen by one forecast of the last fifth."""
+    from reservoirpy.nodes import Reservoir
+
+    mean, scale = known.mean(), known.std()
+    z = (known - mean) / scale
+
+    def forecast(values: np.ndarray, radius: float, leak: float, ridge: float, count: int) -> np.ndarray:
+        node = Reservoir(500, lr=leak, sr=radius, input_scaling=0.5, seed=0)
+        states = node.run(values[:, None])
+        x = np.c_[np.ones(len(states)), states][len(values) // 10 : -1]
+        y = values[len(values) // 10 + 1 :]
+        weights = np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
+        state, found = states[-1], []
+        for _ in range(count):
+            now = float(np.clip(np.r_[1.0, state] @ weights, -1e3, 1e3))
+            found.append(now)
+            state = np.ravel(node.run(np.array([[now]])))
+        return np.array(found)
+
+    held = len(z) // 5
+    best = (np.inf, (0.9, 0.3, 1e-6))
+    for radius in (0.6, 0.9, 1.2):
+        for leak in (0.1, 0.3, 1.0):
+            for ridge in (1e-8, 1e-5, 1e-2):
+                found = forecast(z[:-held], radius, leak, ridge, held) * scale + mean
+                best = min(best, (float(smape(found[:, None], known[-held:, None])), (radius, leak, ridge)))
+    return forecast(z, *best[1], steps) * scale + mean, 0
+
+
+def parrot(known: np.ndarray, steps: int, lags: int = 30) -> tuple[np.ndarray, int]:
+    """What followed the window of the past that is most like the last one, again and again."""
+    lags = min(lags, len(known) // 5)
+    past = np.lib.stride_tricks.sliding_window_view(known, lags)[:-1]
+    best = int(np.argmin(((past - known[-lags:]) ** 2).sum(axis=1))) + lags
+    return np.resize(known[best:], steps), lags
+
+
+def persistence(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+    return np.full(steps, known[-1]), 0
+
+
+def whole_rollout(known: np.ndarray, steps: int) -> tuple[np.ndarray, int]:
+    """Sixty lags, a length of twice their median distance, λ = 1e-10: nothing is chosen."""
+    series = Trajectory(np.arange(len(known), dtype=float), known[:, None])
+    windows = Windows(min(60, len(known) // 5)).fitted([series])
+    x, y, _ = windows.cut(series)
+    kernel = RBF(2 * float(np.median(np.linalg.norm(x[::7, None] - x[None, ::7], axis=2))))
+    solved = np.linalg.solve(kernel.gram(x) + 1e-10 * np.eye(len(x)), y)
+    predict = predictor(kernel, x, solved)
+    forecast = windows.forecast(predict, known[None, -windows.reach :, None], np.zeros((1, 10**4)), steps)
+    return forecast[0, :, 0], windows.lags
+
+
+METHODS: dict[str, Forecast] = {
+    "kfx": kfx(),
+    "kfx, then trained by rho": kfx(objective="rho", optimizer={"name": "adam", "iterations": 100}),
+    "kfx, then trained by nll": kfx(objective="nll", optimizer={"name": "adam", "iterations": 100}),
+    "matern": kfx(kernel={"name": "matern", "nu": 2.5}),
+    "nothing chosen": whole_rollout,
+    "one step: untrained": one_step(None),
+    "one step: rho": one_step("rho"),
+    "one step: e2": one_step("interpolation_error"),
+    "one step: nll": one_step("nll"),
+    "scikit-learn GPR": gaussian_process,
+    "NG-RC": next_generation_reservoir,
+    "echo state network": echo_state_network,
+    "parrot": parrot,
+    "persistence": persistence,
+}
+
+
+def series_of(system: str, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """The known values and those to forecast."""
+    values = gilpin(system, points).values[:, 0]
+    count = round(KNOWN * len(values))
+    return values[:count], values[count:]
+
+
+def stored(points: int) -> dict[str, dict[str, float]]:
+    """The sMAPE of the stored forecasts, by system and method."""
+    path = cache_folder() / "dysts" / f"results_test_univariate__pts_per_period_{points}__periods_12.json.gz"
+    with gzip.open(path) as stream:
+        found = json.load(stream)
+    errors: dict[str, dict[str, float]] = {}
+    for system, own in found.items():
+        truth = np.ravel(own["values"])
+        for method, each in own.items():
+            if method != "values":
+                forecast = np.ravel(each["prediction"])[: len(truth)]
+                errors.setdefault(system, {})[method] = float(smape(forecast[:, None], truth[: len(forecast), None]))
+    return errors
+
+
+def compare(points: int, methods: dict[str, Forecast], part: int, parts: int) -> None:
+    """Compute the rows that are missing."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / ("gilpin.csv" if parts == 1 else f"gilpin-{part}.csv")
+    there = {tuple(row) for row in table()[["points", "system", "method"]].itertuples(index=False, name=None)}
+    is_new = not path.exists()
+    torch.set_num_threads(1)
+    with path.open("a", newline="") as stream:
+        rows = csv.DictWriter(stream, COLUMNS)
+        if is_new:
+            rows.writeheader()
+        systems = [system for system in gilpin_systems(points) if system in stored(points)]
+        for system in systems[part::parts]:
+            known, truth = series_of(system, points)
+            for name in methods:
+                if (points, system, name) in there:
+                    continue
+                began = time.perf_counter()
+                try:
+                    forecast, lags = methods[name](known, len(truth))
+                except Exception as error:  # a method that fails must not end the comparison
+                    print(f"{system} {name}: {type(error).__name__}: {error}", flush=True)
+                    continue
+                # the benchmark scores all values but the last
+                error = float(smape(forecast[:-1, None], truth[:-1, None]))
+                seconds = round(time.perf_counter() - began, 3)
+                rows.writerow(dict(zip(COLUMNS, (points, system, name, error, lags, seconds), strict=True)))
+                stream.flush()
+
+
+def table() -> pd.DataFrame:
+    """All rows."""
+    found = [pd.read_csv(path) for path in sorted(FOLDER.glob("gilpin*.csv"))]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(COLUMNS))
+
+
+def errors(points: int) -> pd.DataFrame:
+    """The sMAPE of each method, stored ones included, on the systems that all of them have: systems × methods."""
+    own = table().query("points == @points").pivot_table(index="system", columns="method", values="smape")
+    return own.join(pd.DataFrame(stored(points)).T).dropna()
+
+
+def summary(points: int) -> pd.DataFrame:
+    """Median and mean sMAPE, mean rank, systems on which kfx is better, and seconds a system."""
+    found = errors(points)
+    seconds = table().query("points == @points").groupby("method")["seconds"].mean()
+    return pd.DataFrame(
+        {
+            "median sMAPE": found.median(),
+            "mean sMAPE": found.mean(),
+            "mean rank": found.rank(axis=1).mean(),
+            "kfx is better on": found.gt(found["kfx"], axis=0).sum(),
+            "seconds": seconds.reindex(found.columns),
+        }
+    ).sort_values("mean rank")
+
+
+def page() -> str:
+    """The part of docs/forecasting.md that is measured."""
+    lines = []
+    for points in (100, 15):
+        if table().query("points == @points").empty:
+            continue
+        found, of_all = summary(points), errors(points)
+        best = of_all[list(stored(points)[of_all.index[0]])].min(axis=1)
+        counts = f"{len(of_all)} systems, {points} steps a period"
+        won = int((of_all["kfx"] < best).sum()), int((of_all["kfx"] < of_all["NBEATSModel"]).sum())
+        lines += [
+            f"**{counts}.** kfx is better than N-BEATS, the best of the sixteen stored methods by its median, on "
+            f"{won[1]}, and better than the best of the sixteen, chosen for each system by its error, on {won[0]}.",
+            "",
+            "| method | " + " | ".join(found.columns) + " |",
+            "|---|" + "---:|" * len(found.columns),
+        ]
+        for method, row in found.iterrows():
+            cells = [f"{row.iloc[0]:.2f}", f"{row.iloc[1]:.2f}", f"{row.iloc[2]:.2f}", f"{row.iloc[3]:.0f}"]
+            lines.append(
+                f"| {method} | " + " | ".join([*cells, "-" if np.isnan(row.iloc[4]) else f"{row.iloc[4]:.1f}"]) + " |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def draw(points: int) -> None:
+    """Draw the mean ranks with the critical difference into runs/forecasts/."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    found = summary(points)[::-1]
+    systems = len(errors(points))
+    picture = Figure(figsize=(6.4, 0.26 * len(found) + 1.3), dpi=130, layout="constrained")
+    FigureCanvasAgg(picture)
+    axes = picture.subplots()
+    far, own = critical_difference(len(found), systems), found.loc["kfx", "mean rank"]
+    axes.axvspan(own - far, own + far, color="#eef0f4", label="not different from kfx at 5 % (Nemenyi)")
+    of_kfx = [
+        name in METHODS and not name.startswith(("scikit", "NG", "echo", "parrot", "pers")) for name in found.index
+    ]
+    colours = [
+        "#d55e00" if name == "kfx" else "#e69f00" if own else "#0072b2"
+        for name, own in zip(found.index, of_kfx, strict=True)
+    ]
+    axes.scatter(found["mean rank"], np.arange(len(found)), color=colours)
+    axes.set_yticks(np.arange(len(found)), found.index)
+    axes.set_xlabel(f"mean rank of the sMAPE over {systems} systems, {points} steps a period (1 is best)")
+    axes.grid(axis="x", color="#d5d9e0")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    picture.legend(frameon=False, loc="outside lower center", fontsize=8)
+    picture.savefig(FOLDER / f"ranks_{points}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, choices=(100, 15), default=100, help="steps a period (default: 100)")
+    parser.add_argument("--methods", default="", help="names, separated by semicolons (default: all)")
+    parser.add_argument("--part", default="0/1", help="i/n: the i-th of n processes that share the work")
+    parser.add_argument("--summary", action="store_true", help="print a table of what is there")
+    parser.add_argument("--page", action="store_true", help="write docs/forecasting.md and its pictures")
+    parsed = parser.parse_args()
+    if parsed.summary:
+        print(f"{len(errors(parsed.points))} systems\n{summary(parsed.points).round(2).to_string()}")
+        return
+    if parsed.page:
+        template = (FOLDER / "page.md").read_text()
+        (FOLDER.parent.parent / "docs" / "forecasting.md").write_text(template.replace("{gilpin}", page()))
+        for points in sorted({*table()["points"]}):
+            draw(points)
+        return
+    warnings.filterwarnings("ignore")
+    chosen = [name for name in parsed.methods.split(";") if name] or list(METHODS)
+    part, parts = map(int, parsed.part.split("/"))
+    compare(parsed.points, {name: METHODS[name] for name in chosen}, part, parts)
+
+
+if __name__ == "__main__":
+    main()
