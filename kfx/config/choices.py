@@ -30,7 +30,7 @@ LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
 CHOSEN = ("validation", "leave_one_out", "backtest")
 """Ways to choose λ among candidates: `kfx.evaluation.cross_validation`, and `kfx.data.backtest` for series."""
-BACKTESTED = (1e-11, 3e-10, 1e-8, 3e-7, 1e-5, 3e-4, 1e-2, 0.3)
+BACKTESTED = (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 """Values of λ among which a backtest chooses: `kfx.data.backtest`."""
 SYSTEMS = ("lorenz", "roessler", "chua", "double_pendulum", "logistic", "henon", "bernoulli", "mackey_glass")
 """Dynamical systems by formula: `kfx.data.dynamics`."""

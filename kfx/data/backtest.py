@@ -19,12 +19,15 @@ from kfx.numerics.arrays import as_tensor
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import DataError
 
-SHARE = 0.7
-"""The share of a series on which backtests fit."""
-ORIGINS = 3
-LAGS, FACTORS = (4, 8, 15, 30, 60, 100), (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Numbers of lags, and lengths in units of the median distance of two windows, from which `choose` takes the best."""
-_MOST_POINTS, _MOST_STEPS = 2000, 200
+BLOCKS = 5
+"""Number of forecasts of a backtest."""
+LAGS, LAGS_OF_SEVERAL = (2, 8, 15, 30, 60, 100), (1, 2, 4, 8, 15, 30)
+"""Numbers of lags to choose from, of a series with one coordinate and of one with several."""
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Lengths to choose from, in units of the median distance of two windows."""
+_MOST_STEPS, _MOST_POINTS = 200, 2000
+_LEAST_ERROR = 0.1
+"""A sMAPE to which errors are added before their geometric mean, so that one lucky forecast does not decide."""
 
 
 class Gram(Protocol):
@@ -39,73 +42,89 @@ class Gram(Protocol):
 
 @dataclass(frozen=True)
 class Backtest:
-    """The training part and the forecasts of a backtest.
+    """Forecasts of blocks of a series from all windows that do not touch them, also those after them.
 
-    x, y: points, (n, features), and targets, (n, coordinates). history: (origins, reach, coordinates). time: (origins,
-    reach + steps). truth: (origins, steps, coordinates).
+    x, y: points, (n, features), and targets, (n, coordinates). kept: (blocks, n), the windows outside each block.
+    history: (blocks, reach, coordinates). time: (blocks, reach + steps). truth: (blocks, steps, coordinates).
     """
 
     windows: Windows
     x: np.ndarray
     y: np.ndarray
+    kept: np.ndarray
     history: np.ndarray
     time: np.ndarray
     truth: np.ndarray
 
     @classmethod
     def of(
-        cls, windows: Windows, train: Sequence[Trajectory], steps: int | None = None, origins: int = ORIGINS
+        cls, windows: Windows, train: Sequence[Trajectory], steps: int | None = None, blocks: int = BLOCKS
     ) -> Backtest:
-        """Fit on the first 70 % of each series, and forecast from several origins in the rest of the longest.
+        """Spread the blocks over the longest series.
 
-        steps: of a forecast, at most the rest of the series; None for at most 200. DataError if a series is too short.
+        steps: of a block; None for a fifth of the series, at most 200. Of a series with more than 2000 steps the last
+        2000 are used. DataError if a series is too short.
         """
-        longest = max(train, key=len)
-        first = max(int(SHARE * len(longest)), windows.reach + 2)
-        steps = min(steps or _MOST_STEPS, len(longest) - first)
-        if steps < 1:
+        series = [each[-_MOST_POINTS:] for each in train]
+        longest = max(range(len(series)), key=lambda i: len(series[i]))
+        whole, reach = series[longest], windows.reach
+        steps = min(steps or _MOST_STEPS, len(whole) // 5)
+        first = max(reach, int(0.15 * len(whole)))
+        if steps < 1 or first + steps > len(whole) or len(whole) < 2 * reach + steps + 2:
             raise DataError(
-                f"the longest series has {len(longest)} steps, too few for windows of {windows.reach}; take fewer lags"
+                f"the longest series has {len(whole)} steps, too few for windows of {reach}; take fewer lags"
             )
-        fitted = windows.fitted([each[: int(SHARE * len(each)) if each is not longest else first] for each in train])
-        parts = [
-            fitted.cut(each[: first if each is longest else int(SHARE * len(each))])[:2]
-            for each in train
-            if len(each) > windows.reach / SHARE
-        ]
-        x, y = (np.concatenate(kind)[-_MOST_POINTS:] for kind in zip(*parts, strict=True))
-        starts = sorted({*np.linspace(first, len(longest) - steps, origins).astype(int).tolist()})
-        starts = [at for at in starts if np.isfinite(longest.values[at - windows.reach : at]).all()]
-        if not len(x) > 1 or not starts:
-            raise DataError(f"no window of {windows.reach} steps is whole; take fewer lags, or fill missing values")
-        cut = [longest[at - windows.reach : at + steps] for at in starts]
-        history = np.stack([each.values[: windows.reach] for each in cut])
-        truth = np.stack([each.values[windows.reach :] for each in cut])
-        return cls(fitted, x, y, history, np.stack([each.time for each in cut]), truth)
+        fitted = windows.fitted(series)
+        cut = [fitted.cut(each) for each in series]
+        x, y = (np.concatenate(kind)[-_MOST_POINTS:] for kind in list(zip(*cut, strict=True))[:2])
+        # where a window of another series ends does not matter
+        ends = np.concatenate([each[2] if i == longest else np.full(len(each[2]), -1) for i, each in enumerate(cut)])
+        ends = ends[-_MOST_POINTS:]
+        starts = sorted({*np.linspace(first, len(whole) - steps, blocks).astype(int).tolist()})
+        parts = [(at, whole[at - reach : at + steps]) for at in starts]
+        parts = [(at, part) for at, part in parts if np.isfinite(part.values).all()]
+        if not len(x) > 1 or not parts:
+            raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
+        kept = np.stack([(ends < at) | (ends - reach >= at + steps) for at, _ in parts])
+        history = np.stack([part.values[:reach] for _, part in parts])
+        truth = np.stack([part.values[reach:] for _, part in parts])
+        return cls(fitted, x, y, kept, history, np.stack([part.time for _, part in parts]), truth)
 
     def errors(self, kernel: Gram, candidates: Sequence[Regularization]) -> np.ndarray:
-        """The mean sMAPE of the forecasts with each λ; infinite where Θ + λI is not positive definite.
+        """The geometric mean over blocks of the forecasts' sMAPE with each λ; infinite where Θ + λI is not positive
+        definite.
 
-        One eigendecomposition serves all values of λ, and all forecasts go on together.
+        For each block one eigendecomposition serves all values of λ, and all forecasts go on together.
         """
         gram = np.asarray(kernel.gram(self.x), dtype=np.float64)
-        values, vectors = np.linalg.eigh(gram)
-        rotated = vectors.T @ self.y
         lambdas = np.array([each.of(as_tensor(gram)) for each in candidates])
+        solved = np.zeros((len(self.kept), len(lambdas), *self.y.shape))
+        good = np.ones(len(lambdas), dtype=bool)
+        for block, own in enumerate(map(np.flatnonzero, self.kept)):
+            values, vectors = np.linalg.eigh(gram[np.ix_(own, own)])
+            rotated = vectors.T @ self.y[own]
+            good &= values[0] + lambdas > _LEAST * values[-1]
+            for i in np.flatnonzero(good):
+                solved[block, i, own] = vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None])
         found = np.full(len(lambdas), math.inf)
-        good = np.flatnonzero(values[0] + lambdas > 1e-15 * values[-1])
-        if not len(good):
-            return found
-        solved = np.stack([vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None]) for i in good])
-        coefficients = np.repeat(solved, len(self.history), axis=0)
-        predict = predictor(kernel, self.x, coefficients)
-        history, time = (np.tile(each, (len(good), *(1,) * (each.ndim - 1))) for each in (self.history, self.time))
-        forecasts = self.windows.forecast(predict, history, time, self.truth.shape[1])
-        each = smape(forecasts, np.tile(self.truth, (len(good), 1, 1)))
-        found[good] = each.reshape(len(good), -1).mean(axis=1)
+        if good.any():
+            errors = smape(self.forecasts(kernel, solved[:, good]), self.truth[:, None])
+            found[good] = np.exp(np.log(errors + _LEAST_ERROR).mean(axis=0)) - _LEAST_ERROR
         return found
 
+    def forecasts(self, kernel: Gram, coefficients: np.ndarray) -> np.ndarray:
+        """The forecasts of each block, (blocks, sets, steps, coordinates), with several sets of coefficients, (blocks,
+        sets, n, coordinates)."""
+        blocks, sets = coefficients.shape[:2]
+        predict = predictor(kernel, self.x, coefficients.reshape(-1, *self.y.shape))
+        history, time = (np.repeat(each, sets, axis=0) for each in (self.history, self.time))
+        with np.errstate(all="ignore"):
+            found = self.windows.forecast(predict, history, time, self.truth.shape[1])
+        return found.reshape(blocks, sets, *found.shape[1:])
 
+
+_LEAST = 1e-15
+"""The smallest reciprocal condition number with which eigenvalues have meaning."""
 _FARTHEST = 1e6
 
 
@@ -134,8 +153,8 @@ class Choice:
 
 def usual_lags(train: Sequence[Trajectory], stride: int) -> list[int]:
     """The numbers of lags to choose from, with windows of less than a quarter of the shortest series."""
-    shortest = min(map(len, train))
-    return [lags for lags in LAGS if lags * stride < shortest / 4] or [1]
+    shortest, offered = min(map(len, train)), LAGS if train[0].values.shape[1] == 1 else LAGS_OF_SEVERAL
+    return [lags for lags in offered if lags * stride < shortest / 4] or [1]
 
 
 def choose(

@@ -50,11 +50,7 @@ class SeriesData(DatasetOption, abc.ABC):
     stride: int = number(1, "whole >= 1", "number of steps from one value in a window to the next")
     horizon: int = number(1, "whole >= 1", "number of steps from the last value of a window to its target")
     target: str = one_of(
-        "auto",
-        "auto",
-        INCREMENT,
-        NEXT,
-        meaning="target of a window; increment: the change until then; next: the value; auto: the better in a backtest",
+        INCREMENT, INCREMENT, NEXT, meaning="target of a window; increment: the change until then; next: the value"
     )
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
@@ -127,14 +123,14 @@ class SeriesData(DatasetOption, abc.ABC):
         changes = super().settled(config)
         kernel = config.kernel.standing_for(config)
         wants_length = kernel.length_is_free()
-        if self.lags is not None and self.target != "auto" and not wants_length:
+        if self.lags is not None and not wants_length:
             return changes
         choice = self._choice = self._chosen(config, kernel, wants_length)
-        return changes | {"lags": choice.windows.lags, "target": INCREMENT if choice.windows.is_increment else NEXT}
+        return changes | {"lags": choice.windows.lags}
 
     def in_words(self) -> str:
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
-        return f"{self.lags} lags{stride}, target: {self.target}"
+        return f"{self.lags} lags{stride}"
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)
@@ -148,11 +144,8 @@ class SeriesData(DatasetOption, abc.ABC):
 
         train, _ = self.split(Streams(config.seed)["data"])  # with the noise that `build` adds
         lags = backtest.usual_lags(train, self.stride) if self.lags is None else [self.lags]
-        if self.target == "auto":
-            targets = [True] if self.lags is None else [True, False]
-        else:
-            targets = [self.target == INCREMENT]
-        offered = [Windows(n, self.stride, self.horizon, each, self.elapsed) for n in lags for each in targets]
+        own = self.target == INCREMENT, self.elapsed
+        offered = [Windows(count, self.stride, self.horizon, *own) for count in lags]
         node = config.regularization
         values = BACKTESTED if node.value is None else [node.value]
         candidates = [Regularization(float(value), node.scale) for value in values]

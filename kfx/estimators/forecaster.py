@@ -26,8 +26,8 @@ from kfx.numerics.regularization import Regularization
 from kfx.objectives.base import Function, Objective
 from kfx.outcomes import ConfigError, DataError
 
-_ORIGINS = 20
-"""Backtests from which deviations come."""
+_BLOCKS = 20
+"""Forecasts within the series from which deviations come."""
 
 
 class KernelFlowForecaster(Portable, BaseEstimator):
@@ -41,13 +41,14 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     kernel : str, mapping or Kernel
         As of `KernelFlowRegressor`; without a length the backtest chooses one.
     lags : int or "auto"
-        The number of values in a window; "auto": the best of 4, 8, 15, 30, 60 and 100 in the backtest.
+        The number of values in a window; "auto": the best in the backtest of 2, 8, 15, 30, 60 and 100, and for several
+        coordinates of 1, 2, 4, 8, 15 and 30.
     stride, horizon : int
         Steps between the values of a window, and from its last value to its target.
     target : str
         "increment", the change until the target, or "next", its value.
     steps : int or None
-        The number of steps of a forecast in the backtest; None for 200, or what a third of the series allows.
+        The number of steps of a forecast in the backtest; None for a fifth of the series, at most 200.
     regularization : float or None
         λ, in units of the kernel's mean variance; None for the best in the backtest.
     objective, optimizer, sampler : str, mapping or object
@@ -64,7 +65,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     regularization_ : float
         λ, in units of the kernel's mean variance.
     backtest_error_ : float
-        The mean sMAPE of the backtest.
+        The geometric mean of the sMAPE of the backtest's forecasts.
     """
 
     def __init__(
@@ -193,13 +194,15 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         """The root mean squared error of forecasts within the series, (steps,) or (steps, coordinates); beyond the
         steps that the backtest has, the largest."""
         if self._deviations is None:
-            test = Backtest.of(self.windows_, self._train, self.steps, _ORIGINS)
+            test = Backtest.of(self.windows_, self._train, self.steps, _BLOCKS)
             with exclusively():
                 gram = np.asarray(self.kernel_.gram(test.x))
                 shift = Regularization(self.regularization_, "centered").of(as_tensor(gram))
-                solved = np.linalg.solve(gram + shift * np.eye(len(gram)), test.y)
-                predict = predictor(self.kernel_, test.x, solved)
-                forecasts = test.windows.forecast(predict, test.history, test.time, test.truth.shape[1])
+                solved = np.zeros((len(test.kept), 1, *test.y.shape))
+                for block, own in enumerate(map(np.flatnonzero, test.kept)):
+                    inner = gram[np.ix_(own, own)] + shift * np.eye(len(own))
+                    solved[block, 0, own] = np.linalg.solve(inner, test.y[own])
+                forecasts = test.forecasts(self.kernel_, solved)[:, 0]
             self._deviations = np.sqrt(np.nanmean((forecasts - test.truth) ** 2, axis=0))
         found = self._deviations
         more = np.maximum(found.max(axis=0, keepdims=True), 0).repeat(max(steps - len(found), 0), axis=0)
