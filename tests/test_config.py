@@ -62,6 +62,14 @@ def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name
         raw = with_option(raw, "kernel", "network_features")
     if name in ("conv_dkm", "elbo"):
         raw = with_option(with_option(raw, "kernel", "conv_dkm"), "objective", "elbo")
+    if name == "series":
+        lines = "".join(f"{i},{np.sin(i)}\n" for i in range(130))
+        (tmp_path / "s.csv").write_text("t,y\n" + lines)
+        raw = with_option(usual, group, name, path=str(tmp_path / "s.csv"), time="t", lags=5)
+    if name in ("backtest", "rollout"):
+        raw = with_option(raw, "dataset", "dynamics", lags=4)
+    if name == "backtest":
+        raw = with_option(raw, "optimizer", "grid")
     if name in ("uci", "uci_regression"):
         monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
         write_uci(tmp_path)

@@ -124,6 +124,10 @@ EVERY_PICTURE = {
         *("dataset=digits", "dataset.n_train=40", "dataset.n_test=10", "optimizer=flow_euler"),
         *("evaluation.n_interpolation=[10]", "evaluation.draws=3"),
     ],
+    "forecasts": [
+        *("dataset=dynamics", "dataset.n_train=100", "dataset.n_test=60", "dataset.lags=2", "kernel.sigma=3"),
+        *("evaluation=rollout", "evaluation.horizon=20"),
+    ],
     "green's function": ["+experiment=owhadi_yoo/greens_recovery", "evaluation.repeats=1", "follow.every=3"],
     "deep kernel machine": [
         *("+experiment=milsom/mnist", "dataset=digits", "dataset.n_train=60", "dataset.n_test=20"),
