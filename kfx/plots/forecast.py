@@ -28,7 +28,7 @@ def beside_truth(run: Run) -> Figure | None:
         for kernel, (colour, style) in _shown(first).items():
             own = first[first["kernel"] == kernel]
             axes.plot(
-                own["time"], own[f"forecast.{name}"], style, color=colour, linewidth=1.3, label=f"{kernel} kernel"
+                own["time"], own[f"forecast.{name}"], style, color=colour, linewidth=1.3, label=_label(kernel, first)
             )
         if valid is not None:
             axes.axvline(valid, color=DATA, linewidth=1, linestyle=":", label="end of the valid time")
@@ -55,7 +55,7 @@ def error_by_step(run: Run) -> Figure | None:
         difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
         error = pd.Series(np.sqrt(np.mean(difference**2, axis=1)), index=own["step"]).groupby(level=0)
         low, middle, high = (error.quantile(q) for q in (0.25, 0.5, 0.75))
-        axes.plot(middle.index, middle, style, color=colour, label=f"{kernel} kernel")
+        axes.plot(middle.index, middle, style, color=colour, label=_label(kernel, rows))
         axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.axhline(run.config.evaluation.threshold, color=DATA, linewidth=1, linestyle=":", label="threshold")
     count = rows["origin"].nunique()
@@ -101,6 +101,10 @@ def _shown(rows: pd.DataFrame) -> dict[str, tuple[str, str]]:
     if len(there) == 2 and np.array_equal(values[0], values[1], equal_nan=True):
         there = there[1:]
     return {kernel: _LOOKS[kernel] for kernel in there}
+
+
+def _label(kernel: str, rows: pd.DataFrame) -> str:
+    return f"forecast, {kernel} kernel" if len(_shown(rows)) > 1 else "forecast"
 
 
 def _valid_until(run: Run, first: pd.DataFrame) -> float | None:
