@@ -228,3 +228,19 @@ def test_a_run_with_least_squares_does_not_predict(kfx, files):
     words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT, "evaluation.solver=lstsq")
     assert kfx("run", *words, "evaluation.rcond=0.1", "hydra.run.dir=r")[0] == 0
     assert "predictions use Cholesky factors" in kfx("predict", "r", "new.csv")[2]
+
+
+def test_a_run_predicts_the_rows_of_a_file_that_its_config_names(kfx, files):
+    words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT)
+    code, _, err = kfx("run", *words, "dataset.predict=new.csv", "hydra.run.dir=r")
+    assert code == 0, err
+    found, _ = predicted(kfx, "r", "new.csv")
+    pd.testing.assert_frame_equal(pd.read_csv("r/new_predictions.csv"), found)
+    assert kfx("run", *words, "hydra.run.dir=s")[0] == 0
+    assert load_run("r").metrics["identity"] == load_run("s").metrics["identity"], "the file does not change the run"
+    code, _, err = kfx("run", "-m", *words, "dataset.predict=new.csv", "seed=0,1", "hydra.sweep.dir=m")
+    assert code == 0, err
+    assert Path("m/1/new_predictions.csv").read_text() != Path("m/0/new_predictions.csv").read_text()
+    code, _, err = kfx("run", *words, "dataset.predict=nowhere.csv", "hydra.run.dir=t")
+    assert code == 2
+    assert "dataset.predict=nowhere.csv: is not there; expected a file with new rows" in err

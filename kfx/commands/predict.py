@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 from pathlib import Path
 
 from kfx.commands.arguments import Commands, add_plugins
 from kfx.outcomes import ConfigError, DataError
-
-_MOST_NAMED = 20
 
 
 def add(commands: Commands) -> None:
@@ -31,12 +27,9 @@ def add(commands: Commands) -> None:
 
 
 def _predict(parsed: argparse.Namespace) -> int:
-    from kfx.data.new_rows import count
-    from kfx.estimators.recorded import Model
+    from kfx.estimators.recorded import Model, write_predictions
     from kfx.experiment.preflight import make_folder
-    from kfx.files import whole_file
     from kfx.record.reading import load_run
-    from kfx.screen.progress import Steps
 
     file, output = parsed.file, parsed.output
     if not file.is_file():
@@ -48,24 +41,7 @@ def _predict(parsed: argparse.Namespace) -> int:
         make_folder("--output", output.parent, resume=True)
         if output.exists() and any(output.samefile(each) for each in (file, *model.config.dataset.paths())):
             raise ConfigError(f"--output {output}: is the file of the rows, or of the run's data; expected another")
-    done, problems, is_first, total = 0, 0, True, count(file)
-    with contextlib.ExitStack() as held:
-        stream = sys.stdout.buffer if output is None else held.enter_context(whole_file(output))
-        steps = held.enter_context(Steps("rows", total))
-        for chunk, predicted in model.predictions(file):
-            for row, what in chunk.problems.items():
-                problems += 1
-                if parsed.strict:
-                    raise DataError(f"{file}: row {row}: {what}")
-                if problems <= _MOST_NAMED:
-                    print(f"kfx: {file}: row {row} is left out: {what}", file=sys.stderr)
-            stream.write(predicted.to_csv(index=False, header=is_first).encode())
-            done, is_first = done + len(predicted), False
-            steps.reach(min(done + problems, total))
-        if not done:
-            raise DataError(f"{file}: no row can be read")
-    if problems > _MOST_NAMED:
-        print(f"kfx: {file}: {problems - _MOST_NAMED} more rows are left out", file=sys.stderr)
+    write_predictions(model, file, output, strict=parsed.strict)
     if output is not None:
         print(output)
     return 0

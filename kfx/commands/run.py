@@ -15,6 +15,7 @@ from kfx.outcomes import ConfigError
 from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
+    from kfx.jobs.job import Job
     from kfx.jobs.plans import Plans
 
 _USAGE = """\
@@ -105,7 +106,20 @@ def run(words: Sequence[str]) -> int:
         return _sweep(typed, parsed.config_dir, planned, folder)
     from kfx.jobs.attempt import run_here
 
-    return run_here(planned.in_folder(folder))
+    jobs = planned.in_folder(folder)
+    code = run_here(jobs)
+    _predict(jobs)
+    return code
+
+
+def _predict(jobs: Sequence[Job]) -> None:
+    """Write the predictions for new rows that the jobs ask for (dataset.predict)."""
+    asked = [job for job in jobs if getattr(job.plan.config.dataset, "predict", None) is not None]
+    if asked:
+        from kfx.estimators.recorded import predict_as_configured
+
+        for job in asked:
+            predict_as_configured(job.directory)
 
 
 def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -193,10 +207,13 @@ def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path
 
         typed.words.append(f"{planned.key}={quoted(str(folder))}")  # fix the name, which contains the time
         return _hand_over(typed, config_dir, len(planned.jobs) if planned.is_complete else 0)
+    jobs, code = planned.in_folder(folder), 0
     if at_once == 0:
-        return run_here(planned.in_folder(folder))
-    Pool(processes(at_once), planned.in_folder(folder)).run()
-    return 0
+        code = run_here(jobs)
+    else:
+        Pool(processes(at_once), jobs).run()
+    _predict(jobs)
+    return code
 
 
 def _again(typed: _Typed, key: str, folder: str) -> str:

@@ -41,10 +41,13 @@ def add(commands: Commands) -> None:
 
 
 def _resume(parsed: argparse.Namespace) -> int:
+    from kfx.estimators.recorded import predict_as_configured
     from kfx.running.story import resume
 
     load_plugins(parsed.plugin)
-    return resume(parsed.directory)
+    code = resume(parsed.directory)
+    predict_as_configured(parsed.directory)
+    return code
 
 
 def _rerun(parsed: argparse.Namespace) -> int:

@@ -82,6 +82,14 @@ class OwnFile(DatasetOption, abc.ABC):
     path: str | None = None
     task: str = "auto"
     test: Any = None
+    predict: str | None = ranged(
+        None,
+        "the path of a file, or null",
+        lambda v: v is None or (isinstance(v, str) and bool(v.strip())),
+        "file with new rows, or points, whose predictions a completed run writes to new_predictions.csv",
+    )
+
+    implied = {**DatasetOption.implied, "predict": None}  # noqa: RUF012
 
     def file(self) -> Path:
         """The path of the file; ConfigError if none is named."""
@@ -133,11 +141,17 @@ class OwnFile(DatasetOption, abc.ABC):
         fraction = float(self.test) if _is_fraction(self.test) else 0.0
         return as_dataset(self.name, self.read(), fraction, self.n_train, self.n_test, rng)
 
+    def check(self, config: ConfigView) -> None:
+        super().check(config)
+        if self.predict is not None and not Path(self.predict).expanduser().is_file():
+            raise ConfigError(f"dataset.predict={self.predict}: is not there; expected a file with new rows")
+
     def with_absolute_paths(self, node: Settings) -> Settings:
-        return {**node, "path": str(self.file().absolute())}
+        new = {} if self.predict is None else {"predict": str(Path(self.predict).expanduser().absolute())}
+        return {**node, "path": str(self.file().absolute()), **new}
 
     def without_places(self, node: Settings) -> Settings:
-        return {**super().without_places(node), "path": self.file().name}
+        return {**super().without_places(node), "path": self.file().name, "predict": None}
 
 
 def changes(path: Path) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from omegaconf import OmegaConf
 
 from kfx.data.dataset import Dataset
-from kfx.data.new_rows import Chunk, Encoding, PointEncoding
+from kfx.data.new_rows import Chunk, Encoding, PointEncoding, count
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.regressor import KernelFlowRegressor
@@ -21,14 +23,16 @@ from kfx.estimators.settings import NESTED
 from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config, typed
 from kfx.experiment.identity import data_checksums
+from kfx.files import whole_file
 from kfx.numerics import threads
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
-from kfx.record.reading import Run, read_environment
+from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
 from kfx.running.context import Machine
+from kfx.screen.progress import Steps, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +150,44 @@ class Model:
             return ["prediction", "deviation"]
         names = self.config.dataset.target_names() or tuple(map(str, range(outputs)))
         return [f"{kind}.{name}" for name in names for kind in ("prediction", "deviation")]
+
+
+NEW_PREDICTIONS = "new_predictions.csv"
+_MOST_NAMED = 20
+
+
+def write_predictions(model: Model, file: Path, output: Path | None, *, strict: bool = False) -> None:
+    """Write the predictions for the rows of a file as CSV, to the screen if `output` is None.
+
+    Rows that cannot be read are named and left out; with `strict` the first one is a DataError.
+    """
+    done, problems, is_first, total = 0, 0, True, count(file)
+    with contextlib.ExitStack() as held:
+        stream = sys.stdout.buffer if output is None else held.enter_context(whole_file(output))
+        steps = held.enter_context(Steps("rows", total))
+        for chunk, predicted in model.predictions(file):
+            for row, what in chunk.problems.items():
+                problems += 1
+                if strict:
+                    raise DataError(f"{file}: row {row}: {what}")
+                if problems <= _MOST_NAMED:
+                    say(f"kfx: {file}: row {row} is left out: {what}")
+            stream.write(predicted.to_csv(index=False, header=is_first).encode())
+            done, is_first = done + len(predicted), False
+            steps.reach(min(done + problems, total))
+        if not done:
+            raise DataError(f"{file}: no row can be read")
+    if problems > _MOST_NAMED:
+        say(f"kfx: {file}: {problems - _MOST_NAMED} more rows are left out")
+
+
+def predict_as_configured(directory: Path) -> None:
+    """Write `new_predictions.csv` into the directory of a completed run whose `dataset.predict` names a file."""
+    if not (directory / "metrics.json").is_file() or read_metrics(directory)["status"] != Status.COMPLETED:
+        return
+    run = load_run(directory)
+    if (file := run.config.dataset.get("predict")) is not None:
+        write_predictions(Model.of_run(run), Path(file), directory / NEW_PREDICTIONS)
 
 
 def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.plugins import load_plugins
+from kfx.estimators.recorded import predict_as_configured
 from kfx.experiment import compose
 from kfx.interactive.shown import Run, load_run
 from kfx.jobs import sweep as table_of_sweep
@@ -54,6 +55,7 @@ def run(
             raise KeyboardInterrupt
         if code:
             raise RunError(str(read_metrics(directory).get("reason")), directory)
+        predict_as_configured(directory)
         return load_run(directory)
 
 
