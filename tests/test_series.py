@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import time
 
 import numpy as np
 import pandas as pd
@@ -345,6 +346,34 @@ def test_the_forecaster_forecasts():
     assert clone(fitted).get_params()["lags"] == 8
     several = KernelFlowForecaster(lags=8).fit([series[:200], series[250:400]])
     assert several.predict(3).shape == (3, 2)
+
+
+@pytest.mark.slow
+def test_a_forecast_takes_at_most_twice_as_long_as_in_plain_numpy():
+    series = dynamics.trajectory("mackey_glass", 1060, 1.0, np.random.default_rng(0)).values[:, 0]
+    fitted = KernelFlowForecaster(RBF(7.0), lags=60, regularization=1e-9).fit(series)
+    windows, sigma = fitted.windows_, 7.0
+    x, y, _ = windows.cut(Trajectory(np.arange(1060.0), series[:, None]))
+    gram = RBF(sigma).gram(x)
+    alpha = np.linalg.solve(gram + 1e-9 * (1 - gram.mean()) * np.eye(len(x)), y)[:, 0]
+
+    def plain(steps):
+        z = list((series[-60:] - windows.mean[0]) / windows.scale[0])
+        for _ in range(steps):
+            row = np.array(z[:-61:-1])
+            z.append(z[-1] + np.exp(-((x - row) ** 2).sum(axis=1) / (2 * sigma**2)) @ alpha)
+        return np.array(z[60:]) * windows.scale[0] + windows.mean[0]
+
+    np.testing.assert_allclose(fitted.predict(50), plain(50), rtol=1e-4)
+    pairs = [(clocked(fitted.predict), clocked(plain)) for _ in range(7)]
+    ours, numpys = (min(seconds) for seconds in zip(*pairs, strict=True))
+    assert ours < 2 * numpys, (ours, numpys)
+
+
+def clocked(forecast):
+    began = time.perf_counter()
+    forecast(200)
+    return time.perf_counter() - began
 
 
 def test_deviations_are_those_of_forecasts_within_the_series():

@@ -1,4 +1,4 @@
-"""Backtests: forecasts inside a training series, from a kernel that saw only what lies before them.
+"""Backtests: forecasts of blocks of a training series, by a kernel that has not seen the block.
 
 The error of the next step says little about a forecast of many: on Mackey-Glass ρ of one step fell from 0.23 to 0.18,
 and the error of forecasts grew 80-fold. So lags, lengths and λ are chosen by forecasts.
@@ -27,7 +27,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Lengths to choose from, in units of the median distance of two windows."""
 _MOST_STEPS, _MOST_POINTS = 200, 2000
 _LEAST_ERROR = 0.1
-"""A sMAPE to which errors are added before their geometric mean, so that one lucky forecast does not decide."""
+"""A sMAPE that is added to errors before their geometric mean, so that one lucky forecast does not decide."""
 
 
 class Gram(Protocol):

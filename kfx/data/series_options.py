@@ -130,7 +130,7 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def in_words(self) -> str:
         stride = f" of stride {self.stride}" if self.stride > 1 else ""
-        return f"{self.lags} lags{stride}"
+        return f"{self.lags} lag{'s' if self.lags != 1 else ''}{stride}"
 
     def usual_length(self) -> float | None:
         choice: Choice | None = getattr(self, "_choice", None)

@@ -183,8 +183,12 @@ def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequenc
 
 
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
-    """Note a λ chosen by validation that is the smallest or the largest candidate."""
+    """Note a λ chosen by validation that is the smallest or the largest candidate.
+
+    Below the smallest λ of a backtest there is only rounding.
+    """
     offered = [choice.value for choice in context.config.regularization.choices()]
+    offered = offered[1:] if context.config.dataset.is_series else offered
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
         if count := found.count(edge):
