@@ -396,7 +396,7 @@ def draw(points: int) -> None:
     ]
     axes.scatter(found["mean rank"], np.arange(len(found)), color=colours)
     axes.set_yticks(np.arange(len(found)), found.index)
-    axes.set_xlabel(f"mean rank of the sMAPE over {systems} systems, {points} steps a period (1 is best)")
+    axes.set_xlabel(f"mean rank over {systems} systems (1 is best)")
     axes.grid(axis="x", color="#d5d9e0")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

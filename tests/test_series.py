@@ -205,7 +205,7 @@ def test_a_run_chooses_windows_and_its_forecasts_have_the_recorded_errors(kfx):
     assert node.lags in (1, 2, 4, 8, 15, 30)
     assert run.config.evaluation.name == "rollout"
     assert run.config.evaluation.regularization.value == "backtest"
-    assert f"windows     {node.lags} lags" in out
+    assert f"windows     {node.lags} lag" in out
     rows = pd.read_csv("r/forecasts.csv")
     series = load(SMALL).dataset.build(Streams(0)["data"]).series
     scale = np.concatenate([each.values for each in series.train]).std(axis=0)
@@ -280,6 +280,10 @@ def test_own_series_several_in_one_table(kfx, in_folder):
         (lambda f: f, ["dataset.n_train=110", "dataset.n_test=20"], "a series has 120 steps in all; ask for fewer"),
         (lambda f: f, ["dataset.n_test=5", "dataset.lags=8"], "the test series of 5 steps hold no window of 8"),
         (lambda f: f, ["evaluation=rollout", "evaluation.horizon=60"], "evaluation.horizon=60: only 24 steps follow"),
+        (lambda f: f, ["device.dtype=float32"], "device.dtype=float32: forecasts of dataset=series need float64"),
+        (lambda f: f, ["optimizer=flow_euler", "dataset.lags=2"], "flow.record_layers=false: forecasts go through"),
+        (lambda f: f.assign(x=np.nan), [], "coordinate 0 of the series holds no value"),
+        (lambda f: f.assign(n=["a"] * 60 + [None] * 60), ["dataset.series=n"], "names the series, is empty in row 61"),
         (lambda f: f, ["dataset.preprocess=[normalize]"], "dataset.preprocess=['normalize']: expected an empty list"),
     ],
 )  # fmt: skip
@@ -290,6 +294,49 @@ def test_bad_series_are_one_line(kfx, in_folder, change, words, expected):
     assert code in (1, 2), (code, err)
     assert said, err
     assert "Traceback" not in err
+
+
+def test_missing_values_and_short_series_leave_the_rest(kfx, in_folder):
+    holed, short = waves(200), waves(9)
+    holed.values[[50, 120, 175], 0] = np.nan
+    frame = pd.concat([as_file("a.csv", holed, name="a"), as_file("b.csv", short, name="b")])
+    frame.to_csv("s.csv", index=False)
+    words = ("dataset=series", "dataset.path=s.csv", "dataset.columns=[x,y]", "dataset.time=t", "dataset.series=name")
+    code, _, err = kfx("run", *words, *FEW, "figures=true", "evaluation=rollout", "evaluation.starts=4")
+    assert code == 0, err
+    assert load_run("r").evaluation.query("metric == 'smape'")["value"].max() < 5, "the missing truth does not count"
+    fitted = KernelFlowForecaster(lags=4).fit([holed.values, short.values, short.values[:2]])
+    assert np.isfinite(fitted.predict(5, series=holed.values)).all()
+
+
+def test_a_forecast_that_leaves_the_range_is_recorded_and_drawn(kfx):
+    words = ("dataset.target=next", "kernel=linear", "dataset.lags=4", "dataset.n_test=200")
+    code, _, err = kfx(
+        "run", *SMALL, *words, *FEW, "figures=true", "evaluation.horizon=90", "regularization.value=1e-9"
+    )
+    assert code == 0, err
+    rows = pd.read_csv("r/forecasts.csv")
+    left = load_run("r").evaluation.query("metric == 'left_range' and kernel == 'initial'")["value"].item()
+    gone = rows[rows["kernel"] == "initial"].groupby("origin")["forecast.x"].apply(lambda own: own.isna().any())
+    assert left == gone.mean()
+    assert (load_run("r").directory / "figures" / "forecast.png").is_file()
+
+
+def test_forecasts_are_those_of_the_largest_n_i_and_the_first_lambda(kfx):
+    several = ("dataset.lags=2", "kernel.sigma=3", "evaluation.n_interpolation=[140,20]")
+    assert kfx("run", *SMALL, *FEW, *several, "evaluation.regularization.value=[1e-8,1.0]")[0] == 0
+    rows = pd.read_csv("r/forecasts.csv").query("kernel == 'trained'")
+    truth, forecast = (np.stack([rows[f"{k}.{c}"] for c in "xyz"], axis=1) for k in ("truth", "forecast"))
+    found = load_run("r").evaluation.query("kernel == 'trained' and metric == 'smape' and n_interpolation == 140")
+    assert found.set_index("regularization")["value"][1e-8] == pytest.approx(smape(forecast, truth))
+
+
+def test_a_run_on_a_series_says_what_goes_on_from_other_values(kfx):
+    assert kfx("run", *SMALL, *FEW, "dataset.lags=2", "kernel.sigma=3")[0] == 0
+    np.savez("new.npz", x=np.zeros((2, 6)))
+    code, _, err = kfx("predict", "r", "new.npz")
+    assert code != 0
+    assert "to go on from other values use kfx.KernelFlowForecaster" in err
 
 
 def test_irregular_times_are_features(kfx, in_folder):
@@ -346,6 +393,14 @@ def test_the_forecaster_forecasts():
     assert clone(fitted).get_params()["lags"] == 8
     several = KernelFlowForecaster(lags=8).fit([series[:200], series[250:400]])
     assert several.predict(3).shape == (3, 2)
+    with pytest.raises(ValueError, match="holds 2 series; expected one"):
+        several.predict(3, series=[series, series])
+    with pytest.raises(ValueError, match="steps=0: expected a whole number"):
+        several.predict(0)
+    with pytest.raises(DataError, match="of the last 8 one is missing"):
+        several.predict(3, series=np.full((20, 2), np.nan))
+    with pytest.raises(DataError, match="no value to compare with"):
+        several.score(np.full((20, 2), np.nan))
 
 
 @pytest.mark.slow
@@ -403,6 +458,11 @@ def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
     ("settings", "series", "error", "expected"),
     [
         ({"lags": 0}, waves(50).values, ConfigError, "lags=0: expected auto, or a whole number"),
+        ({"stride": 0}, waves(50).values, ConfigError, "stride=0: expected a whole number >= 1"),
+        ({"horizon": 2.5}, waves(50).values, ConfigError, "horizon=2.5: expected a whole number >= 1"),
+        ({"steps": -4}, waves(50).values, ConfigError, "steps=-4: expected None, or a whole number >= 1"),
+        ({"regularization": [1]}, waves(50).values, ConfigError, "expected None, or a number >= 0"),
+        ({}, ["a", "b", "c"], ValueError, "holds what is no number"),
         ({"target": "then"}, waves(50).values, ConfigError, "target='then': expected increment or next"),
         ({"kernel": "rfb"}, waves(50).values, ConfigError, "kernel.name=rfb: unknown; it takes auto, rbf"),
         ({}, np.zeros(50), DataError, "constant"),

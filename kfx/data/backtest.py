@@ -82,7 +82,11 @@ class Backtest:
         ends = ends[-_MOST_POINTS:]
         starts = sorted({*np.linspace(first, len(whole) - steps, blocks).astype(int).tolist()})
         parts = [(at, whole[at - reach : at + steps]) for at in starts]
-        parts = [(at, part) for at, part in parts if np.isfinite(part.values).all()]
+        parts = [
+            (at, part)
+            for at, part in parts
+            if np.isfinite(part.values[:reach]).all() and np.isfinite(part.values[reach:]).any()
+        ]
         if not len(x) > 1 or not parts:
             raise DataError(f"no window of {reach} steps is whole; take fewer lags, or fill missing values")
         kept = np.stack([(ends < at) | (ends - reach >= at + steps) for at, _ in parts])
@@ -151,10 +155,16 @@ class Choice:
     error: float
 
 
-def usual_lags(train: Sequence[Trajectory], stride: int) -> list[int]:
-    """The numbers of lags to choose from, with windows of less than a quarter of the shortest series."""
-    shortest, offered = min(map(len, train)), LAGS if train[0].values.shape[1] == 1 else LAGS_OF_SEVERAL
-    return [lags for lags in offered if lags * stride < shortest / 4] or [1]
+def usual_lags(
+    train: Sequence[Trajectory], test: Sequence[Trajectory] = (), stride: int = 1, horizon: int = 1
+) -> list[int]:
+    """The numbers of lags to choose from: windows of less than a quarter of the longest training series, of which at
+    least one lies in the longest test series, if there are any."""
+    offered = LAGS if train[0].values.shape[1] == 1 else LAGS_OF_SEVERAL
+    most = max(map(len, train)) / 4
+    if test:
+        most = min(most, max(map(len, test)) - horizon + stride)
+    return [lags for lags in offered if lags * stride < most] or [1]
 
 
 def choose(
@@ -170,12 +180,13 @@ def choose(
 
     kernel_of: makes the kernel with a length. DataError if no windows fit the series.
     """
-    best, problem = None, DataError("no windows are offered")
+    best: Choice | None = None
+    problem: DataError | None = None
     for windows in offered:
         try:
             test = Backtest.of(windows, train, steps)
         except DataError as error:
-            problem = error
+            problem = problem or error  # that of the smallest window
             continue
         unit = _median_distance(test.x)
         for length in [unit * factor for factor in FACTORS] if has_length else [None]:
@@ -184,7 +195,7 @@ def choose(
             if best is None or errors[i] < best.error:
                 best = Choice(windows, length, candidates[i], float(errors[i]))
     if best is None:
-        raise problem
+        raise problem or DataError("no windows are offered")
     return best
 
 

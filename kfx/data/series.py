@@ -29,6 +29,8 @@ def split(
     for each in trajectories:
         tested = max(round(fraction * len(each)), 1) if n_test is None else n_test
         trained = len(each) - tested if n_train is None else n_train
+        if len(each) < 3:
+            raise DataError(f"a series has {len(each)} steps in all; at least 3 are needed")
         if trained < 2 or trained + tested > len(each):
             sizes = {"n_train": n_train, "n_test": n_test}
             asked = ", ".join(f"dataset.{key}={size}" for key, size in sizes.items() if size is not None)
@@ -106,6 +108,9 @@ def read(
     names = columns or tuple(name for name in frame.columns if name not in (time, group))
     if not names:
         raise DataError(f"{path}: has no column of values; name one in dataset.columns")
+    if group is not None and frame[group].isna().any():
+        row = int(frame[group].isna().to_numpy().argmax()) + 1
+        raise DataError(f"{path}: column {group}, which names the series, is empty in row {row}")
     found = []
     for key, own in frame.groupby(group, sort=False) if group is not None else [("", frame)]:
         where = f"{path}" + (f", series {key}" if group is not None else "")
@@ -140,7 +145,8 @@ def _times(column: Any, where: str) -> np.ndarray:
         time = np.asarray((dates - dates.iloc[0]) / pd.Timedelta(days=1), dtype=np.float64)
     if not np.isfinite(time).all():
         row = int((~np.isfinite(time)).argmax())
-        raise DataError(f"{where}: row {row + 1} holds {column.iloc[row]!r}, which is no time")
+        held = "no value" if column.isna().iloc[row] else f"{column.iloc[row]!r}, which is no time"
+        raise DataError(f"{where}: row {row + 1} holds {held}")
     back = np.diff(time) <= 0
     if back.any():
         row = int(back.argmax()) + 1

@@ -87,9 +87,9 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def _counts(self) -> tuple[int, int]:
         """The numbers of windows in the training and in the test series."""
-        train, test = self.split()
-        reach = self.windows().reach
-        return sum(max(len(each) - reach, 0) for each in train), sum(max(len(each) - reach, 0) for each in test)
+        windows = self.windows()
+        train, test = (sum(len(windows.cut(each)[0]) for each in part) for part in self.split())
+        return train, test
 
     def available(self) -> int:
         return self._counts()[0]
@@ -117,6 +117,11 @@ class SeriesData(DatasetOption, abc.ABC):
         assert self.lags is not None
         return self.lags * (len(self.trajectories()[1]) + self.elapsed)
 
+    def check(self, config: ConfigView) -> None:
+        super().check(config)
+        if config.device.dtype == "float32":
+            raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
+
     # ---- what a backtest chooses
 
     def settled(self, config: ConfigView) -> Settings:
@@ -142,8 +147,9 @@ class SeriesData(DatasetOption, abc.ABC):
         from kfx.numerics.regularization import Regularization
         from kfx.numerics.streams import Streams
 
-        train, _ = self.split(Streams(config.seed)["data"])  # with the noise that `build` adds
-        lags = backtest.usual_lags(train, self.stride) if self.lags is None else [self.lags]
+        train, test = self.split(Streams(config.seed)["data"])  # with the noise that `build` adds
+        usual = backtest.usual_lags(train, test, self.stride, self.horizon)
+        lags = usual if self.lags is None else [self.lags]
         own = self.target == INCREMENT, self.elapsed
         offered = [Windows(count, self.stride, self.horizon, *own) for count in lags]
         node = config.regularization
@@ -168,8 +174,8 @@ class OwnSeriesOption(SeriesData):
     )
     columns: list[str] = ranged(
         [],
-        "a list of columns",
-        lambda v: all(isinstance(name, str) for name in v),
+        "a list of different columns",
+        lambda v: all(isinstance(name, str) for name in v) and len(set(v)) == len(v),
         "columns that hold the coordinates; []: all",
     )
     time: str | None = ranged(
@@ -213,7 +219,7 @@ class DynamicsOption(SeriesData):
     n_train: int = number(500, "whole >= 2 and <= 100000", "number of first steps to train on")
     n_test: int = number(1000, "whole >= 1 and <= 100000", "number of steps after them to test on")
     system: str = one_of("lorenz", *SYSTEMS, meaning="name of the system")
-    dt: float | None = number(None, "> 0", "time between two points of a flow", null="the system's usual one")
+    dt: float | None = number(None, "> 0 and <= 10", "time between two points of a flow", null="the system's usual one")
     start: int = number(0, "whole >= 0", "number of the random point near the attractor from which it starts")
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:

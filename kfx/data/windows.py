@@ -55,9 +55,11 @@ class Windows:
     def fitted(self, trajectories: Sequence[Trajectory]) -> Windows:
         """The same windows with mean, scale and unit of time from training series; DataError for a constant one."""
         values = np.concatenate([each.values for each in trajectories])
+        if (empty := np.isnan(values).all(axis=0)).any():
+            raise DataError(f"coordinate {int(empty.argmax())} of the series holds no value; leave it out")
         mean, scale = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        if not (scale > 1e-12 * np.abs(mean)).all():
-            raise DataError(f"coordinate {int(scale.argmin())} of the series is constant; leave it out")
+        if (constant := ~(scale > 1e-12 * np.abs(mean))).any():
+            raise DataError(f"coordinate {int(constant.argmax())} of the series is constant; leave it out")
         steps = np.concatenate([np.diff(each.time) for each in trajectories])
         return Windows(
             self.lags, self.stride, self.horizon, self.is_increment, self.elapsed, mean, scale, float(steps.mean())
@@ -82,7 +84,7 @@ class Windows:
         """The points whose last values are at `ends`, (m, len(ends), features). z: (m, T, coordinates). time: (m,
         T)."""
         places = ends[:, None] - self.stride * np.arange(self.lags)
-        x = z[:, places].reshape(len(z), len(ends), -1)
+        x = z[:, places].reshape(len(z), len(ends), self.lags * z.shape[2])
         if not self.elapsed:
             return x
         since = (time[:, ends + self.horizon][:, :, None] - time[:, places]) / self.unit
@@ -126,7 +128,11 @@ class SeriesParts:
     def origins(self, starts: int, horizon: int) -> list[tuple[int, int]]:
         """(trajectory, first step of the forecast, counted from the start of its training series) of at most `starts`
         forecasts, the first of each trajectory at the end of its training series; DataError if none fits."""
-        most = [len(test) - horizon for test in self.test]
+        reach = self.windows.reach
+        most = [
+            len(test) - horizon if len(train) >= reach else -1
+            for train, test in zip(self.train, self.test, strict=True)
+        ]
         fitting = [i for i, last in enumerate(most) if last >= 0]
         if not fitting:
             longest = max(len(test) for test in self.test)
@@ -135,7 +141,11 @@ class SeriesParts:
             )
         each = max(starts // len(fitting), 1)
         found = [(i, at) for i in fitting for at in sorted({*np.linspace(0, most[i], each).astype(int).tolist()})]
-        return [(i, len(self.train[i]) + at) for i, at in found[:starts]]
+        placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
+        good = [(i, at) for i, at in placed if np.isfinite(self.whole(i).values[at - reach : at]).all()]
+        if not good:
+            raise DataError(f"no forecast can start: the {reach} values before each origin hold a missing one")
+        return good
 
     def whole(self, i: int) -> Trajectory:
         """A training series and what follows it."""
@@ -146,10 +156,12 @@ class SeriesParts:
 def smape(forecast: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """The symmetric mean absolute percentage error, 200 · mean |a − b| / (|a| + |b|), over steps and coordinates.
 
-    A value that is not finite counts 200. forecast, truth: (…, steps, coordinates).
+    A forecast that is not finite counts 200; steps whose truth is missing are left out. forecast, truth: (…, steps,
+    coordinates).
     """
     total = np.abs(forecast) + np.abs(truth)
     with np.errstate(all="ignore"):
         share = np.where(total > 0, np.abs(forecast - truth) / total, 0.0)
     share = np.where(np.isfinite(forecast), np.nan_to_num(share, nan=1.0, posinf=1.0), 1.0)
-    return np.asarray(200 * share.mean(axis=(-2, -1)))
+    known = np.broadcast_to(np.isfinite(truth), share.shape)
+    return np.asarray(200 * np.where(known, share, 0.0).sum(axis=(-2, -1)) / known.sum(axis=(-2, -1)))

@@ -128,15 +128,17 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         series of the fit, in the same shape.
         """
         check_is_fitted(self, "windows_")
-        if not (isinstance(steps, numbers.Integral) and steps >= 1):
-            raise ValueError(f"steps={steps}: expected a whole number >= 1")
+        if not _is_count(steps):
+            raise ValueError(f"steps={steps!r}: expected a whole number >= 1")
         last = self._last if series is None else self._continued(series)
         windows = self.windows_
-        if len(last) < windows.reach or not np.isfinite(last.values[-windows.reach :]).all():
+        if len(last) < windows.reach:
+            raise DataError(f"a forecast goes on from {windows.reach} values; got {len(last)}")
+        if not np.isfinite(last.values[-windows.reach :]).all():
             raise DataError(
-                f"a forecast goes on from {windows.reach} values without a missing one; got {len(last)} values"
+                f"a forecast goes on from {windows.reach} values, and of the last {windows.reach} one is missing"
             )
-        step = float(np.diff(last.time[-2:])[0])
+        step = float(last.time[-1] - last.time[-2]) if len(last) > 1 else 1.0
         time = np.concatenate([last.time[-windows.reach :], last.time[-1] + step * np.arange(1, steps + 1)])
         with exclusively():
             predict = predictor(self.kernel_, self._points, self._coefficients)
@@ -147,15 +149,24 @@ class KernelFlowForecaster(Portable, BaseEstimator):
     def score(self, series: Any, y: None = None) -> float:
         """Minus the sMAPE of a forecast of `series`, which goes on where the last series of the fit ends."""
         truth = self._continued(series).values
+        if np.isnan(truth).all():
+            raise DataError("series holds no value to compare with")
         forecast = np.asarray(self.predict(len(truth))).reshape(truth.shape)
         return -float(smape(forecast, truth))
 
     def _choice(self, train: Sequence[Trajectory]) -> Choice:
         if self.target not in ("increment", "next"):
             raise ConfigError(f"target={self.target!r}: expected increment or next")
-        if self.lags != "auto" and not (isinstance(self.lags, numbers.Integral) and self.lags >= 1):
-            raise ConfigError(f"lags={self.lags!r}: expected auto, or a whole number >= 1")
-        lags = usual_lags(train, self.stride) if self.lags == "auto" else [self.lags]
+        for name, null in (("lags", "auto"), ("stride", None), ("horizon", None), ("steps", None)):
+            value = getattr(self, name)
+            if not _is_count(value) and not (value == null and name in ("lags", "steps")):
+                other = f"{null}, or " if name in ("lags", "steps") else ""
+                raise ConfigError(f"{name}={value!r}: expected {other}a whole number >= 1")
+        if self.regularization is not None and not (
+            isinstance(self.regularization, numbers.Real) and 0 <= float(self.regularization) < np.inf
+        ):
+            raise ConfigError(f"regularization={self.regularization!r}: expected None, or a number >= 0")
+        lags = usual_lags(train, stride=self.stride) if self.lags == "auto" else [self.lags]
         offered = [Windows(int(n), self.stride, self.horizon, self.target == "increment") for n in lags]
         if isinstance(self.kernel, Kernel):
             own = self.kernel
@@ -210,10 +221,17 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         return found[:, 0] if self._is_flat else found
 
     def _continued(self, series: Any) -> Trajectory:
-        given = _trajectories(series)[0]
+        several = _trajectories(series)
+        if len(several) > 1:
+            raise ValueError(f"series holds {len(several)} series; expected one, (T,) or (T, coordinates)")
+        given = several[0]
         if given.values.shape[1] != self.n_features_in_:
             raise ValueError(f"series has {given.values.shape[1]} coordinates; the fit had {self.n_features_in_}")
         return given
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _first(series: Any) -> Any:
@@ -225,7 +243,10 @@ def _trajectories(series: Any) -> list[Trajectory]:
     several = isinstance(series, (list, tuple)) and len(series) > 0 and np.ndim(series[0]) > 0
     found = []
     for each in series if several else [series]:
-        values = np.asarray(each, dtype=np.float64)
+        try:
+            values = np.asarray(each, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"a series holds what is no number: {error}") from error
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or not values.size:
             raise ValueError(f"a series has shape {values.shape}; expected (T,) or (T, coordinates)")

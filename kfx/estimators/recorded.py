@@ -69,6 +69,10 @@ class Model:
         then, now = read_environment(run.directory).get("data_sha256", {}), data_checksums(config)
         if changed := [name for name in now if then.get(name) != now[name]]:
             raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
+        if config.dataset.is_series:
+            raise RecordError(
+                f"{run.directory}: forecasts a series; to go on from other values use kfx.KernelFlowForecaster"
+            )
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)

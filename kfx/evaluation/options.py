@@ -292,7 +292,10 @@ class RolloutOption(TestPointsOption):
         5, "whole >= 1 and <= 1000", "number of forecasts, from the end of the training series onwards"
     )
     horizon: int | None = number(
-        None, "whole >= 1", "number of steps of a forecast", null="all test steps of the first, and half for the others"
+        None,
+        "whole >= 1",
+        "number of steps of a forecast",
+        null="as many as the test series has, or half of them with several starts",
     )
     threshold: float = number(
         0.4, "> 0", "error, in standard deviations of the training series, at which the valid time of a forecast ends"
@@ -306,6 +309,13 @@ class RolloutOption(TestPointsOption):
     def check(self, config: ConfigView) -> None:
         if not config.dataset.is_series:
             raise ConfigError(f"evaluation=rollout: forecasts series, and dataset {config.dataset.name} has none")
+        if config.optimizer.moves_points and not config.flow.record_layers:
+            raise ConfigError("flow.record_layers=false: forecasts go through the layers of a flow; set it to true")
+        longest = max(len(each) for each in config.dataset.split()[1])
+        if self.horizon is not None and self.horizon > longest:
+            raise ConfigError(
+                f"evaluation.horizon={self.horizon}: only {longest} steps follow the training series; ask for fewer"
+            )
         super().check(config)
 
 

@@ -72,17 +72,20 @@ class Rollout:
 
         nrmse: root mean squared error in units of the training series' standard deviations. cumulative_error: the mean
         over steps of the largest error so far (Schötz et al. 2026). A forecast that has left the range counts with an
-        error of at least 2. time: (origins, 1 + steps), from the last known value on.
+        error of 2 from there on; steps whose truth is missing are left out. time: (origins, 1 + steps), from the last
+        known value on.
         """
+        known = np.isfinite(truth).all(axis=2)
         error = np.sqrt(np.mean(np.square((forecasts - truth) / series.windows.scale), axis=2))
         error = np.where(np.isnan(error), 2.0, error)
-        is_wrong = error > self.threshold
+        is_wrong = known & (error > self.threshold)
         first = np.where(is_wrong.any(axis=1), is_wrong.argmax(axis=1), error.shape[1])
         valid = time[np.arange(len(time)), first] - time[:, 0]
+        largest = np.maximum.accumulate(np.where(known, error, 0.0), axis=1)
         found = {
             "smape": float(smape(forecasts, truth).mean()),
-            "nrmse": float(np.sqrt(np.mean(error**2, axis=1)).mean()),
-            "cumulative_error": float(np.maximum.accumulate(error, axis=1).mean()),
+            "nrmse": float(np.sqrt(np.mean(error**2, axis=1, where=known)).mean()),
+            "cumulative_error": float(largest.mean()),
             "valid_time": float(np.median(valid)),
             "left_range": float(np.isnan(forecasts).any(axis=(1, 2)).mean()),
         }
@@ -113,6 +116,6 @@ def rows(kernel: str, forecasts: np.ndarray, rollout: Rollout, series: SeriesPar
             for i, name in enumerate(series.coordinates):
                 value = float(forecasts[number, step, i])
                 row[f"truth.{name}"] = float(whole.values[step, i])
-                row[f"forecast.{name}"] = "" if math.isnan(value) else value
+                row[f"forecast.{name}"] = value
             found.append(row)
     return found

@@ -38,7 +38,7 @@ class BacktestOption(ObjectiveOption):
 
 
 def _loss(config: ConfigView, *arguments: object) -> Loss:
-    """A loss whose value is the mean sMAPE of a backtest; ρ is that of the batch."""
+    """A loss whose value is the error of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
     from kfx.data.backtest import Backtest
     from kfx.kernels.regularized import Regularized
     from kfx.numerics.arrays import Vector
@@ -49,13 +49,16 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
 
     steps = getattr(config.evaluation, "horizon", None)
     test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
-    choices = config.regularization.choices()
+    choices, known = config.regularization.choices(), dict[str, float]()
 
     class BacktestLoss(Loss):
         def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
             found = super().__call__(vector, batch, gradient=False)
             kernel = self.kernel.with_flat(vector)
             inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
-            return replace(found, objective=float(test.errors(inner, choices).min()))
+            key = repr(sorted(inner.parameters.items()))
+            if key not in known:
+                known[key] = float(test.errors(inner, choices).min())
+            return replace(found, objective=known[key])
 
     return BacktestLoss(rho, config.regularization.build(), *arguments)  # type: ignore[arg-type]

@@ -32,9 +32,10 @@ def beside_truth(run: Run) -> Figure | None:
             )
         if valid is not None:
             axes.axvline(valid, color=DATA, linewidth=1, linestyle=":", label="end of the valid time")
-        spread = np.ptp(truth[f"truth.{name}"])
+        axes.set_ylabel(name)
         low, high = truth[f"truth.{name}"].min(), truth[f"truth.{name}"].max()
-        axes.set(ylabel=name, ylim=(low - 0.3 * spread, high + 0.3 * spread))
+        if high > low:
+            axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
     panels[-1].set_xlabel("time")
     set_title(panels[0], run)
     legend(picture, panels[0])

@@ -57,7 +57,7 @@ def evaluate_kernels(
         scoring = replace(scoring, own=True)
     rows, failures = _evaluated(context, record, kernels, splits, scoring)
     if scoring.rollout is not None:
-        _write_forecasts(context, record, scoring.rollout)
+        _write_forecasts(context, record, scoring.rollout, scoring.regularizations[0].value)
     if isinstance(config.evaluation, TestPointsOption) and config.evaluation.draws:
         _draw_subsets(context, record, config.evaluation, kernels["trained"][-1], scoring)
     if config.kernel_check:
@@ -78,15 +78,17 @@ def evaluate_kernels(
     return entries
 
 
-def _write_forecasts(context: RunContext, record: Record, rollout: Rollout) -> None:
-    """Write `forecasts.csv`: each origin and step, by the initial and the trained kernel at the largest N_I."""
+def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regularization: float) -> None:
+    """Write `forecasts.csv`: each origin and step, by the initial and the trained kernel at the largest N_I and the
+    first λ."""
     series = context.parts[0].series
     assert series is not None
     rows: list[Document] = []
+    size = max(context.config.evaluation.n_interpolation or [len(context.parts[0].x_train)])
     for name in _COMPARED:
-        found = [array for key, array in record.kept_predictions(name) if key.endswith("/forecast")]
-        if found:
-            rows += forecast_rows(name, found[-1], rollout, series)
+        kept = dict(record.kept_predictions(name))
+        if (found := kept.get(f"{name}/{size}/0/{regularization!r}/forecast")) is not None:
+            rows += forecast_rows(name, found, rollout, series)
     columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
     context.notes.table("forecasts.csv", [*COLUMNS_OF_FORECASTS, *columns], rows)
 
