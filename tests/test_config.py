@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -66,6 +68,13 @@ def test_every_option_builds_from_its_defaults_and_explains_its_keys(group, name
         lines = "".join(f"{i},{np.sin(i)}\n" for i in range(130))
         (tmp_path / "s.csv").write_text("t,y\n" + lines)
         raw = with_option(usual, group, name, path=str(tmp_path / "s.csv"), time="t", lags=5)
+    if name == "gilpin":
+        monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
+        (tmp_path / "dysts").mkdir()
+        series = {"Lorenz": {"dt": 0.1, "values": np.sin(np.arange(1200) / 9).tolist()}}
+        with gzip.open(tmp_path / "dysts/test_univariate__pts_per_period_100__periods_12.json.gz", "wt") as stream:
+            json.dump(series, stream)
+        raw = with_option(usual, group, name, lags=5)
     if name in ("backtest", "rollout"):
         raw = with_option(raw, "dataset", "dynamics", lags=4)
     if name == "backtest":

@@ -281,7 +281,6 @@ def test_own_series_several_in_one_table(kfx, in_folder):
         (lambda f: f, ["dataset.n_test=5", "dataset.lags=8"], "the test series of 5 steps hold no window of 8"),
         (lambda f: f, ["evaluation=rollout", "evaluation.horizon=60"], "evaluation.horizon=60: only 24 steps follow"),
         (lambda f: f, ["device.dtype=float32"], "device.dtype=float32: forecasts of dataset=series need float64"),
-        (lambda f: f, ["optimizer=flow_euler", "dataset.lags=2"], "flow.record_layers=false: forecasts go through"),
         (lambda f: f.assign(x=np.nan), [], "coordinate 0 of the series holds no value"),
         (lambda f: f.assign(n=["a"] * 60 + [None] * 60), ["dataset.series=n"], "names the series, is empty in row 61"),
         (lambda f: f, ["dataset.preprocess=[normalize]"], "dataset.preprocess=['normalize']: expected an empty list"),
@@ -329,6 +328,13 @@ def test_forecasts_are_those_of_the_largest_n_i_and_the_first_lambda(kfx):
     truth, forecast = (np.stack([rows[f"{k}.{c}"] for c in "xyz"], axis=1) for k in ("truth", "forecast"))
     found = load_run("r").evaluation.query("kernel == 'trained' and metric == 'smape' and n_interpolation == 140")
     assert found.set_index("regularization")["value"][1e-8] == pytest.approx(smape(forecast, truth))
+
+
+def test_a_flow_of_windows_forecasts_through_its_layers(kfx):
+    words = ("optimizer=flow_euler", "dataset.lags=2", "kernel.sigma=3", "sampler.batch_size=30")
+    code, _, err = kfx("run", *SMALL, *FEW, *words)
+    assert code == 0, err
+    assert np.isfinite(load_run("r").evaluation.query("metric == 'smape'")["value"]).all()
 
 
 def test_a_run_on_a_series_says_what_goes_on_from_other_values(kfx):

@@ -309,8 +309,6 @@ class RolloutOption(TestPointsOption):
     def check(self, config: ConfigView) -> None:
         if not config.dataset.is_series:
             raise ConfigError(f"evaluation=rollout: forecasts series, and dataset {config.dataset.name} has none")
-        if config.optimizer.moves_points and not config.flow.record_layers:
-            raise ConfigError("flow.record_layers=false: forecasts go through the layers of a flow; set it to true")
         longest = max(len(each) for each in config.dataset.split()[1])
         if self.horizon is not None and self.horizon > longest:
             raise ConfigError(

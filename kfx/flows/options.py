@@ -66,7 +66,9 @@ class FlowSection(Option):
     remove_merged: float = number(
         0.0, ">= 0", "distance below which one of two points with the same target is left out of batches; 0: never"
     )
-    record_layers: bool = flag(False, "save the layers, so that load_run(…).kernel can move other points")
+    record_layers: bool = flag(
+        False, "save the layers, so that load_run(…).kernel can move other points; with series they always are"
+    )
     snapshots: int = number(
         50,
         "whole >= 0 and <= 100000",
@@ -75,6 +77,9 @@ class FlowSection(Option):
     snapshot_points: int = number(
         300, "whole >= 1", "largest number of training points, and of test points, in a snapshot"
     )
+
+    def settled(self, config: ConfigView) -> Settings:
+        return {"record_layers": True} if config.dataset.is_series and config.optimizer.moves_points else {}
 
 
 @section("interpolation", "how a flow's velocity field is interpolated from the batch to other points")
