@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import sys
 import time
+import types
 
 import numpy as np
 import pandas as pd
@@ -192,6 +194,41 @@ def test_mackey_glass_follows_its_delay_equation():
     slope = (found[172:] - found[170:-2]) / 0.2
     np.testing.assert_allclose(slope, 0.2 * late / (1 + late**10) - 0.1 * now, atol=2e-3)
     assert 0.2 < found[1000:].std() < 0.3
+
+
+class Spiral:
+    """A system as the package dysts has them."""
+
+    dimension, period, maximum_lyapunov_estimated, ic = 2, 2.0, 0.5, [1.0, 0.0]
+
+    def make_trajectory(self, n, pts_per_period=None, resample=False):
+        assert resample
+        t = np.arange(n) * 2 * np.pi / pts_per_period
+        return np.stack([np.cos(t), np.sin(t)], axis=1) * np.linalg.norm(self.ic)
+
+
+def test_a_system_of_dysts_is_sampled_by_its_period(kfx, monkeypatch):
+    package = types.ModuleType("dysts")
+    package.flows, package.maps = types.SimpleNamespace(Spiral=Spiral), types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "dysts", package)
+    words = ("dataset=dynamics", "dataset.system=Spiral", "dataset.points_per_period=20", "dataset.n_train=90")
+    code, _, err = kfx("run", *words, "dataset.n_test=40", "dataset.lags=4", *FEW)
+    assert code == 0, err
+    series = load([*words, "dataset.n_test=40", "dataset.lags=4"]).dataset.build(Streams(0)["data"]).series
+    assert series.exponent == 0.5
+    assert series.coordinates == ("x", "y")
+    assert np.diff(series.train[0].time) == pytest.approx(0.1)
+    assert "valid_lyapunov_times" in set(load_run("r").evaluation["metric"])
+    code, _, err = kfx("run", "dataset=dynamics", "dataset.system=Nowhere", *FEW)
+    assert code == 2
+    assert "dataset.system=Nowhere: expected one of lorenz" in err
+
+
+def test_without_dysts_its_systems_are_refused(kfx, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dysts", None)
+    code, _, err = kfx("run", "dataset=dynamics", "dataset.system=Aizawa")
+    assert code == 2
+    assert "with pip install 'kfx[dysts]' also a system of the package dysts" in err
 
 
 # ---- runs

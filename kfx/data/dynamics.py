@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from kfx.config.choices import SYSTEMS
 from kfx.data.windows import Trajectory
+from kfx.outcomes import DataError
 
 TOLERANCE = 1e-10
 """Relative and absolute tolerance of SciPy's DOP853 for flows."""
@@ -80,11 +83,16 @@ MAPS = {
 _DELAY, _STEPS_A_DELAY = 17.0, 170
 
 
-def trajectory(system: str, count: int, dt: float | None, rng: np.random.Generator) -> Trajectory:
+def trajectory(
+    system: str, count: int, dt: float | None, rng: np.random.Generator, points_per_period: int = 100
+) -> Trajectory:
     """A trajectory of `count` points on the attractor, from a random point near it.
 
-    dt: time between two points of a flow; None for the usual one.
+    system: one of `SYSTEMS`, or a class of the package dysts (Gilpin 2021), with `points_per_period` points a period.
+    dt: time between two points of another flow; None for the usual one.
     """
+    if system not in SYSTEMS:
+        return _of_dysts(_in_dysts(system), count, points_per_period, rng)
     if system == "mackey_glass":
         return _mackey_glass(count, 1.0 if dt is None else dt, rng)
     if system in FLOWS:
@@ -95,12 +103,45 @@ def trajectory(system: str, count: int, dt: float | None, rng: np.random.Generat
 
 
 def coordinates(system: str) -> tuple[str, ...]:
+    if system not in SYSTEMS:
+        names = "x", "y", "z", "w", *(f"x{i}" for i in range(4, 1000))
+        return names[: _in_dysts(system).dimension]
     return ("x",) if system == "mackey_glass" else (FLOWS | MAPS)[system].coordinates
 
 
 def exponent(system: str) -> float | None:
     """The largest Lyapunov exponent, per unit of time."""
+    if system not in SYSTEMS:
+        known = getattr(_in_dysts(system), "maximum_lyapunov_estimated", None)
+        return None if known is None else float(known)
     return None if system == "mackey_glass" else (FLOWS | MAPS)[system].exponent
+
+
+def _in_dysts(system: str) -> Any:
+    """The system of this name in the package dysts; DataError names what can be asked for."""
+    try:
+        from dysts import flows, maps
+    except ImportError as error:
+        raise DataError(
+            f"dataset.system={system}: expected one of {', '.join(SYSTEMS)}; with pip install 'kfx[dysts]' also a "
+            "system of the package dysts, such as Aizawa"
+        ) from error
+    made = getattr(flows, system, None) or getattr(maps, system, None)
+    if not (isinstance(made, type) and hasattr(made, "make_trajectory")) or system.startswith("Dyn"):
+        raise DataError(
+            f"dataset.system={system}: expected one of {', '.join(SYSTEMS)}, or a system of the package dysts"
+        )
+    return made()
+
+
+def _of_dysts(model: Any, count: int, points_per_period: int, rng: np.random.Generator) -> Trajectory:
+    start = np.array(model.ic, dtype=float)
+    model.ic = start * (1 + 0.01 * rng.uniform(-1, 1, start.shape))
+    before = 5 * points_per_period
+    if model.__class__.__module__ == "dysts.maps":
+        return Trajectory(np.arange(count, dtype=float), model.make_trajectory(before + count)[before:])
+    values = model.make_trajectory(before + count, pts_per_period=points_per_period, resample=True)[before:]
+    return Trajectory(np.arange(count) * float(model.period) / points_per_period, np.asarray(values))
 
 
 def _of_flow(flow: Flow, count: int, dt: float | None, rng: np.random.Generator) -> Trajectory:

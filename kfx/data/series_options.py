@@ -218,24 +218,30 @@ class OwnSeriesOption(SeriesData):
 class DynamicsOption(SeriesData):
     n_train: int = number(500, "whole >= 2 and <= 100000", "number of first steps to train on")
     n_test: int = number(1000, "whole >= 1 and <= 100000", "number of steps after them to test on")
-    system: str = one_of("lorenz", *SYSTEMS, meaning="name of the system")
+    system: str = ranged(
+        "lorenz",
+        f"one of {', '.join(SYSTEMS)}, or a system of the package dysts, as Aizawa",
+        lambda v: isinstance(v, str) and v != "",
+        "name of the system",
+    )
+    points_per_period: int = number(100, "whole >= 2 and <= 10000", "with a flow of dysts: number of steps in a period")
     dt: float | None = number(None, "> 0 and <= 10", "time between two points of a flow", null="the system's usual one")
     start: int = number(0, "whole >= 0", "number of the random point near the attractor from which it starts")
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         from kfx.data import dynamics
 
-        found = _trajectory(self.system, self.n_train + self.n_test, self.dt, self.start)
+        found = _trajectory(self.system, self.n_train + self.n_test, self.dt, self.start, self.points_per_period)
         return [found], dynamics.coordinates(self.system), dynamics.exponent(self.system)
 
 
 @lru_cache(maxsize=4)
-def _trajectory(system: str, count: int, dt: float | None, start: int) -> Trajectory:
+def _trajectory(system: str, count: int, dt: float | None, start: int, points_per_period: int) -> Trajectory:
     import numpy as np
 
     from kfx.data import dynamics
 
-    return dynamics.trajectory(system, count, dt, np.random.default_rng(start))
+    return dynamics.trajectory(system, count, dt, np.random.default_rng(start), points_per_period)
 
 
 @option("dataset", "gilpin", "A chaotic series of Gilpin's forecasting benchmark: 1000 steps, then 200 to forecast")
