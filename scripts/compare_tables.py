@@ -489,8 +489,8 @@ def page() -> str:
         for key, value in found.attrs.items():
             template = template.replace(f"{{{kind} {key}}}", f"{value:.3g}")
         template = template.replace(f"{{{kind}}}", "\n".join(lines))
-    means = table("regression").pivot_table(index="set", columns="method", values="rmse")
-    others = means[[name for name in ("kfx", *OTHERS) if name in means]].dropna()
+    rows = table("regression").pivot_table(index=["set", "split"], columns="method", values="rmse")
+    others = rows[[name for name in ("kfx", *OTHERS) if name in rows]].dropna().groupby("set").mean()
     ranks = others.rank(axis=1).mean().sort_values()
     shown = ", ".join(f"{name} {rank:.2f}" for name, rank in ranks.items())
     template = template.replace("{others}", f"Among kfx and other programs alone the mean ranks are: {shown}.")
@@ -500,6 +500,12 @@ def page() -> str:
         "{coverage}",
         f"Intervals of 95 % by kfx hold {100 * covered.mean():.1f} % of the test targets on the mean, and between 90 "
         f"and 99 % on {covered.between(0.9, 0.99).sum()} of {len(covered)} tables.",
+    )
+    own = table("classification").query("method == 'kfx'").groupby("set")["accuracy"]
+    template = template.replace(
+        "{folds}",
+        f"Over {own.size().mean():.3g} folds of {own.ngroups} tables *kfx* has a mean accuracy of "
+        f"{100 * own.mean().mean():.2f} %.",
     )
     small = on_small_tables()
     if len(small):
