@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -156,10 +157,16 @@ class SeriesData(DatasetOption, abc.ABC):
         values = BACKTESTED if node.value is None else [node.value]
         candidates = [Regularization(float(value), node.scale) for value in values]
         steps = getattr(config.evaluation, "horizon", None)
-        return backtest.choose(train, offered, backtest.kernel_with_length(kernel), wants_length, candidates, steps)
+        digest = hashlib.sha256(b"".join(each.values.tobytes() + each.time.tobytes() for each in train)).hexdigest()
+        key = repr((offered, kernel, candidates, steps, digest))
+        if key not in _choices:  # the jobs of a sweep often share it
+            of = backtest.kernel_with_length(kernel)
+            _choices[key] = backtest.choose(train, offered, of, wants_length, candidates, steps)
+        return _choices[key]
 
 
 _FRACTION = 0.2
+_choices: dict[str, Choice] = {}
 
 
 @option("dataset", "series", "Your own series: CSV or Parquet with a row for each step, or several series in one table")
