@@ -7,7 +7,7 @@ python scripts/compare_forecasts.py --lorenz
 Each (points a period, system, method) becomes a row of runs/forecasts/gilpin.csv; rows that are there are not computed
 again. The first five sixths of a series are known, and the rest is forecast. Everything is chosen on the known part.
 The series are read from KFX_DATA_DIR/dysts, with the stored predictions of sixteen methods. NG-RC and the echo state
-network are reservoirpy's (pip install reservoirpy).
+network are reservoirpy's.
 """
 
 from __future__ import annotations
