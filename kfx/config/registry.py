@@ -30,6 +30,7 @@ _FAMILIES = (
     "kfx.optimizers.elbo",
     "kfx.flows.options",
     "kfx.evaluation.options",
+    "kfx.evaluation.rollout_option",
     "kfx.experiment.options",
 )
 _ENTRY_POINTS = "kfx.options"

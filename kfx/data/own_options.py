@@ -34,6 +34,14 @@ def _path(suffixes: str) -> str | None:
     )
 
 
+def named_file(option: DatasetOption, path: str | None) -> Path:
+    """The path of an option's file; ConfigError if none is named."""
+    if path is None:
+        takes = option.fields()["path"].metadata["takes"]
+        raise ConfigError(f"dataset.path=null: dataset={option.name} is read from a file; expected {takes}")
+    return Path(path).expanduser()
+
+
 def _is_fraction(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
 
@@ -93,10 +101,7 @@ class OwnFile(DatasetOption, abc.ABC):
 
     def file(self) -> Path:
         """The path of the file; ConfigError if none is named."""
-        if self.path is None:
-            takes = self.fields()["path"].metadata["takes"]
-            raise ConfigError(f"dataset.path=null: dataset={self.name} is read from a file; expected {takes}")
-        return Path(self.path).expanduser()
+        return named_file(self, self.path)
 
     def paths(self) -> list[Path]:
         return [self.file()]

@@ -13,7 +13,7 @@ from kfx.config.choices import BACKTESTED, SYSTEMS
 from kfx.config.fields import flag, number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption
-from kfx.data.own_options import changes, own_targets
+from kfx.data.own_options import changes, named_file, own_targets
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -200,10 +200,7 @@ class OwnSeriesOption(SeriesData):
 
     def file(self) -> Path:
         """The path of the file; ConfigError if none is named."""
-        if self.path is None:
-            takes = self.fields()["path"].metadata["takes"]
-            raise ConfigError(f"dataset.path=null: dataset={self.name} is read from a file; expected {takes}")
-        return Path(self.path).expanduser()
+        return named_file(self, self.path)
 
     def paths(self) -> list[Path]:
         return [self.file()]

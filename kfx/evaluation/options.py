@@ -250,6 +250,8 @@ class TestPointsOption(EvaluationOption):
     def standing_for(self, config: ConfigView) -> Option:
         if not config.dataset.is_series or type(self) is not TestPointsOption:
             return self
+        from kfx.evaluation.rollout_option import RolloutOption
+
         return RolloutOption(**{name: getattr(self, name) for name in self.fields()})
 
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
@@ -278,43 +280,6 @@ class TestPointsOption(EvaluationOption):
             raise ConfigError(
                 f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false"
             )
-
-
-@option(
-    "evaluation",
-    "rollout",
-    "The same, and forecasts of series in which each value is predicted from those predicted before it",
-)
-class RolloutOption(TestPointsOption):
-    quick = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=80", "evaluation.horizon=20")
-
-    starts: int = number(
-        5, "whole >= 1 and <= 1000", "number of forecasts, from the end of the training series onwards"
-    )
-    horizon: int | None = number(
-        None,
-        "whole >= 1",
-        "number of steps of a forecast",
-        null="as many as the test series has, or half of them with several starts",
-    )
-    threshold: float = number(
-        0.4, "> 0", "error, in standard deviations of the training series, at which the valid time of a forecast ends"
-    )
-
-    def scoring(self, config: ConfigView) -> Scoring:
-        from kfx.evaluation.rollout import Rollout
-
-        return replace(super().scoring(config), rollout=Rollout(self.starts, self.horizon, self.threshold))
-
-    def check(self, config: ConfigView) -> None:
-        if not config.dataset.is_series:
-            raise ConfigError(f"evaluation=rollout: forecasts series, and dataset {config.dataset.name} has none")
-        longest = max(len(each) for each in config.dataset.split()[1])
-        if self.horizon is not None and self.horizon > longest:
-            raise ConfigError(
-                f"evaluation.horizon={self.horizon}: only {longest} steps follow the training series; ask for fewer"
-            )
-        super().check(config)
 
 
 @option(
