@@ -3,7 +3,7 @@ How far can a kernel forecast chaos?
 ====================================
 
 Lorenz' system doubles a small error about every 0.8 units of time. A kernel on windows of four values of its three
-coordinates, chosen by forecasts within 500 points, follows the truth for about nine Lyapunov times.
+coordinates, chosen by forecasts within 500 points, follows the truth for about ten Lyapunov times.
 """
 
 # %%

@@ -156,7 +156,7 @@ class SeriesData(DatasetOption, abc.ABC):
         node = config.regularization
         values = BACKTESTED if node.value is None else [node.value]
         candidates = [Regularization(float(value), node.scale) for value in values]
-        steps = getattr(config.evaluation, "horizon", None)
+        steps = config.evaluation.forecast_steps()
         digest = hashlib.sha256(b"".join(each.values.tobytes() + each.time.tobytes() for each in train)).hexdigest()
         key = repr((offered, kernel, candidates, steps, digest))
         if key not in _choices:  # the jobs of a sweep often share it

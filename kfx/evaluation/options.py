@@ -156,6 +156,10 @@ class EvaluationOption(Option, abc.ABC):
             changes["regularization"] = replace(own, value=left_out_by(config))
         return changes
 
+    def forecast_steps(self) -> int | None:
+        """The number of steps of a forecast that is asked for; None where nothing is."""
+        return None
+
     def fold_size(self, n: int) -> int:
         """How many of n training points a kernel is trained on."""
         return n

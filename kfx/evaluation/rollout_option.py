@@ -35,6 +35,9 @@ class RolloutOption(TestPointsOption):
         0.4, "> 0", "error, in standard deviations of the training series, at which the valid time of a forecast ends"
     )
 
+    def forecast_steps(self) -> int | None:
+        return self.horizon
+
     def scoring(self, config: ConfigView) -> Scoring:
         from kfx.evaluation.rollout import Rollout
 

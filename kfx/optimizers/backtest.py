@@ -47,7 +47,7 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
     from kfx.optimizers.loss import Loss
     from kfx.sampling.samplers import Batch
 
-    steps = getattr(config.evaluation, "horizon", None)
+    steps = config.evaluation.forecast_steps()
     test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
     choices, known = config.regularization.choices(), dict[str, float]()
 

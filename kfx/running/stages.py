@@ -262,7 +262,7 @@ def _errors_of_candidates(
     node, (x, y, _), series = context.config.regularization, context.tensors[part], context.parts[part].series
     if how == "backtest":
         assert series is not None
-        test = Backtest.of(series.windows, series.train, getattr(context.config.evaluation, "horizon", None))
+        test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
         return list(test.errors(kernel, choices))
     folds = node.folds if how == "validation" else None
     return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk)
