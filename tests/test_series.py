@@ -19,9 +19,10 @@ from sklearn.kernel_ridge import KernelRidge
 from kfx import KernelFlowForecaster, load_run
 from kfx.data import dynamics
 from kfx.data.backtest import Backtest, choose
+from kfx.data.backtest_gradient import error_and_gradient
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.experiment.compose import load
-from kfx.kernels import NNGP, RBF, Laplace, Linear, Matern, RationalQuadratic
+from kfx.kernels import ARD, NNGP, RBF, Laplace, Linear, Matern, RationalQuadratic
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
@@ -143,6 +144,23 @@ def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
             history, time = series.values[None, at - 4 : at], series.time[None, at - 4 : at + 20]
             each.append(smape(windows.forecast(ridge.predict, history, time, 20)[0], series.values[at : at + 20]))
         assert error == pytest.approx(np.exp(np.mean(np.log(np.array(each) + 0.1))) - 0.1, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "windows", [Windows(3), Windows(2, 2, 3, is_increment=False), Windows(2, elapsed=True)], ids=str
+)
+@pytest.mark.parametrize("scale", ["centered", "absolute"])
+def test_gradients_of_a_backtest_agree_with_differences(windows, scale):
+    series = dynamics.trajectory("lorenz", 160, None, np.random.default_rng(0))
+    test = Backtest.of(windows, [series], 25)
+    kernel = ARD(RationalQuadratic(0.8), np.linspace(2.0, 4.0, test.x.shape[1]))
+    shift = Regularization(1e-4, scale)
+    error, gradient = error_and_gradient(test, kernel, shift)
+    assert error == pytest.approx(float(test.errors(kernel, [shift])[0]), rel=1e-7)
+    steps = 1e-5 * np.eye(len(kernel.flat))
+    ends = [[test.errors(kernel.with_flat(kernel.flat + sign * step), [shift])[0] for sign in (1, -1)] for step in steps]
+    differences = (np.array(ends) @ [1, -1]) / 2e-5
+    np.testing.assert_allclose(gradient, differences, rtol=2e-3, atol=2e-3 * np.abs(differences).max())
 
 
 def test_the_choice_is_the_smallest_error_of_all():

@@ -26,7 +26,7 @@ LAGS, LAGS_OF_SEVERAL = (2, 8, 15, 30, 60, 100), (1, 2, 4, 8, 15, 30)
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Lengths to choose from, in units of the median distance of two windows."""
 _MOST_STEPS, _MOST_POINTS = 200, 2000
-_LEAST_ERROR = 0.1
+LEAST_ERROR = 0.1
 """A sMAPE that is added to errors before their geometric mean, so that one lucky forecast does not decide."""
 
 
@@ -113,7 +113,7 @@ class Backtest:
         found = np.full(len(lambdas), math.inf)
         if good.any():
             errors = smape(self.forecasts(kernel, solved[:, good]), self.truth[:, None])
-            found[good] = np.exp(np.log(errors + _LEAST_ERROR).mean(axis=0)) - _LEAST_ERROR
+            found[good] = mean_error(errors)
         return found
 
     def forecasts(self, kernel: Gram, coefficients: np.ndarray) -> np.ndarray:
@@ -125,6 +125,11 @@ class Backtest:
         with np.errstate(all="ignore"):
             found = self.windows.forecast(predict, history, time, self.truth.shape[1])
         return found.reshape(blocks, sets, *found.shape[1:])
+
+
+def mean_error(errors: np.ndarray) -> np.ndarray:
+    """The geometric mean over blocks. errors: sMAPE, (blocks, …)."""
+    return np.exp(np.log(errors + LEAST_ERROR).mean(axis=0)) - LEAST_ERROR
 
 
 _LEAST = 1e-15

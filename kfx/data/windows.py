@@ -111,6 +111,24 @@ class Windows:
             z[:, now] = after + z[:, end] if self.is_increment else after
         return z[:, reach:] * self.scale + self.mean
 
+    def backwards(self, to_forecasts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+        """Return the derivatives with respect to the predictions of `forecast`, (m, steps, coordinates), given those
+        with respect to the forecasts, in the same shape.
+
+        slopes: of each prediction by its point, (m, steps, coordinates, features).
+        """
+        m, steps, coordinates = to_forecasts.shape
+        reach, back = self.reach, self.stride * np.arange(self.lags)
+        to_z = np.zeros((m, reach + steps, coordinates))
+        to_z[:, reach:] = to_forecasts * self.scale
+        values = slopes[..., : self.lags * coordinates].reshape(m, steps, coordinates, self.lags, coordinates)
+        for now in range(reach + steps - 1, reach - 1, -1):
+            end = now - self.horizon
+            if self.is_increment:
+                to_z[:, end] += to_z[:, now]
+            to_z[:, end - back] += np.einsum("mc,mckd->mkd", to_z[:, now], values[:, now - reach])
+        return to_z[:, reach:]
+
 
 @dataclass(frozen=True)
 class SeriesParts:

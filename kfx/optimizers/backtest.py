@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kfx.config.option import ConfigView, option
 from kfx.objectives.options import ObjectiveOption
 from kfx.outcomes import ConfigError
@@ -31,25 +33,33 @@ class BacktestOption(ObjectiveOption):
         if not config.dataset.is_series:
             raise ConfigError(f"objective=backtest: forecasts series, and dataset {config.dataset.name} has none")
         taken = config.optimizer
-        if taken.follows_gradients or taken.moves_points or taken.builds_objective or not taken.minimizes_objective:
+        if taken.moves_points or taken.builds_objective or not taken.minimizes_objective:
             raise ConfigError(
-                f"objective=backtest: has no gradients for optimizer={taken.name}; use optimizer=grid, bayesian or none"
+                f"objective=backtest: is no function of a batch, as optimizer={taken.name} needs; use adam, sgd, "
+                "nesterov, grid, bayesian or none"
+            )
+        if taken.follows_gradients and not config.kernel.input_gradients:
+            raise ConfigError(
+                f"objective=backtest: its gradient needs that of the points, and kernel={config.kernel.name} has none; "
+                "use optimizer=grid, bayesian or none"
             )
 
 
 def _loss(config: ConfigView, *arguments: object) -> Loss:
     """A loss whose value is the error of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
     from kfx.data.backtest import Backtest
+    from kfx.data.backtest_gradient import error_and_gradient
     from kfx.kernels.regularized import Regularized
     from kfx.numerics.arrays import Vector
     from kfx.numerics.streams import Streams
     from kfx.objectives import rho
     from kfx.optimizers.loss import Loss
+    from kfx.outcomes import NumericalError
     from kfx.sampling.samplers import Batch
 
     steps = config.evaluation.forecast_steps()
     test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
-    choices, known = config.regularization.choices(), dict[str, float]()
+    choices, known = config.regularization.choices(), dict[str, np.ndarray]()
 
     class BacktestLoss(Loss):
         def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:
@@ -58,7 +68,14 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
             inner = kernel.kernel if isinstance(kernel, Regularized) else kernel
             key = repr(sorted(inner.parameters.items()))
             if key not in known:
-                known[key] = float(test.errors(inner, choices).min())
-            return replace(found, objective=known[key])
+                known[key] = test.errors(inner, choices)
+            best = int(known[key].argmin())
+            found = replace(found, objective=float(known[key][best]))
+            if not gradient or found.failed:
+                return found
+            try:  # the best λ is a minimum, so that its own dependence on the parameters drops out
+                return replace(found, gradient=error_and_gradient(test, inner, choices[best])[1])
+            except NumericalError as error:
+                return replace(found, events=(*found.events, error.event), detail=f"{kernel!r}: {error.detail}")
 
     return BacktestLoss(rho, config.regularization.build(), *arguments)  # type: ignore[arg-type]
