@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from compare_dictionaries import as_markdown
 from compare_tables import critical_difference
 
 from kfx import KernelFlowForecaster, KernelFlowRegressor
@@ -337,6 +338,7 @@ def page() -> str:
     median = errors(100).median()
     parts = {
         "gilpin": comparison(),
+        "dictionaries": as_markdown(),
         "factors": ", ".join(f"{factor:g}" for factor in FACTORS[:-1]) + f" or {FACTORS[-1]:g}",
         "one step": "with the same windows for all systems and λ by leave-one-out errors, the median sMAPE is "
         f"{median['one step: untrained']:.1f} without training, {median['one step: rho']:.1f} trained by ρ, "

@@ -14,6 +14,7 @@ from kfx.kernels import (
     NTK,
     RBF,
     Conv2d,
+    Dictionary,
     Erf,
     Laplace,
     Linear,
@@ -62,6 +63,7 @@ KERNELS = {
     "product": (RBF(1.3) * Matern(0.8, 2.5) * Linear(0.3), TABLE),
     "network": (Scaled(RBF(1.3), 0.6) + Scaled(RationalQuadratic(0.7, 1.2), 1.4), TABLE),
     "sum_of_images": (RBF(2.0) * 3 + CNNGP(STRIDED, 1.6, 0.2), IMAGES),
+    "dictionary": (Dictionary(weights=np.arange(1.0, 12.0)), TABLE),
     "rational_quadratic": (RationalQuadratic(0.7, 1.2, 0.8, trainable=["alpha", "beta", "gamma"]), TABLE),
     **{
         f"{kind.__name__}_{backend}_{name}": (kind(*arguments, backend=backend, trainable=trainable), shape)
@@ -96,6 +98,7 @@ KERNELS = {
 
 FAMILIES = (
     *("rbf", "rbf_long", "matern_1/2", "laplace", "linear", "polynomial", "sum", "product", "network", "sum_of_images"),
+    "dictionary",
     *("rational_quadratic", "cnngp_torch_small_tiles", *(f"{kind.__name__}_{backend}_relu" for kind, backend in DENSE)),
     *(f"cnngp_{engine}_{name}" for engine in ("fused", "torch") for name in ("strided", "residual", "many")),
 )

@@ -15,12 +15,14 @@ import pytest
 from scipy.integrate import solve_ivp
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics import r2_score
 
 from kfx import KernelFlowForecaster, load_run
 from kfx.data import dynamics
 from kfx.data.backtest import Backtest, choose
 from kfx.data.backtest_gradient import error_and_gradient
 from kfx.data.windows import Trajectory, Windows, smape
+from kfx.evaluation.rollout import explained
 from kfx.experiment.compose import load
 from kfx.kernels import ARD, NNGP, RBF, Laplace, Linear, Matern, RationalQuadratic
 from kfx.numerics.regularization import Regularization
@@ -407,6 +409,27 @@ def test_irregular_times_are_features(kfx, in_folder):
     code, _, err = kfx("run", *words, *FEW)
     assert code == 0, err
     assert load_run("r").evaluation.query("metric == 'smape' and kernel == 'initial'")["value"].item() < 20
+
+
+def test_a_system_is_sampled_at_random_times(kfx):
+    words = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=60", "dataset.gaps=4", "dataset.dt=0.01")
+    errors = {}
+    for elapsed in ("true", "false"):
+        code, _, err = kfx("run", *words, *FEW, f"dataset.elapsed={elapsed}", "dataset.lags=2", f"hydra.run.dir=elapsed-{elapsed}")
+        assert code == 0, err
+        run = load_run(f"elapsed-{elapsed}")
+        errors[elapsed] = run.evaluation.query("metric == 'mse' and kernel == 'initial'")["value"].item()
+    times = load([*words]).dataset.trajectories()[0][0].time
+    assert set(np.round(np.diff(times) / 0.01).astype(int)) == {1, 2, 3, 4}
+    assert errors["true"] < errors["false"] / 4, "the next value depends on the time until then"
+
+
+def test_explained_variance_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(3, 40, 2)) * [1.0, 5.0]
+    forecast = truth + 0.1 * rng.normal(size=truth.shape)
+    expected = r2_score(truth.reshape(-1, 2) / [1, 5], forecast.reshape(-1, 2) / [1, 5], multioutput="variance_weighted")
+    assert explained(forecast, truth, np.array([1.0, 5.0])) == pytest.approx(expected)
 
 
 def test_forecasting_needs_series(kfx):

@@ -26,6 +26,16 @@ ACTIVATIONS = ("relu", "erf")
 """Activations of a dense network of infinite width."""
 BACKENDS = ("auto", "fused", "torch", "native", "neural_tangents")
 """Backends of dense networks of infinite width: `kfx.kernels.nngp.kernel`."""
+DICTIONARY = (
+    *("gaussian", "exponential", "inverse_multiquadric", "inverse_multiquadric_of_r", "inverse_power"),
+    *("inverse_power_of_r", "cauchy", "cauchy_of_r", "rational", "linear", "polynomial"),
+)
+"""Kernels of a dictionary that are positive definite: `kfx.kernels.dictionary`."""
+INDEFINITE = (
+    *("multiquadric", "periodic", "periodic_of_r", "decaying_periodic", "decaying_periodic_of_r", "parabola"),
+    *("triangle", "circular", "logarithm", "sigmoid"),
+)
+"""Kernels of a dictionary that are not positive definite in every dimension."""
 LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
 CHOSEN = ("validation", "leave_one_out", "backtest")

@@ -62,12 +62,16 @@ class SeriesData(DatasetOption, abc.ABC):
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         """The series, the names of their coordinates, and the largest Lyapunov exponent, or None."""
 
+    def may_be_irregular(self) -> bool:
+        """Whether uneven steps of time are taken although the times are no features."""
+        return False
+
     def split(self, rng: np.random.Generator | None = None) -> tuple[tuple[Trajectory, ...], tuple[Trajectory, ...]]:
         """The training series, with noise if `rng` is given, and the test series."""
         from kfx.data.series import require_regular, split, with_noise
 
         whole = self.trajectories()[0]
-        if not self.elapsed:
+        if not (self.elapsed or self.may_be_irregular()):
             require_regular(whole)
         train, test = split(whole, self.n_train, self.n_test, _FRACTION)
         return (tuple(with_noise(train, self.noise, rng)) if self.noise and rng is not None else train), test
@@ -231,21 +235,36 @@ class DynamicsOption(SeriesData):
     points_per_period: int = number(100, "whole >= 2 and <= 10000", "with a flow of dysts: number of steps in a period")
     dt: float | None = number(None, "> 0 and <= 10", "time between two points of a flow", null="the system's usual one")
     start: int = number(0, "whole >= 0", "number of the random point near the attractor from which it starts")
+    gaps: int = number(
+        1,
+        "whole >= 1 and <= 100",
+        "largest number of steps between two points; each is drawn uniformly from 1 to this (irregular sampling)",
+    )
+
+    def may_be_irregular(self) -> bool:
+        return self.gaps > 1
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         from kfx.data import dynamics
 
-        found = _trajectory(self.system, self.n_train + self.n_test, self.dt, self.start, self.points_per_period)
+        count = self.n_train + self.n_test
+        found = _trajectory(self.system, count, self.dt, self.start, self.points_per_period, self.gaps)
         return [found], dynamics.coordinates(self.system), dynamics.exponent(self.system)
 
 
 @lru_cache(maxsize=4)
-def _trajectory(system: str, count: int, dt: float | None, start: int, points_per_period: int) -> Trajectory:
+def _trajectory(
+    system: str, count: int, dt: float | None, start: int, points_per_period: int, gaps: int
+) -> Trajectory:
     import numpy as np
 
     from kfx.data import dynamics
+    from kfx.data.windows import Trajectory
 
-    return dynamics.trajectory(system, count, dt, np.random.default_rng(start), points_per_period)
+    rng = np.random.default_rng(start)
+    kept = np.cumsum(rng.integers(1, gaps + 1, count)) - 1 if gaps > 1 else np.arange(count)
+    whole = dynamics.trajectory(system, int(kept[-1]) + 1, dt, np.random.default_rng(start), points_per_period)
+    return Trajectory(whole.time[kept], whole.values[kept])
 
 
 @option("dataset", "gilpin", "A chaotic series of Gilpin's forecasting benchmark: 1000 steps, then 200 to forecast")

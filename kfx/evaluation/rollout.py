@@ -70,7 +70,7 @@ class Rollout:
     ) -> dict[str, float]:
         """Means over the forecasts; of valid times the median.
 
-        nrmse: root mean squared error in units of the training series' standard deviations. cumulative_error: the mean
+        r2: over all steps and coordinates, see `explained`. nrmse: root mean squared error in units of the training series' standard deviations. cumulative_error: the mean
         over steps of the largest error so far (Schötz et al. 2026). A forecast that has left the range counts with an
         error of 2 from there on; steps whose truth is missing are left out. time: (origins, 1 + steps), from the last
         known value on.
@@ -84,6 +84,7 @@ class Rollout:
         largest = np.maximum.accumulate(np.where(known, error, 0.0), axis=1)
         found = {
             "smape": float(smape(forecasts, truth).mean()),
+            "r2": explained(forecasts, truth, series.windows.scale),
             "nrmse": float(np.sqrt(np.mean(error**2, axis=1, where=known)).mean()),
             "cumulative_error": float(largest.mean()),
             "valid_time": float(np.median(valid)),
@@ -94,10 +95,19 @@ class Rollout:
         return found
 
 
+def explained(forecasts: np.ndarray, truth: np.ndarray, scale: np.ndarray) -> float:
+    """The share of the truth's variance about each coordinate's mean that the forecasts explain, R², over all steps."""
+    known = np.isfinite(truth).all(axis=2)
+    error, there = ((forecasts - truth) / scale)[known], (truth / scale)[known]
+    squares = np.where(np.isnan(error), 2.0, error) ** 2  # a forecast that has left the range has an error of 2
+    spread = np.square(there - there.mean(axis=0)).sum()
+    return float(1 - squares.sum() / spread) if spread > 0 else math.nan
+
+
 def names(data: Dataset) -> list[str]:
     """The names of the metrics of forecasts."""
     lyapunov = ["valid_lyapunov_times"] if data.series is not None and data.series.exponent else []
-    return ["smape", "nrmse", "cumulative_error", "valid_time", "left_range", *lyapunov]
+    return ["smape", "r2", "nrmse", "cumulative_error", "valid_time", "left_range", *lyapunov]
 
 
 COLUMNS = ("kernel", "origin", "series", "step", "time")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kfx.kernels.cnngp.kernel import CNNGP
     from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
     from kfx.kernels.conv_dkm.kernel import ConvDKM
+    from kfx.kernels.dictionary import Dictionary
     from kfx.kernels.dot_product import Linear, Polynomial
     from kfx.kernels.formula import Formula
     from kfx.kernels.greens_function import GreensFunction
@@ -27,6 +28,7 @@ __all__ = [
     "RBF",
     "Conv2d",
     "ConvDKM",
+    "Dictionary",
     "Erf",
     "Formula",
     "GreensFunction",
@@ -50,6 +52,7 @@ _HOMES = {
     "ARD": "ard",
     "CNNGP": "cnngp.kernel",
     "ConvDKM": "conv_dkm.kernel",
+    "Dictionary": "dictionary",
     "Formula": "formula",
     "GreensFunction": "greens_function",
     "NNGP": "nngp.kernel",

@@ -57,6 +57,12 @@ class Kernel(Portable, Parameters, abc.ABC):
 
     takes_outer_products: ClassVar[bool] = False
     """Whether the pullback accepts a cotangent as a sum of outer products."""
+    weight_names: frozenset[str] = frozenset()
+    """Parameters that are weights of a sum, which a `proximal` step can make zero."""
+
+    def proximal(self, values: Mapping[str, Value], amount: float) -> dict[str, Value]:
+        """Return parameters by name after a step that lowers the sum of the kernel's weights; unchanged by default."""
+        return dict(values)
 
     def backend_on(self, device: torch.device) -> str:
         """Return the name of the engine that computes the kernel on a device, which each run records."""

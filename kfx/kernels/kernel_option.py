@@ -80,6 +80,8 @@ class KernelOption(Option):
     """Whether the pullback gives gradients with respect to the points, which flows need."""
     has_network: ClassVar[bool] = False
     """Whether the kernel compares the features of a network."""
+    has_weights: ClassVar[bool] = False
+    """Whether the kernel is a weighted sum, whose weights a penalty can make zero."""
     is_deep: ClassVar[bool] = False
     """Whether the kernel is a deep kernel machine, which has its own objective."""
     uses_jax: ClassVar[bool] = False

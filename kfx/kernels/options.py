@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, NETWORKS
-from kfx.config.fields import nested, number, one_of, parameter, ranged
+from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, DICTIONARY, ENGINES, INDEFINITE, NETWORKS
+from kfx.config.fields import flag, nested, number, one_of, parameter, ranged, some_of
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, option
 from kfx.config.registry import OPTIONS
@@ -231,6 +231,33 @@ class RBFNetworkOption(SumOption):
         f"a list of {' and '.join(_NETWORK_PARTS)} kernels: name, parameters, coefficient",
         _parts_of(_NETWORK_PARTS, 1.0),
         "kernels that are added, each with a coefficient",
+    )
+
+
+@option(
+    "kernel", "dictionary", "Weighted sum of up to 21 kernels, whose weights sum to one (Yang et al. 2023, sparse flows)"
+)
+class DictionaryOption(KernelOption):
+    builds = "kfx.kernels:Dictionary"
+    has_weights = True
+
+    members: list[str] = some_of(
+        list(DICTIONARY), *DICTIONARY, *INDEFINITE, meaning="kernels that are added; from multiquadric on indefinite ones"
+    )
+    allow_indefinite: bool = flag(
+        False, "accept kernels that are not positive definite in every dimension; Cholesky factors may then fail"
+    )
+    weights: list[float] | None = ranged(
+        None,
+        "a list of numbers >= 0, or null for equal ones",
+        lambda v: v is None or all(is_number(x) and x >= 0 for x in v),
+        "initial weights of the members, in their order",
+    )
+    parameters: dict = ranged(
+        {},
+        "parameter: number, as gaussian_length: 2.0",
+        lambda v: all(is_number(x) for x in v.values()),
+        "initial parameters of the members; 1, and 2 for exponents, where not given",
     )
 
 

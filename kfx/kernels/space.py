@@ -17,10 +17,12 @@ class Space:
     """A box in raw or logarithmic coordinates.
 
     name: `raw` or `log`. bounds: in the parameters' own units, (n, 2). A parameter that may be negative is always raw.
+    raw: (n,), parameters that are raw in any case, as weights that may be zero; None for none.
     """
 
-    def __init__(self, name: str, bounds: np.ndarray) -> None:
+    def __init__(self, name: str, bounds: np.ndarray, raw: np.ndarray | None = None) -> None:
         logged = (bounds[:, 0] >= 0) if name == "log" else np.zeros(len(bounds), dtype=bool)
+        logged = logged if raw is None else logged & ~raw
         self.is_logged = logged
         self.logged = logged if logged.any() else None
         self.is_log = bool(logged.all()) and len(logged) > 0

@@ -29,6 +29,7 @@ class Wrapped(Kernel, Generic[K]):
     ) -> None:
         self._kernel, self.may_be_zero, self.labels = kernel, kernel.may_be_zero, kernel.labels
         self.signed = kernel.signed | frozenset(signed)
+        self.weight_names = kernel.weight_names
         limits = {**kernel.limits, **self.default_bounds}
         super().__init__({**kernel.parameters, **own}, [*kernel.trainable, *trainable], limits)
 
@@ -40,6 +41,9 @@ class Wrapped(Kernel, Generic[K]):
     @abc.abstractmethod
     def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
         """Return the gradients of the additional parameters by name. cotangent, gram: (n, n)."""
+
+    def proximal(self, values: Mapping[str, Value], amount: float) -> dict[str, Value]:
+        return self._kernel.proximal(values, amount)
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         return self._kernel.fresh(rng)

@@ -118,6 +118,7 @@ class GradientDescent(Optimizer):
     rule: turns gradients into steps. space: `raw` or `log`, see `Space`.
     step_rule: `gradient`; or `normalized`, the gradient divided by its norm, so that the learning rate is the length of
         a step of plain gradient descent.
+    sparsity: γ of the penalty γ Σ w on a kernel's weights, by its proximal step with η γ.
     schedule: changes the learning rate during the fit; None for a constant one.
     final: `last`, the parameters after the last step; or `best`, the parameters evaluated last in the window of
         `final_window` rows with the smallest mean objective.
@@ -132,6 +133,7 @@ class GradientDescent(Optimizer):
         iterations: int,
         space: str,
         step_rule: str = "gradient",
+        sparsity: float = 0.0,
         final: str,
         final_window: int,
         max_reinitializations: int,
@@ -142,12 +144,14 @@ class GradientDescent(Optimizer):
         self.schedule, self.learning_rate = schedule or Constant(), rule.learning_rate
         self.diagnostics = () if self.schedule.is_constant else ("learning_rate",)
         self.rule, self.space_name, self.final, self.final_window = rule, space, final, final_window
-        self.is_normalized = step_rule == "normalized"
+        self.is_normalized, self.sparsity = step_rule == "normalized", sparsity
         anywhere = redraw or (lambda kernel, rng: kernel.drawn(rng))
         self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
     def start(self, setup: FitSetup) -> None:
-        self.kernel, self.space = setup.kernel, Space(self.space_name, setup.kernel.bounds)
+        self.kernel, weights = setup.kernel, setup.kernel.weight_names
+        raw = np.array([key in weights for key in self.kernel.keys]) if weights else None
+        self.space = Space(self.space_name, self.kernel.bounds, raw)
         self.position = self.space.project(self.space.to_coordinates(setup.kernel.flat))
         self.window: deque[float] = deque(maxlen=self.final_window)
         self.best_mean, self.best = float("inf"), setup.kernel.flat
@@ -195,6 +199,10 @@ class GradientDescent(Optimizer):
         if self.is_normalized and (length := float((slope * slope).sum() ** 0.5)) > 0:
             slope = slope / length
         self.position = self.space.project(self.rule.step(self.position, slope))
+        if self.kernel.weight_names:
+            moved = self.kernel.split(self.space.to_parameters(self.position))
+            shrunk = self.kernel.proximal(moved, self.rule.learning_rate * self.sparsity)
+            self.position = self.space.to_coordinates(self.kernel.flatten(shrunk))
         self.schedule.hear(evaluation.objective)
         return Row(diagnostics=dict.fromkeys(self.diagnostics, self.rule.learning_rate))
 

@@ -174,6 +174,11 @@ class GradientOption(OptimizerOption):
         "normalized",
         meaning="normalized: the gradient divided by its norm, so that sgd's steps have length learning_rate",
     )
+    sparsity: float = number(
+        0.0,
+        ">= 0",
+        "with kernel=dictionary: a step subtracts learning_rate times this from each weight, down to 0 (L1 penalty)",
+    )
     space: str = space("raw")
     final: str = one_of(
         "last",
@@ -218,6 +223,14 @@ class GradientOption(OptimizerOption):
         if self.final == "best" and self.final_window > self.iterations:
             raise FieldError("final_window", self.final_window, f"at most iterations={self.iterations} with final=best")
 
+    def check(self, config: ConfigView) -> None:
+        if self.sparsity and not config.kernel.has_weights:
+            raise ConfigError(
+                f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel={config.kernel.name} has none; "
+                "use kernel=dictionary, or set it to 0"
+            )
+        super().check(config)
+
     @abc.abstractmethod
     def rule(self) -> Rule:
         """Return the update rule, which turns a gradient into a step."""
@@ -225,7 +238,7 @@ class GradientOption(OptimizerOption):
     def own(self, config: ConfigView) -> Settings:
         from kfx.kernels.starts import random_kernel
 
-        names = ("space", "step_rule", "final", "final_window", "max_reinitializations")
+        names = ("space", "step_rule", "sparsity", "final", "final_window", "max_reinitializations")
         settings = {name: getattr(self, name) for name in names}
         redraw = partial(random_kernel, start=config.kernel)
         return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
