@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kfx.config.choices import STEPS
+from kfx.data.reduction import Reduction
 from kfx.data.windows import SeriesParts
 from kfx.outcomes import DataError
 
@@ -25,6 +26,7 @@ class Dataset:
     target_mean, target_scale: kernels are trained and interpolate on (y_train − mean) / scale, (outputs,) each; errors
         are in the units of y.
     series: where the points are windows of series, the series.
+    reduction: where kernels are trained on components of the outputs, the map to components.
     """
 
     name: str
@@ -39,15 +41,37 @@ class Dataset:
     target_mean: np.ndarray | float = 0.0
     target_scale: np.ndarray | float = 1.0
     series: SeriesParts | None = None
+    reduction: Reduction | None = None
 
     @property
     def targets(self) -> np.ndarray:
-        """The targets of training, (y_train − mean) / scale, (n, outputs)."""
-        return (self.y_train - self.target_mean) / self.target_scale
+        """The targets of training, (y_train − mean) / scale, or their components: (n, outputs)."""
+        return self._as_targets(self.y_train)
+
+    def _as_targets(self, y: np.ndarray) -> np.ndarray:
+        scaled = (y - self.target_mean) / self.target_scale
+        return scaled if self.reduction is None else scaled @ self.reduction.project
 
     def in_units(self, prediction: np.ndarray) -> np.ndarray:
         """Return predictions of `targets` in the units of y, (m, outputs)."""
-        return prediction * self.target_scale + self.target_mean
+        whole = prediction if self.reduction is None else prediction @ self.reduction.basis
+        return whole * self.target_scale + self.target_mean
+
+    def deviation_in_units(self, deviation: np.ndarray) -> np.ndarray:
+        """Return standard deviations of `targets`, (m, outputs), in the units of y; those of components are independent,
+        and what the reduction leaves out adds to them."""
+        if self.reduction is None:
+            return deviation * self.target_scale
+        variance = deviation**2 @ self.reduction.basis**2 + self.reduction.left_out
+        return np.sqrt(variance) * self.target_scale
+
+    def components(self) -> list[Dataset]:
+        """A data set for each column of `targets`, whose errors are in their units."""
+        train, test = self.targets, self._as_targets(self.y_test)
+        return [
+            replace(self, y_train=train[:, [c]], y_test=test[:, [c]], target_mean=0.0, target_scale=1.0, reduction=None)
+            for c in range(train.shape[1])
+        ]
 
 
 def checked(data: Dataset) -> Dataset:

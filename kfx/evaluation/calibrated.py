@@ -41,7 +41,7 @@ def distribution(
             regularization, len(alpha)
         )
         scale = left_out_scale(factor, alpha)
-        return {"deviation": in_numpy((variance[:, None] * scale).sqrt()) * data.target_scale}
+        return {"deviation": data.deviation_in_units(in_numpy((variance[:, None] * scale).sqrt()))}
     some = spread_over(factor)
     left_out = targets[some] - alpha[some] / inverse_diagonal(factor, some)[:, None]
     of_training, of_test = (_scores(in_numpy(each)) for each in (left_out, system.predictions(alpha)))

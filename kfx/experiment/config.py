@@ -21,6 +21,7 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     from kfx.config.published import Published
     from kfx.data.options import DatasetOption
+    from kfx.data.outputs_option import OutputsSection
     from kfx.evaluation.options import EvaluationOption, FollowSection
     from kfx.experiment.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.flows.options import FlowSection, InterpolationSection
@@ -42,6 +43,7 @@ class Config:
     evaluation: EvaluationOption
     device: DeviceOption
     regularization: RegularizationSection
+    outputs: OutputsSection
     checkpoint: CheckpointSection
     cluster: ClusterSection
     flow: FlowSection

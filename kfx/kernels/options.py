@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, DICTIONARY, ENGINES, INDEFINITE, NETWORKS
+from kfx.config.choices import (
+    ACTIVATIONS,
+    ARCHITECTURES,
+    BACKENDS,
+    DICTIONARY,
+    ENGINES,
+    INDEFINITE,
+    LENGTHS,
+    NETWORKS,
+    RANDOM,
+)
 from kfx.config.fields import flag, nested, number, one_of, parameter, ranged, some_of
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, option
@@ -259,6 +269,37 @@ class DictionaryOption(KernelOption):
         lambda v: all(is_number(x) for x in v.values()),
         "initial parameters of the members; 1, and 2 for exponents, where not given",
     )
+
+
+@option(
+    "kernel",
+    "emulator",
+    "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
+)
+class EmulatorOption(KernelOption):
+    initial: str = one_of(
+        "median_distance",
+        "explicit",
+        *RANDOM,
+        *LENGTHS,
+        meaning="initial lengths; median_distance: the median distance of two training points; explicit: 1; random: drawn",
+    )
+    linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
+
+    @classmethod
+    def default_bounds(cls) -> dict[str, tuple[float, float]]:
+        return {"lengths": (1e-4, 1e4)}
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
+
+        linear = Scaled(Linear(0.0, trainable=[]), self.linear)
+        return ARD(Sum([Scaled(Matern(1.0, 1.5)), linear]), 1.0, **common)
+
+    def check(self, config: ConfigView) -> None:
+        if config.dataset.image is not None:
+            raise ConfigError("kernel=emulator: takes a table, and the points are images; use cnngp")
+        super().check(config)
 
 
 # ---- kernels of infinitely wide networks

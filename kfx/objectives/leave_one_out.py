@@ -17,20 +17,27 @@ def loo(
     sample_size: int,
     regularization: float | Regularization = 1e-4,
     cotangent: bool = True,
+    form: str = "batch",
 ) -> tuple[float, Array | None]:
     """Leave-one-out error: the mean of e² over points and outputs, and its gradient.
 
     e_i = (A⁻¹Y)_i / (A⁻¹)_ii, A = Θ + λI, is the error at x_i of the regression on all other points (Rasmussen &
-    Williams 2006, eq. 5.12). The sample is ignored.
+    Williams 2006, eq. 5.12). The sample is ignored, but with form=`held_out` the mean is over the points outside of it
+    alone, each left out of the whole batch (the loss of KernelFlows.jl, ρ_RMSE).
     gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments, results and errors as for `rho`.
     """
     problem = pose(gram, y, sample_size, regularization)
     inverse, own, error = _left_out(problem)
-    value = float(error.square().mean())
+    if form == "held_out":
+        counted = torch.arange(len(error), device=error.device) >= sample_size
+        error, share = error * counted[:, None], len(error) / (len(error) - sample_size)
+    else:
+        share = 1.0
+    value = share * float(error.square().mean())
     if not cotangent:
         return value, None
     # dŶ = −A⁻¹ dA Ŷ and d(A⁻¹)_ii = −(A⁻¹ dA A⁻¹)_ii.
-    to_y_hat = error / own * (2 / error.numel())
+    to_y_hat = error / own * (2 * share / error.numel())
     to_own = -(to_y_hat * error).sum(dim=1)
     to_a = -(inverse @ to_y_hat) @ problem.y_hat.mT - (inverse * to_own) @ inverse
     return value, problem.cotangent(to_a)

@@ -210,9 +210,17 @@ class NLLOption(_Named):
     )
 
 
-@option("objective", "loo", "Leave-one-out error of the batch, in closed form; the sample is ignored")
+@option("objective", "loo", "Leave-one-out error of the batch, in closed form")
 class LOOOption(_Named):
     trains_regularization = True
+    implied = {"form": "batch"}  # noqa: RUF012
+
+    form: str = one_of(
+        "batch",
+        "batch",
+        "held_out",
+        meaning="points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
+    )
 
 
 @option(

@@ -290,6 +290,16 @@ class AdamOption(GradientOption):
         return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
+@option("optimizer", "amsgrad", "AMSGrad with one second moment, that of the gradient's norm, as in KernelFlows.jl")
+class AMSGradOption(AdamOption):
+    learning_rate: float = rate(1e-3)
+
+    def rule(self) -> Rule:
+        from kfx.optimizers.gradient import AMSGrad
+
+        return AMSGrad(self.learning_rate, self.beta1, self.beta2, self.epsilon)
+
+
 @option(
     "optimizer", "finite_difference", "Gradient descent by finite differences on the same batch (Khalid 2022, eq. 3.7)"
 )

@@ -46,8 +46,11 @@ class Notes(Protocol):
 
 @dataclass
 class RunContext:
-    """What the stages of a run share. parts: the data sets that kernels are trained and evaluated on, one, or one for
-    each fold."""
+    """What the stages of a run share.
+
+    parts: the data sets that kernels are trained on: one for each fold, or for each output of each fold. folds: those
+    that they are evaluated on.
+    """
 
     config: Config
     notes: Notes
@@ -57,5 +60,15 @@ class RunContext:
     tensors: list[Tensors]
     threads_of_evaluation: int
     disk: DiskStores | None = None
+    folds: list[Dataset] = field(default_factory=list)
+    tensors_of_folds: list[Tensors] = field(default_factory=list)
     drawn: list[list[Kernel]] = field(default_factory=list)
     """For each part the candidates from which its initial kernel was chosen."""
+
+    def __post_init__(self) -> None:
+        self.folds, self.tensors_of_folds = self.folds or self.parts, self.tensors_of_folds or self.tensors
+
+    def of_fold(self, kernels: Sequence[Kernel], fold: int) -> Sequence[Kernel]:
+        """The kernels of a fold: one, or one for each output."""
+        count = len(self.parts) // len(self.folds)
+        return kernels[fold * count : (fold + 1) * count]

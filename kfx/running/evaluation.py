@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kfx.config.choices import CHOSEN
-from kfx.evaluation import device_products, predictions
+from kfx.evaluation import device_products, predictions, separate
 from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
 from kfx.evaluation.follower import last_rows, window_rows
 from kfx.evaluation.options import Split, TestPointsOption
@@ -44,9 +44,11 @@ def evaluate_kernels(
 ) -> Document:
     """Evaluate the initial, the trained and random kernels into `evaluation.csv`; return the entries for
     `metrics.json`."""
-    config, parts = context.config, context.parts
+    config, folds = context.config, context.folds
     threads.use(context.threads_of_evaluation, context.machine.threads)
-    scoring, splits = config.evaluation.scoring(config), config.evaluation.splits(parts, context.streams)
+    scoring, splits = config.evaluation.scoring(config), config.evaluation.splits(folds, context.streams)
+    if config.outputs.is_separate:
+        scoring = replace(scoring, train_error=False)  # it would be that of components
     started = fixed_on(context, starts)
     kernels = {
         name: started if all(map(operator.is_, own, starts)) else fixed_on(context, own)
@@ -68,7 +70,7 @@ def evaluate_kernels(
         raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {why}")
     remarks.of_predictions(context, rows, splits, failures)
     # The number of interpolation points to show when each fold takes all of its points.
-    whole = None if config.evaluation.n_interpolation else max(len(part.x_train) for part in parts)
+    whole = None if config.evaluation.n_interpolation else max(len(fold.x_train) for fold in folds)
     entries: Document = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
     if record.follow is not None and config.follow.every + config.follow.last:
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
@@ -151,12 +153,14 @@ def _evaluated(
     scoring: Scoring,
 ) -> tuple[list[Document], list[str]]:
     """All rows of `evaluation.csv`, those of an earlier process included, and messages of failures."""
-    config, parts = context.config, context.parts
+    config, folds = context.config, context.folds
     sizes = config.evaluation.n_interpolation
-    rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metric_names(parts[0], scoring)))
-    is_curve = parts[0].x_train.shape[1:] == (1,) and len(parts) == 1  # the picture needs points and predictions
+    measure = separate.evaluate_separately if config.outputs.is_separate else evaluate
+    metrics = (separate.names if config.outputs.is_separate else metric_names)(folds[0], scoring)
+    rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metrics))
+    is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
-        record.predictions({name: getattr(parts[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
+        record.predictions({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
     failed: list[str] = []
     with Steps("evaluation", len(kernels) * len(splits)) as steps:
         for name, of_parts in kernels.items():
@@ -173,14 +177,15 @@ def _evaluated(
                 for _ in splits:
                     steps.advance()
                 continue
-            for repeat, part, order in splits:
+            for repeat, fold, order in splits:
                 if repeat not in done:
-                    n = sizes or [len(parts[part].x_train)]
-                    measured, arrays, failures = evaluate(
+                    n = sizes or [len(folds[fold].x_train)]
+                    of_fold = context.of_fold(of_parts, fold)
+                    measured, arrays, failures = measure(
                         name,
-                        of_parts[part],
-                        parts[part],
-                        context.tensors[part],
+                        of_fold if config.outputs.is_separate else of_fold[0],
+                        folds[fold],
+                        context.tensors_of_folds[fold],
                         repeat,
                         order,
                         n,
@@ -195,7 +200,7 @@ def _evaluated(
                         key = f"{name}/{max(n)}/{repeat}/{scoring.regularizations[0].value!r}/"
                         own = {k.removeprefix(key): array for k, array in arrays.items() if k.startswith(key)}
                         if own:
-                            record.predicted(name, repeat, predictions.columns(own, parts[part]))
+                            record.predicted(name, repeat, predictions.columns(own, folds[fold]))
                     record.evaluation(measured)
                     if context.disk is not None:
                         context.disk.discard()

@@ -202,7 +202,7 @@ def of_predictions(
 ) -> None:
     """Note failed evaluations, a trained kernel no better than a constant, and one that predicts worse than before
     training."""
-    parts, notes = context.parts, context.notes
+    parts, notes = context.folds, context.notes
     for failure in failures:
         notes.remark(Event.EVALUATION_FAILED, failure)
     metric = constant_prediction(parts[0])[0]
@@ -262,7 +262,8 @@ def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: to
     outputs)."""
     left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
     if context.parts[0].labels_train is None:
-        return (left * torch.as_tensor(context.parts[0].target_scale)).square().mean(dim=1)
+        part = context.parts[0]
+        return (left if part.reduction else left * torch.as_tensor(part.target_scale)).square().mean(dim=1)
     return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
 
 

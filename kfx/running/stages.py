@@ -110,8 +110,11 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     whole = config.dataset.build(streams["data"])
     if config.dataset.origin != "kfx":
         whole = checked(whole)
-    parts = [config.dataset.preprocessed(part) for part in config.evaluation.parts(whole, streams["data"])]
+    cut = config.evaluation.parts(whole, streams["data"])
+    folds = [config.outputs.applied(config.dataset.preprocessed(part)) for part in cut]
+    parts = config.outputs.separated(folds)
     tensors = [tensors_of(part, machine) for part in parts]
+    of_folds = [tensors_of(fold, machine) for fold in folds] if config.outputs.is_separate else tensors
     of_fit, of_evaluation = threads_for(config, parts, machine)
     here = environment.describe(
         config.seed, machine.device, machine.switches, data_checksums(config), machine.threads, of_fit, of_evaluation
@@ -125,7 +128,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     if change := record.environment(here):
         say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     threads.use(of_fit, machine.threads)
-    return RunContext(config, record, machine, streams, parts, tensors, of_evaluation, disk)
+    return RunContext(config, record, machine, streams, parts, tensors, of_evaluation, disk, folds, of_folds)
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
@@ -295,12 +298,12 @@ def bare(kernel: Kernel) -> Kernel:
 
 def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
     """Compile what the kernel needs, and record its backend."""
-    config, parts, machine = context.config, context.parts, context.machine
+    config, parts, machine, folds = context.config, context.parts, context.machine, context.folds
     context.notes.metrics["kernel_backend"] = kernel.backend_on(machine.device)
     context.notes.metrics["n_train"] = len(parts[0].x_train)
     if kernel.labels and parts[0].features:
         context.notes.metrics["features"] = list(parts[0].features)
-    check_sizes(config, sum(len(part.x_test) for part in parts) if len(parts) > 1 else len(parts[0].x_train))
+    check_sizes(config, sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
 

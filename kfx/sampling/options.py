@@ -112,6 +112,34 @@ class FixedOption(SamplerOption):
         return self.sample_proportion
 
 
+@option("sampler", "centres", "Random centres, which are predicted, with their neighbours and random points (KernelFlows.jl)")
+class CentresOption(SamplerOption):
+    builds = "kfx.sampling.samplers:CentresSampler"
+
+    centres: int = number(5, "whole >= 1 and <= 1000", "number of centres, the points outside the sample")
+    neighbours: int | None = number(
+        None,
+        "whole >= 1",
+        "number of neighbours of each centre in the batch, by the kernel's present lengths",
+        null="3 N_f / 4 centres, and at most twice the number of features",
+    )
+
+    def build(self, iterations: int) -> FixedSampler:
+        return self.constructor()(self.batch_size, self.centres, self.neighbours)  # type: ignore[no-any-return]
+
+    def held_out(self) -> FixedSampler:
+        return self.build(1)
+
+    def check(self, config: ConfigView) -> None:
+        if self.choice != "uniform" or self.samples > 1 or self.augment:
+            raise ConfigError("sampler=centres: draws neighbours of centres; leave choice, samples and augment out")
+        if self.batch_size is not None and self.centres >= self.batch_size:
+            raise ConfigError(
+                f"sampler.centres={self.centres}: a batch has {self.batch_size} points; take fewer centres than that"
+            )
+        super().check(config)
+
+
 @option("sampler", "epochs", "Minibatches: every training point once per epoch, in random order")
 class EpochsOption(FixedOption):
     builds = "kfx.sampling.samplers:EpochSampler"

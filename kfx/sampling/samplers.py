@@ -133,9 +133,13 @@ class Neighbourhood(Uniform):
         self.norms = self.scaled.square().sum(dim=1)
 
     def draw(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.permutation(self.nearest(np.array([rng.integers(self.n)]), size)[0])
+
+    def nearest(self, centres: np.ndarray, count: int) -> np.ndarray:
+        """Indices of the `count` points nearest to each centre, itself among them, (centres, count)."""
         # up to the norm of the centre
-        distances = self.norms - 2 * (self.scaled @ self.scaled[int(rng.integers(self.n))])
-        return rng.permutation(torch.topk(distances, size, largest=False).indices.cpu().numpy())
+        distances = self.norms - 2 * (self.scaled[torch.as_tensor(centres)] @ self.scaled.mT)
+        return torch.topk(distances, count, dim=1, largest=False).indices.cpu().numpy()
 
 
 CHOICES: dict[str, type[Uniform]] = dict(zip(POINTS, (Uniform, Stratified, Neighbourhood), strict=True))
@@ -236,6 +240,34 @@ class FixedSampler:
 
     def restore(self, state: Remembered) -> None:
         """Restore a `state`; an empty list stands for the beginning of a fit."""
+
+
+class CentresSampler(FixedSampler):
+    """Draw random centres, the nearest neighbours of each, and random points up to N_f, as KernelFlows.jl does; the
+    centres are outside the sample.
+
+    centres: their number κ. neighbours: of each centre; None for the smaller of 3 N_f / 4κ and twice the number of
+        features. With a length for each feature distances are those of x / ℓ.
+    """
+
+    def __init__(self, batch_size: int | None, centres: int, neighbours: int | None, **options: object) -> None:
+        super().__init__(batch_size, choice="neighbourhood", **options)  # type: ignore[arg-type]
+        self.centres, self.neighbours = centres, neighbours
+
+    def draw(self, rng: np.random.Generator, iteration: int = 0) -> Batch:
+        points = self._points
+        assert isinstance(points, Neighbourhood)
+        size = points.n if self.batch_size is None else self.batch_size
+        if not self.centres < size <= points.n:
+            raise ValueError(f"a batch of {size} points with {self.centres} centres cannot be drawn from {points.n}")
+        usual = min(3 * size // self.centres // 4, 2 * points.flat.shape[1])
+        order = rng.permutation(points.n)
+        centres = order[: self.centres]
+        nearest = points.nearest(centres, min((self.neighbours or usual) + 1, points.n))
+        near = np.setdiff1d(nearest, centres)[: size - self.centres]
+        rest = np.setdiff1d(order, np.concatenate([centres, near]), assume_unique=True)
+        others = rng.permutation(rest)[: size - self.centres - len(near)]
+        return Batch(np.concatenate([near, others, centres]), size - self.centres)
 
 
 class EpochSampler(FixedSampler):
