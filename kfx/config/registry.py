@@ -19,7 +19,7 @@ _FAMILIES = (
     "kfx.data.own_options",
     "kfx.data.uci_options",
     "kfx.data.series_options",
-    "kfx.data.outputs_option",
+    "kfx.data.emulator_options",
     "kfx.kernels.options",
     "kfx.kernels.conv_dkm.option",
     "kfx.objectives.options",

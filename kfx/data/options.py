@@ -60,6 +60,8 @@ class DatasetOption(Option):
     """Whether it is a person's own data, for which `Option.settled` chooses what is not given."""
     from_path: ClassVar[bool] = False
     """Whether it is read from a file named in the config."""
+    is_simulated: ClassVar[bool] = False
+    """Whether its targets are computed and hold no noise."""
     is_series: ClassVar[bool] = False
     """Whether its points are windows of series, from which forecasts are made."""
 

@@ -9,13 +9,14 @@ import numbers
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -62,6 +63,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         Predictions have the units of y.
     flow : mapping
         Settings of the section `flow`, for optimizers that move points.
+    outputs : mapping
+        Settings of the section `outputs` for several targets: {"reduce": "pca", "components": 0.999} learns their
+        principal components; {"kernels": "separate"} learns a kernel for each.
     n_interpolation : int
         The number of training points, drawn at random, from which to predict; None for all.
     image_shape : tuple
@@ -84,6 +88,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         Of a DataFrame: columns of words, or of dtype category, and their values. Each value is a feature of 0 and 1.
     lengths_ : array
         With `ard`, the length of each feature, (features,).
+    components_ : list of estimators
+        With a kernel for each output or component, an estimator of each, which has the attributes above.
     trace_ : DataFrame
         The rows of `trace.csv`, one for each iteration.
     remarks_ : list of str
@@ -103,6 +109,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         regularization: float | Chosen | Regularization | None = None,
         flow: Mapping[str, object] | Option | None = None,
         targets: str = "auto",
+        outputs: Mapping[str, object] | Option | None = None,
         n_interpolation: int | None = None,
         image_shape: Sequence[int] | None = None,
         device: Chosen | Option = "cpu",
@@ -116,6 +123,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.regularization = regularization
         self.flow = flow
         self.targets = targets
+        self.outputs = outputs
         self.n_interpolation = n_interpolation
         self.image_shape = image_shape
         self.device = device
@@ -211,22 +219,36 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             raise ValueError(f"X has shape {x.shape}; expected (n, features) or (n, channels, height, width)")
         return x
 
-    def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> Dataset:
-        """Fit the kernel to points (n, …) and targets (n, outputs). labels: (n,), or None."""
+    def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
+        """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
+        None."""
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
         config = as_config(settings, x.shape, image, labels is not None, self.targets, self._seed_)
         nothing, names = x[:0], tuple(getattr(self, "feature_names_in_", ()))
         data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0], features=names)
-        data = with_targets(data, config.dataset.targets)
-        self._units = data.target_mean, data.target_scale
+        data = config.outputs.applied(with_targets(data, config.dataset.targets))
+        self._keep_units(data)
+        if config.outputs.is_separate:
+            self.components_ = [self._of_one_output().fit(x, column) for column in data.targets.T]
+            self.kernel_ = self.components_[-1].kernel_
+            return
         fitted = fit(config, data, bool(self.verbose))
         self.kernel_, self.trace_, self.remarks_ = fitted.kernel, fitted.trace, fitted.remarks
         self.regularization_, self._threads = fitted.regularization, fitted.threads
         self._dtype = getattr(torch, config.device.dtype)
         self._device, self._allow_tf32 = config.device.pick(), config.device.allow_tf32
-        return data
+        self._interpolate(data)
+
+    def _of_one_output(self) -> Self:
+        """The estimator of one output or component."""
+        return clone(self).set_params(outputs=None, targets="as_given")
+
+    def _keep_units(self, data: Dataset) -> None:
+        """Keep what takes predictions to the units of y: the data set without its points."""
+        nothing = {name: getattr(data, name)[:0] for name in ("x_train", "y_train", "x_test", "y_test")}
+        self._units = replace(data, **nothing, labels_train=None, labels_test=None, series=None)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, numbers.Integral):
@@ -242,8 +264,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self._solve(data.x_train[order], data.targets[order])
 
     categories_: Mapping[str, Sequence[object]] = {}  # a recorded run encodes its rows itself
-    _units: tuple[np.ndarray | float, np.ndarray | float] = (0.0, 1.0)
-    """The mean and the scale, (outputs,) each, by which targets were centered and divided."""
+    components_: list[Self] = []  # noqa: RUF012
+    _units: Dataset
 
     def _left_out_predictions(self) -> tuple[np.ndarray, np.ndarray]:
         """Indices of interpolation points, (k,), and the targets predicted for each by all others, (k, outputs)."""
@@ -254,7 +276,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return some.cpu().numpy(), self._targets[some.cpu().numpy()] - in_numpy(errors)
 
     def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs), in `_units`."""
+        """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs), as learned."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             self._points = mapped(self._tensor(x))
@@ -270,32 +292,45 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """The prediction at x, (n, outputs), and with `deviation` the standard deviation of a target observed there."""
+        mean, spread = self._predicted_as_learned(x, deviation)
+        return self._units.in_units(mean), None if spread is None else self._units.deviation_in_units(spread)
+
+    def _predicted_as_learned(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """As `_predicted`, of the targets that the kernel learned, standardized or components."""
+        if self.components_:
+            each = [part._predicted(x, deviation) for part in self.components_]
+            mean = np.concatenate([own for own, _ in each], axis=1)
+            return mean, np.concatenate([spread for _, spread in each], axis=1) if deviation else None
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             points = self._tensor(x)
             of_a_row = compare.multiplications(points[:1], self._points) + deviation * len(self._points) ** 2
             with threads.as_many_as_worth(len(x) * of_a_row):
                 cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
-                mean = in_numpy(products(cross, self._coefficients)) * self._units[1] + self._units[0]
+                mean = in_numpy(products(cross, self._coefficients))
                 if not deviation:
                     return mean, None
                 variance = posterior_variance(self._factor_and_scale()[0], cross, self.kernel_.diagonal(points))
-        return mean, np.sqrt((variance.cpu().numpy()[:, None] + self._effective) * self.scale_)
+        return mean, np.sqrt((variance.cpu().numpy()[:, None] + self._effective) * self._factor_and_scale()[1])
 
     def _factor_and_scale(self) -> tuple[torch.Tensor, np.ndarray]:
-        """The Cholesky factor of A = Θ + λI, and `scale_`; kept, but not in pickles."""
+        """The Cholesky factor of A = Θ + λI, and the scale of the targets as learned; kept, but not in pickles."""
         if not self._kept:
             with self._own_settings():
                 factor = cholesky(self.kernel_.feature_map_and_kernel()[1].gram(self._points), self._effective)
                 scale = left_out_scale(factor, self._coefficients).cpu().numpy()
-            self._kept.append((factor, np.square(self._units[1]) * scale))
+            self._kept.append((factor, scale))
         return self._kept[0]
 
     @property
     def scale_(self) -> np.ndarray:
-        """The factor of the kernel, (outputs,), with which leave-one-out errors have the predicted variance."""
+        """The factor of the kernel, (outputs,), with which leave-one-out errors have the predicted variance; of
+        components, (components,), in their units."""
         check_is_fitted(self, "kernel_")
-        return self._factor_and_scale()[1]
+        if self.components_:
+            return np.concatenate([part.scale_ for part in self.components_])
+        scale = self._factor_and_scale()[1]
+        return scale if self._units.reduction else np.square(self._units.target_scale) * scale
 
     def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
         """The covariance of the latent function at x, (n, n), for a kernel of scale 1: K(x, x) − K(x, X) A⁻¹ K(X, x),

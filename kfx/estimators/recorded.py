@@ -24,6 +24,7 @@ from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config, typed
 from kfx.experiment.identity import data_checksums
 from kfx.files import whole_file
+from kfx.kernels import Kernel
 from kfx.numerics import threads
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
@@ -77,7 +78,7 @@ class Model:
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)
         parts = config.evaluation.parts(config.dataset.build(streams["data"]), streams["data"])
-        prepared = [config.dataset.preprocessed(part) for part in parts]
+        prepared = [config.outputs.applied(config.dataset.preprocessed(part)) for part in parts]
         splits = config.evaluation.splits(prepared, streams)
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
         last = prepared[-1]
@@ -87,16 +88,35 @@ class Model:
         estimator = _unfitted(run, config, last)
         count = config.device.threads or threads.available()
         machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
-        estimator._threads = stages.threads_for(config, prepared, machine)[1], count
-        estimator._dtype, estimator._device = machine.dtype, machine.device
-        estimator._allow_tf32 = config.device.allow_tf32
-        kernel = run.kernel if machine.device.type == "cpu" else run.kernel.to(machine.dtype, machine.device)
-        with exclusively():
-            estimator.kernel_ = stages.bare(kernel).fixed_on(some_of(estimator._tensor(last.x_train)))
-        estimator.regularization_ = Regularization(_regularization(run, repeat, len(order)), "absolute")
-        estimator.n_features_in_ = last.x_train.shape[1]
-        estimator._units = last.target_mean, last.target_scale
-        estimator._solve(last.x_train[order], _targets(last)[order])
+        of_evaluation = stages.threads_for(config, prepared, machine)[1]
+
+        def solved(model: KernelFlow, data: Dataset, kernel: Kernel, metric: str) -> KernelFlow:
+            """The model with a recorded kernel, and with the λ recorded under a metric."""
+            model._threads = of_evaluation, count
+            model._dtype, model._device = machine.dtype, machine.device
+            model._allow_tf32 = config.device.allow_tf32
+            kernel = kernel if machine.device.type == "cpu" else kernel.to(machine.dtype, machine.device)
+            with exclusively():
+                model.kernel_ = stages.bare(kernel).fixed_on(some_of(model._tensor(data.x_train)))
+            model.regularization_ = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
+            model.n_features_in_ = data.x_train.shape[1]
+            model._keep_units(data)
+            model._solve(data.x_train[order], _targets(data)[order])
+            return model
+
+        effective = "effective_regularization"
+        if config.outputs.is_separate:
+            each = enumerate(zip(last.components(), run.kernels, strict=True))
+            estimator.components_ = [
+                solved(_unfitted(run, config, own)._of_one_output(), own, kernel, f"{effective}.{c}")
+                for c, (own, kernel) in each
+            ]
+            for model in estimator.components_:
+                model._is_flat = True  # type: ignore[attr-defined]
+            estimator.kernel_, estimator.n_features_in_ = run.kernel, last.x_train.shape[1]
+            estimator._keep_units(last)
+        else:
+            solved(estimator, last, run.kernel, effective)
         return cls(config, parts[-1], estimator, config.dataset.encoding_of_rows(parts[-1].x_train.shape[1:]))
 
     def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:
@@ -117,7 +137,8 @@ class Model:
 
     def predictions(self, path: Path) -> Iterator[tuple[Chunk, pd.DataFrame]]:
         """Read new rows from a file, and yield them in chunks with their predictions: `row`, from 1, and `columns`."""
-        size = min(max(_MOST_PAIRS // len(self.estimator._points), 500), _MOST_ROWS)
+        model = self.estimator.components_[0] if self.estimator.components_ else self.estimator
+        size = min(max(_MOST_PAIRS // len(model._points), 500), _MOST_ROWS)
         for chunk in self.encoding.chunks(path, size):
             predicted = self.predict(chunk.x)
             predicted.insert(0, "row", chunk.rows)
@@ -216,11 +237,11 @@ def _targets(data: Dataset) -> np.ndarray:
     return np.concatenate([1 - y, 1 + y], axis=1) / 2 if data.labels_train is not None and y.shape[1] == 1 else y
 
 
-def _regularization(run: Run, repeat: int, size: int) -> float:
-    """The λ of an evaluation of the trained kernel: the first, if there are several."""
+def _regularization(run: Run, repeat: int, size: int, metric: str) -> float:
+    """The λ of an evaluation of the trained kernel, recorded as a metric: the first, if there are several."""
     rows = run.evaluation
     own = rows[(rows["kernel"] == "trained") & (rows["repeat"] == repeat) & (rows["n_interpolation"] == size)]
-    found = own.loc[own["metric"] == "effective_regularization", "value"].dropna()
+    found = own.loc[own["metric"] == metric, "value"].dropna()
     if found.empty:
         raise RecordError(f"{run.directory}: the evaluation of its trained kernel failed; it cannot predict")
     return float(found.iloc[0])

@@ -24,7 +24,7 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         """Learn the kernel, and solve for the coefficients. y: (n,) or (n, outputs)."""
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         self._is_flat = y.ndim == 1
-        self._interpolate(self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None))
+        self._fit(X, np.array(y, dtype=np.float64).reshape(len(y), -1), None)
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """The prediction at X, (n,) or (n, outputs) as y; with `return_std` also the standard deviation of a target
@@ -43,14 +43,21 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         X: points, (n, features) or (n, channels, height, width). Returns values without noise at X, (n, n_samples) or
         (n, outputs, n_samples) as y.
         """
-        x = self._points_of(X)
-        scale = self.scale_
-        mean = np.zeros((len(x), len(scale))) + self._units[0] if prior else self._predicted(x, False)[0]
+        x, rng = self._points_of(X), check_random_state(random_state)
+        drawn = np.stack([self._units.in_units(each) for each in self._drawn(x, n_samples, rng, prior)], axis=2)
+        return np.asarray(drawn[:, 0] if self._is_flat else drawn)
+
+    def _drawn(self, x: np.ndarray, count: int, rng: np.random.RandomState, prior: bool) -> np.ndarray:
+        """Draws of the targets as learned, (count, n, outputs)."""
+        if self.components_:
+            return np.concatenate([part._drawn(x, count, rng, prior) for part in self.components_], axis=2)
+        scale = self._factor_and_scale()[1]
+        mean = np.zeros((len(x), len(scale))) if prior else self._predicted_as_learned(x, False)[0]
         values, vectors = np.linalg.eigh(self._covariance(x, prior))
         root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative
-        normal = check_random_state(random_state).standard_normal((len(scale), len(x), n_samples))
-        drawn: np.ndarray = np.moveaxis(root @ normal, 0, 1) * np.sqrt(scale)[:, None] + mean[:, :, None]
-        return np.asarray(drawn[:, 0] if self._is_flat else drawn)
+        normal = rng.standard_normal((len(scale), len(x), count))
+        found: np.ndarray = mean + np.moveaxis(root @ normal, (0, 1, 2), (2, 1, 0)) * np.sqrt(scale)
+        return found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -33,7 +33,7 @@ Chosen = str | Mapping[str, object]
 """An option by its name, or by settings with a name."""
 
 GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
-SECTIONS_TAKEN = ("regularization", "flow")
+SECTIONS_TAKEN = ("regularization", "flow", "outputs")
 NESTED = (*GROUPS, *SECTIONS_TAKEN)
 """Parameters of an estimator that have settings."""
 

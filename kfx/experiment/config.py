@@ -21,7 +21,7 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     from kfx.config.published import Published
     from kfx.data.options import DatasetOption
-    from kfx.data.outputs_option import OutputsSection
+    from kfx.data.emulator_options import OutputsSection
     from kfx.evaluation.options import EvaluationOption, FollowSection
     from kfx.experiment.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.flows.options import FlowSection, InterpolationSection

@@ -308,7 +308,8 @@ class RegularizationSection(Option):
             starts_large = is_trained or self.leaves_choice_to_evaluation(config)
             changes["value"] = _IN_TRAINING if starts_large else _USUAL
         if self.candidates is None:
-            usual = BACKTESTED if config.dataset.is_series else _CLOSER if config.dataset.is_own else _CANDIDATES
+            small = config.dataset.is_series or config.dataset.is_simulated or config.outputs.reduce != "none"
+            usual = BACKTESTED if small else _CLOSER if config.dataset.is_own else _CANDIDATES
             changes["candidates"] = list(usual)
         return changes
 

@@ -59,28 +59,48 @@ class Run:
 
     @property
     def kernel(self) -> Kernel:
-        """The fitted kernel; the initial one if the run ended before it was fitted."""
-        import torch
-
-        from kfx.kernels.regularized import Regularized, as_recorded
+        """The fitted kernel, of several the last; the initial one if the run ended before it was fitted."""
         from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
-        require_plugins(self.plugins, str(self.directory))
-        parameters = self.metrics["parameters"]
-        config = typed(self.config)
-        built = config.kernel.build(config.dataset.image)
-        built = built.to(getattr(torch, config.device.dtype), torch.device("cpu"))
-        values = recorded_parameters(self.directory, parameters)
-        built = config.objective.recorded(built, values)
-        if config.regularization.selection != "fixed":
-            chosen = config.regularization.build()
-            built = Regularized(built, chosen, config.regularization.selection == "trained")
-        last = as_recorded(built, values)
+        parameters, config = self.metrics["parameters"], typed(self.config)
+        last = self._with(recorded_parameters(self.directory, parameters))
         part = len(parameters.get("folds", [0])) - 1
         path = flow_path(self.directory, part)
         if config.optimizer.moves_points and "final" in parameters and not path.is_file():
             raise RecordError(f"{path}: is missing; the kernel without its flow is another")
         return flowed(self.directory, part, last, partial(recorded_layers, config))
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The fitted kernels of the last fold: one, or with `outputs.kernels=separate` one for each output.
+
+        RecordError if a kernel has too many parameters for `metrics.json`.
+        """
+        from kfx.kernels.parameters import NORM
+
+        config = typed(self.config)
+        parts = self.metrics["parameters"].get("folds")
+        if not config.outputs.is_separate or parts is None:
+            return [self.kernel]
+        if any(name.endswith(NORM) for name in parts[0]):
+            raise RecordError(f"{self.directory}: keeps only norms of the parameters of its kernels; it cannot predict")
+        return [self._with(values) for values in parts[-(len(parts) // getattr(config.evaluation, "folds", 1)) :]]
+
+    def _with(self, values: Document) -> Kernel:
+        """The configured kernel with recorded parameters."""
+        import torch
+
+        from kfx.kernels.regularized import Regularized, as_recorded
+
+        require_plugins(self.plugins, str(self.directory))
+        config = typed(self.config)
+        built = config.kernel.build(config.dataset.image)
+        built = built.to(getattr(torch, config.device.dtype), torch.device("cpu"))
+        built = config.objective.recorded(built, values)
+        if config.regularization.selection != "fixed":
+            chosen = config.regularization.build()
+            built = Regularized(built, chosen, config.regularization.selection == "trained")
+        return as_recorded(built, values)
 
     @property
     def lengths(self) -> pd.Series:

@@ -1,12 +1,15 @@
-"""The section `outputs`: components of several targets, and one kernel for all of them or one each."""
+"""Options of emulators: data from simulators, and the section `outputs` for several targets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kfx.config.choices import SIMULATORS
 from kfx.config.fields import number, one_of, ranged
-from kfx.config.option import ConfigView, Option, Settings, section
+from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.data.options import DatasetOption
+from kfx.data.own_options import own_preprocess, own_targets
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +20,24 @@ SEPARATE = "separate"
 
 def _is_count_or_share(value: object) -> bool:
     return (type(value) is int and value >= 1) or (isinstance(value, float) and 0 < value < 1)
+
+
+@option("dataset", "simulator", "Runs of a simulator by formula, or of a leaf-canopy spectrum: tests of emulators")
+class SimulatorOption(DatasetOption):
+    builds = "kfx.data.simulators:simulate"
+    is_own = True
+    is_simulated = True
+
+    n_train: int = number(500, "whole >= 2 and <= 100000", "number of training runs, a Latin hypercube of the inputs")
+    n_test: int = number(1000, "whole >= 1 and <= 100000", "number of test runs, with uniform inputs")
+    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
+    targets: str = own_targets()
+    function: str = one_of(
+        "borehole", *SIMULATORS, meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'"
+    )
+
+    def feature_count(self) -> int:
+        return SIMULATORS[self.function]
 
 
 @section("outputs", "several targets: their components, and one kernel for all of them or one each")
