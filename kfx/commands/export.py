@@ -1,4 +1,4 @@
-"""`kfx export`: copy finished runs into the stores of other tools."""
+"""`kfx export`: copy finished runs into the stores of other tools, or emulators into their file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from kfx.commands.arguments import Commands
 
 _TOOLS = {
+    "isofit": "the HDF5 file of the runs' emulators (default: emulator.h5)",
     "mlflow": "a tracking URI (default: MLFLOW_TRACKING_URI, or sqlite:///mlflow.db)",
     "tensorboard": "the folder for TensorBoard (default: tensorboard)",
     "wandb": "the folder around wandb/ (default: here), or online",
@@ -17,7 +18,7 @@ _TOOLS = {
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    export = commands.add_parser("export", help="write finished runs for MLflow, TensorBoard, Weights & Biases")
+    export = commands.add_parser("export", help="write finished runs for MLflow, TensorBoard, Weights & Biases, or ISOFIT")
     export.add_argument("tool", choices=tuple(_TOOLS))
     export.add_argument("paths", nargs="+", type=Path, metavar="RUN|SWEEP")
     places = "; ".join(f"{name}: {place}" for name, place in _TOOLS.items())
@@ -34,6 +35,7 @@ def _export(parsed: argparse.Namespace) -> int:
     runs, left_out = read(parsed.paths)
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)
-    for line in importlib.import_module(f"kfx.export.to_{parsed.tool}").write(runs, parsed.to, parsed.project):
+    module = "kfx.estimators.isofit" if parsed.tool == "isofit" else f"kfx.export.to_{parsed.tool}"
+    for line in importlib.import_module(module).write(runs, parsed.to, parsed.project):
         print(line)
     return 0

@@ -1,0 +1,94 @@
+"""Emulators as a file of ISOFIT's engine `kernel_flows`, in the layout of KernelFlows.jl."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfx.estimators.recorded import Model
+from kfx.export.finished import Finished
+from kfx.files import whole_file
+from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
+from kfx.numerics.arrays import in_numpy
+from kfx.outcomes import RecordError
+
+INPUTS = {
+    name: number
+    for number, name in enumerate(
+        ("AERFRAC_2", "H2OSTR", "surface_elevation_km", "observer_altitude_km", "solar_zenith", "observer_zenith",
+         "relative_azimuth", "solar_azimuth", "observer_azimuth"), start=1)
+}  # fmt: skip
+"""Numbers of ISOFIT's inputs by name; the columns of other data are numbered in their order."""
+
+
+def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
+    """Write the emulators of runs, MVM1, MVM2, … in their order, into one HDF5 file; return what was written.
+
+    ISOFIT reads four: path reflectance, direct and diffuse downward transmittance, and spherical albedo.
+    Raises RecordError for a run whose kernel or outputs the file cannot hold, or whose inputs differ from the first's.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise RecordError("kfx export isofit: needs h5py; pip install h5py") from error
+    models = [(each.run.directory, Model.of_run(each.run)) for each in runs]
+    x, features = models[0][1].data.x_train, models[0][1].data.features
+    for directory, model in models[1:]:
+        if model.data.x_train.shape != x.shape or not np.array_equal(model.data.x_train, x):
+            raise RecordError(f"{directory}: has other training inputs than {models[0][0]}; emulate the same inputs")
+    wavelengths = models[0][1].config.dataset.target_names()
+    path = Path(to or "emulator.h5")
+    with whole_file(path) as stream, h5py.File(stream, "w") as file:
+        try:
+            file["wls"] = np.array([float(name) for name in wavelengths])
+        except ValueError:
+            file["wls"] = np.arange(models[0][1].data.y_train.shape[1], dtype=float)
+        numbers = [INPUTS.get(name, i) for i, name in enumerate(features or range(x.shape[1]), start=1)]
+        file["inputdims"] = np.array(numbers)
+        file["xmin"], file["xmax"] = x.min(axis=0), x.max(axis=0)
+        file["input_transfs"] = np.ones((len(models), x.shape[1]), dtype=int)  # 1 stands for the identity
+        file["output_transfs"] = np.ones(len(models), dtype=int)
+        for number, (directory, model) in enumerate(models, start=1):
+            _write(file.create_group(f"MVM{number}"), model, directory)
+    return [f"{path}: {len(models)} emulator{'s' * (len(models) > 1)} of {x.shape[1]} inputs"]
+
+
+def _write(group: Any, model: Model, directory: Path) -> None:
+    """One emulator: how inputs are scaled and outputs recovered in G, and a kernel for each component in M1, M2, …"""
+    data, steps = model.data, model.config.dataset.preprocess
+    parts, units = model.estimator.components_, model.estimator._units
+    if not parts or units.reduction is None:
+        raise RecordError(f"{directory}: has no components; run it with outputs.reduce=pca or cca")
+    if steps not in ([], ["normalize"]):
+        raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
+    count = data.x_train.shape[1]
+    deviation = data.x_train.std(axis=0)
+    geometry = group.create_group("G")
+    geometry["Xmean"] = data.x_train.mean(axis=0) if steps else np.zeros(count)
+    geometry["Xstd"] = np.where(deviation > 0, deviation, 1.0) if steps else np.ones(count)
+    geometry["Ymean"] = np.broadcast_to(units.target_mean, data.y_train.shape[1]).astype(float)
+    geometry["Ystd"] = 1.0
+    geometry["Yproj/vectors"] = units.reduction.basis * units.target_scale
+    geometry["Yproj/values"] = np.ones(len(parts))
+    for number, part in enumerate(parts, start=1):
+        weight, length, slope, lengths = _parameters(part.kernel_, directory)
+        geometry[f"Xproj{number}/vectors"], geometry[f"Xproj{number}/values"] = np.eye(count), np.ones(count)
+        own = group.create_group(f"M{number}")
+        own["Z"] = (in_numpy(part._points) / lengths).T
+        own["lambda"], own["h"] = 1 / lengths, in_numpy(part._coefficients)[:, 0]
+        own["theta"] = np.array([weight, length, slope, part._effective])
+
+
+def _parameters(kernel: Any, directory: Path) -> tuple[float, float, float, np.ndarray]:
+    """The Matérn kernel's weight and length, the linear kernel's weight, and the length of each feature."""
+    if isinstance(kernel, ARD) and isinstance(kernel.kernel, Sum):
+        parts = kernel.kernel.parts
+        if len(parts) == 2 and all(isinstance(part, Scaled) for part in parts):
+            (matern,), (linear,) = parts[0].parts, parts[1].parts  # type: ignore[attr-defined]
+            if isinstance(matern, Matern) and matern.nu == 1.5 and isinstance(linear, Linear):
+                first, second = (float(part.parameters["coefficient"]) ** 2 for part in parts)
+                return first, float(matern.parameters["sigma"]), second, np.asarray(kernel.parameters["lengths"])
+    raise RecordError(f"{directory}: its kernel is not the file's; run it with kernel=emulator")

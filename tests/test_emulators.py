@@ -1,0 +1,315 @@
+"""Emulators: components of outputs, a kernel for each, the parts of KernelFlows.jl, and simulators."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+
+from kfx import KernelFlowRegressor, load_run
+from kfx.data.dataset import Dataset, with_targets
+from kfx.data.reduction import reduced
+from kfx.data.simulators import SIMULATORS, simulate
+from kfx.kernels import ARD, RBF, Linear, Matern, Scaled, Sum
+from kfx.numerics.streams import Streams
+from kfx.objectives import loo
+from kfx.optimizers.gradient import AMSGrad
+from kfx.sampling.samplers import CentresSampler
+
+FEW = ("optimizer.iterations=15", "figures=false", "device.precision_check=off", "device.threads=1", "hydra.run.dir=r")
+
+
+def spectra(n=60, m=12, seed=0):
+    """Three inputs, and outputs that are smooth functions of them."""
+    x = np.random.default_rng(seed).uniform(size=(n, 3))
+    w = np.linspace(0, 1, m)
+    y = np.sin(3 * x[:, :1] * w + x[:, 1:2]) + x[:, 2:] * w**2 + 5
+    return x, y * np.geomspace(1, 100, m)
+
+
+def as_file(n=60):
+    x, y = spectra(n + 20)
+    np.savez("spectra.npz", x_train=x[:n], y_train=y[:n], x_test=x[n:], y_test=y[n:])
+    return x, y
+
+
+# ---- KernelFlows.jl
+
+
+def loss_of_kernel_flows_jl(log_alpha, x, y, centres):
+    """ρ_RMSE: each centre is left out of the batch and predicted from the rest by an explicit inverse.
+
+    log_alpha: logarithms of λ, (features,), and of the weight and length of the Matérn kernel, the weight of the linear
+    kernel, and the nugget. The first points are the centres.
+    """
+    scales, (weight, length, slope, nugget) = log_alpha[:-4].exp(), log_alpha[-4:].exp()
+    z = x * scales
+    h = (3 * ((z[:, None] - z[None]).square().sum(dim=2) + 1e-300)).sqrt() / length
+    gram = weight * (1 + h) * torch.exp(-h) + slope * z @ z.mT + nugget * torch.eye(len(z), dtype=z.dtype)
+    errors = []
+    for i in range(centres):
+        rest = [j for j in range(len(z)) if j != i]
+        errors.append((gram[i, rest] @ torch.linalg.inv(gram[rest][:, rest]) @ y[rest] - y[i]) ** 2)
+    return torch.stack(errors).mean()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_loss_and_gradient_are_those_of_kernel_flows_jl(seed):
+    rng, centres = np.random.default_rng(seed), 5
+    x, y = rng.normal(size=(24, 4)), rng.normal(size=24)
+    log_alpha = torch.tensor(rng.normal(size=8) * 0.3 - [0, 0, 0, 0, 0, 0, 2, 4], requires_grad=True)
+    expected = loss_of_kernel_flows_jl(log_alpha, torch.tensor(x), torch.tensor(y), centres)
+    (slope,) = torch.autograd.grad(expected, log_alpha)
+
+    alpha = log_alpha.detach().exp().numpy()
+    weight, length, linear, nugget = alpha[-4:]
+    sum_ = Sum([Scaled(Matern(length, 1.5), weight**0.5), Scaled(Linear(0.0, trainable=[]), linear**0.5)])
+    kernel = ARD(sum_, 1 / alpha[:4])
+    last = np.r_[centres : len(x), :centres]  # kfx's batch has the points that are predicted at its end
+    gram, pull = kernel.pullback(x[last])
+    value, cotangent = loo(gram, y[last], len(x) - centres, nugget, form="held_out")
+    assert value == pytest.approx(expected.item(), rel=1e-8)
+    gradient = dict(zip(kernel.names, pull(cotangent) * kernel.flat, strict=True))
+    found = [-gradient[f"lengths.{i}"] for i in range(4)]
+    found += [gradient["0.coefficient"] / 2, gradient["0.0.sigma"], gradient["1.coefficient"] / 2]
+    np.testing.assert_allclose(found, slope[:-1].numpy(), rtol=1e-8, atol=1e-8)
+    assert nugget * np.trace(cotangent) == pytest.approx(slope[-1].item(), rel=1e-8)
+
+
+def test_a_batch_has_centres_their_neighbours_and_random_points():
+    x = torch.tensor(np.random.default_rng(0).normal(size=(300, 2)))
+    sampler = CentresSampler(64, 5, None).start(x, x)
+    batch = sampler.draw(np.random.default_rng(1))
+    assert len(set(batch.indices.tolist())) == 64
+    assert batch.sample_size == 59
+    for centre in batch.indices[59:]:
+        nearest = np.argsort(((x - x[centre]) ** 2).sum(dim=1).numpy())[:5]
+        assert set(nearest.tolist()) <= set(batch.indices.tolist()), "twice as many neighbours as features, and itself"
+
+
+def test_amsgrad_has_one_second_moment_that_never_falls():
+    rule, at = AMSGrad(0.1, 0.9, 0.9, 0.0), np.zeros(2)
+    gradients = [np.array([3.0, 4.0]), np.array([0.0, 1.0])]
+    mean, square, largest = np.zeros(2), 0.0, 0.0
+    expected = at
+    for gradient in gradients:
+        at = rule.step(at, gradient)
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.9 * square + 0.1 * gradient @ gradient
+        largest = max(largest, square)
+        expected = expected - 0.1 * mean / largest**0.5
+    np.testing.assert_allclose(at, expected)
+    assert largest > square
+
+
+# ---- components
+
+
+@pytest.mark.parametrize(("how", "scale"), [("pca", "centered"), ("pca", "standardized"), ("cca", "standardized")])
+def test_components_have_unit_variance_and_give_the_targets_back(how, scale):
+    x, y = spectra()
+    data = with_targets(Dataset("d", x, y, x[:5], y[:5]), scale)
+    whole = reduced(data, how, 3 if how == "cca" else 0.9999, 1e-6)
+    scores = whole.targets
+    np.testing.assert_allclose(scores.mean(axis=0), 0, atol=1e-9)
+    np.testing.assert_allclose(scores.T @ scores / len(x), np.eye(scores.shape[1]), atol=1e-3)
+    left = ((whole.in_units(scores) - y) / whole.target_scale) ** 2
+    np.testing.assert_allclose(left.mean(axis=0), whole.reduction.left_out, rtol=1e-6, atol=1e-12)
+    if how == "pca":
+        assert left.sum() <= 1e-4 * ((data.targets - data.targets.mean(axis=0)) ** 2).sum()
+    spread = whole.deviation_in_units(np.zeros((1, scores.shape[1])))
+    np.testing.assert_allclose(spread[0], np.sqrt(whole.reduction.left_out) * whole.target_scale)
+
+
+def test_principal_components_are_those_of_scikit_learn():
+    from sklearn.decomposition import PCA
+
+    x, y = spectra()
+    scores = reduced(with_targets(Dataset("d", x, y, x, y), "centered"), "pca", 3, 0.01).targets
+    theirs = PCA(3, whiten=True).fit_transform(y) * np.sqrt(len(y) / (len(y) - 1))
+    np.testing.assert_allclose(np.abs(scores), np.abs(theirs), rtol=1e-6, atol=1e-8)
+
+
+def test_canonical_directions_are_those_of_scikit_learn():
+    from sklearn.cross_decomposition import CCA
+
+    x, y = spectra(200, 4)
+    y = y + np.random.default_rng(1).normal(size=y.shape) * y.std(axis=0) * 0.1
+    scores = reduced(with_targets(Dataset("d", x, y, x, y), "standardized"), "cca", 2, 1e-10).targets
+    theirs = CCA(2, max_iter=5000, tol=1e-12).fit(x, y).transform(x, y)[1]
+    for own, their in zip(scores.T, theirs.T, strict=True):
+        assert abs(np.corrcoef(own, their)[0, 1]) == pytest.approx(1, abs=1e-4)
+
+
+# ---- runs and estimators
+
+
+@pytest.mark.parametrize("outputs", ["pca", "cca", "shared", "none"])
+def test_a_run_with_components_predicts_what_it_recorded(kfx, outputs, in_folder):
+    x, _ = as_file()
+    words = {
+        "pca": ["outputs.reduce=pca"],
+        "cca": ["outputs.reduce=cca", "outputs.components=3"],
+        "shared": ["outputs.reduce=pca", "outputs.kernels=shared"],
+        "none": ["outputs.kernels=separate"],
+    }[outputs]
+    code, _, err = kfx("run", "dataset=arrays", "dataset.path=spectra.npz", *words, *FEW)
+    assert code == 0, err
+    run = load_run("r")
+    recorded = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    found = run.predict(x[60:])
+    for kind in ("prediction", "deviation"):
+        np.testing.assert_allclose(found.filter(like=kind), recorded.filter(like=kind), rtol=1e-6)
+    target, prediction = (recorded.filter(like=kind).to_numpy() for kind in ("target", "prediction"))
+    mse = run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
+    assert mse == pytest.approx(np.mean((target - prediction) ** 2))
+    assert len(run.kernels) == {"pca": len(run.kernels), "cca": 3, "shared": 1, "none": 12}[outputs]
+
+
+def test_each_output_has_the_kernel_of_a_fit_to_it_alone():
+    x, y = spectra()
+    settings = {"optimizer": {"name": "adam", "iterations": 10}}
+    both = KernelFlowRegressor("rbf", outputs={"kernels": "separate"}, **settings).fit(x, y[:, :2])
+    for i in range(2):
+        alone = KernelFlowRegressor("rbf", **settings).fit(x, y[:, i])
+        np.testing.assert_allclose(both.components_[i].kernel_.flat, alone.kernel_.flat, rtol=1e-6)
+        np.testing.assert_allclose(both.predict(x)[:, i], alone.predict(x), rtol=1e-6)
+
+
+def test_deviations_and_samples_of_components_are_in_the_units_of_the_targets():
+    x, y = spectra(120)
+    model = KernelFlowRegressor("rbf", outputs={"reduce": "pca", "components": 3})
+    model.set_params(optimizer={"name": "adam", "iterations": 20}).fit(x[:100], y[:100])
+    mean, deviation = model.predict(x[100:], return_std=True)
+    assert mean.shape == deviation.shape == (20, 12)
+    inside = np.abs(mean - y[100:]) < 1.96 * deviation
+    assert 0.8 < inside.mean() <= 1
+    drawn = model.sample_y(x[100:], 400)
+    assert drawn.shape == (20, 12, 400)
+    np.testing.assert_allclose(drawn.mean(axis=2), mean, rtol=0.05)
+    assert (drawn.std(axis=2) < 1.5 * deviation).all()
+
+
+def test_each_component_has_its_rows_of_the_trace_and_its_parameters(kfx, in_folder):
+    as_file()
+    words = ("run", "dataset=arrays", "dataset.path=spectra.npz", "outputs.reduce=pca", "outputs.components=3")
+    assert kfx(*words, *FEW)[0] == 0
+    whole = load_run("r").trace
+    assert sorted(whole["diagnostic.fold"].unique()) == [0, 1, 2]
+    assert len(json.loads(Path("r/metrics.json").read_text())["parameters"]["folds"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dataset=digits", "outputs.reduce=pca"], "outputs.reduce=pca: takes targets that are numbers, not classes"),
+        (["dataset=dynamics", "outputs.reduce=pca"], "not windows of series"),
+        (["outputs.kernels=separate", "optimizer=flow_euler"], "does not go with optimizer=flow_euler moves points"),
+        (["outputs.components=0"], "outputs.components"),
+        (["outputs.components=1.5"], "outputs.components"),
+        (["outputs.reduce=pca", "outputs.components=7"], "the training targets have 1 components"),
+        (["sampler=centres", "sampler.batch_size=5"], "a batch has 5 points"),
+        (["dataset=digits", "kernel=emulator"], "kernel=emulator: takes a table"),
+    ],
+)
+def test_wrong_outputs_are_one_line(kfx, words, said):
+    code, _, err = kfx("run", *words, *FEW)
+    assert code != 0
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_the_experiment_of_kernel_flows_jl_is_a_config(kfx):
+    words = ("dataset=simulator", "dataset.n_train=120", "dataset.n_test=50", "kernel=emulator", "sampler=centres")
+    words += ("sampler.batch_size=64", "objective=loo", "objective.form=held_out", "regularization.selection=trained")
+    code, _, err = kfx("run", *words, "optimizer=amsgrad", "optimizer.space=log", *FEW)
+    assert code == 0, err
+    trace = load_run("r").trace
+    assert trace["parameter.regularization"].nunique() > 1
+
+
+def predicted_by_isofit(file, x):
+    """What ISOFIT's engine computes from an emulator of the file, without a sensor's response: (n, outputs)."""
+    geometry = file["G"]
+    components = []
+    for number in range(1, len(file)):
+        own, proj = file[f"M{number}"], geometry[f"Xproj{number}"]
+        z = (x - geometry["Xmean"][()]) / geometry["Xstd"][()] @ (proj["vectors"][()].T / proj["values"][()])
+        z, known, (weight, length, slope, _) = z * own["lambda"][()], own["Z"][()].T, own["theta"][()]
+        h = np.sqrt(3) * cdist(z, known) / length
+        components.append((weight * (1 + h) * np.exp(-h) + slope * z @ known.T) @ own["h"][()])
+    basis = geometry["Yproj/vectors"][()].T * geometry["Yproj/values"][()]
+    return np.stack(components, axis=1) @ basis.T * geometry["Ystd"][()] + geometry["Ymean"][()]
+
+
+def test_isofit_reads_the_predictions_of_a_run(kfx, in_folder):
+    h5py = pytest.importorskip("h5py")
+    x, _ = as_file()
+    words = ("run", "dataset=arrays", "dataset.path=spectra.npz", "dataset.preprocess=[normalize]")
+    assert kfx(*words, "outputs.reduce=pca", "kernel=emulator", *FEW)[0] == 0
+    code, out, err = kfx("export", "isofit", "r", "--to", "out.h5")
+    assert (code, err) == (0, "")
+    assert out.strip() == "out.h5: 1 emulator of 3 inputs"
+    with h5py.File("out.h5") as file:
+        assert len(file) == 6 + 1, "ISOFIT takes six keys beside the emulators"
+        found = predicted_by_isofit(file["MVM1"], x[60:])
+        np.testing.assert_allclose(file["xmax"][()], x[:60].max(axis=0))
+    expected = load_run("r").predict(x[60:]).filter(like="prediction")
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_isofit_takes_no_other_kernel(kfx, in_folder):
+    pytest.importorskip("h5py")
+    as_file()
+    assert kfx("run", "dataset=arrays", "dataset.path=spectra.npz", "outputs.reduce=pca", "kernel=rbf", *FEW)[0] == 0
+    code, _, err = kfx("export", "isofit", "r", "--to", "out.h5")
+    assert code != 0
+    assert "its kernel is not the file's; run it with kernel=emulator" in err
+    assert not Path("out.h5").exists()
+
+
+# ---- simulators
+
+
+def test_simulators_are_those_of_their_papers():
+    rw, r, tu, hu, tl, hl, length, kw = borehole = [0.1, 1000, 90000, 1000, 80, 750, 1400, 10000]
+    resistance = math.log(r / rw) / (2 * math.pi * tu) * (1 + tu / tl) + length / (math.pi * rw**2 * kw)
+    wing = [174, 252, 7.52, 0, 34, 0.672, 0.12, 3.8, 2000, 0.064]  # without sweep its cosine is 1
+    powers = np.array([0.758, 0.0035, 0.6, 0.006, 0.04, -0.3, 0.49])
+    values = {
+        "borehole": (borehole, (hu - hl) / resistance),
+        "wing_weight": (wing, math.exp(math.log(0.036) + powers @ np.log([*wing[:3], *wing[4:6], 12, 3.8 * 2000])) + 11.136),
+        "ishigami": ([1.0, 2.0, 3.0], np.sin(1) + 7 * np.sin(2) ** 2 + 8.1 * np.sin(1)),
+    }
+    for name, (x, expected) in values.items():
+        found = SIMULATORS[name].compute(tuple(np.array([each], dtype=float) for each in x))
+        assert found[0] == pytest.approx(expected, rel=1e-4), name
+
+
+@pytest.mark.parametrize("function", [name for name in SIMULATORS if name != "prosail"])
+def test_simulated_inputs_fill_their_ranges(function):
+    data = simulate(200, 50, function, Streams(0)["data"])
+    for i, (low, high) in enumerate(SIMULATORS[function].ranges.values()):
+        column = data.x_train[:, i]
+        counts = np.histogram(column, 20, (low, high))[0]
+        assert counts.min() >= 9, "a Latin hypercube has ten in each twentieth"
+    assert np.isfinite(data.y_train).all()
+    assert data.features == tuple(SIMULATORS[function].ranges)
+
+
+def test_a_spectrum_needs_its_package_or_has_2101_values():
+    try:
+        import prosail  # noqa: F401
+    except ImportError:
+        with pytest.raises(Exception, match=r"pip install 'kfx\[prosail\]'"):
+            simulate(2, 1, "prosail", Streams(0)["data"])
+        return
+    data = simulate(3, 1, "prosail", Streams(0)["data"])
+    assert data.y_train.shape == (3, 2101)
+    assert (data.y_train > 0).all()
+    assert RBF(1.0).gram(data.x_train).shape == (3, 3)
