@@ -6,7 +6,8 @@ The question of Yang et al. 2023 (part V of "Learning dynamical systems from dat
 half of it sampled, λ = 0.05 absolute, three folds of overlapping windows, shuffled as there and contiguous. A series is
 divided by its deviation. Each kernel is evaluated at the paper's λ; at the λ that gives it the Gaussian's ratio of λ to
 the mean variance of its functions, `matched`; and at the λ with the least leave-one-out error, `chosen`. The series are
-those of Gilpin's benchmark in KFX_DATA_DIR/dysts: the paper's own are not public. Rows go to runs/forecasts/dictionaries.csv.
+those of Gilpin's benchmark in KFX_DATA_DIR/dysts: the paper's own are not public. Rows go to
+runs/forecasts/dictionaries.csv.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def trained(method: str, x: np.ndarray, y: np.ndarray) -> Kernel:
     return found
 
 
-def errors(kernel: Kernel, reference: Kernel, x: np.ndarray, y: np.ndarray, at: np.ndarray, truth: np.ndarray) -> Iterator:
+def errors(
+    kernel: Kernel, reference: Kernel, x: np.ndarray, y: np.ndarray, at: np.ndarray, truth: np.ndarray
+) -> Iterator:
     """(name of λ, mean squared error, λ in units of the mean variance) at each of three λ."""
     gram, cross = kernel.gram(x), kernel.gram(at, x)
     own = PUBLISHED.value / Regularization(1.0).of(gram)
@@ -103,7 +106,9 @@ def compare(every: int) -> None:
                         count = int((np.asarray(kernel.parameters.get("weight", [1.0])) > 0).sum())
                         each = errors(kernel, kernels["Gaussian"], x[train], y[train], x[test], y[test])
                         found += [(name, method, which, mse, value, count) for which, mse, value in each]
-            frame = pd.DataFrame(found, columns=COLUMNS[1:]).groupby(list(COLUMNS[1:4]), sort=False).mean().reset_index()
+            frame = (
+                pd.DataFrame(found, columns=COLUMNS[1:]).groupby(list(COLUMNS[1:4]), sort=False).mean().reset_index()
+            )
             rows.writerows([system, *row] for row in frame.itertuples(index=False))
             stream.flush()
             print(system, flush=True)
@@ -123,9 +128,9 @@ def as_markdown() -> str:
     frame, found = pd.read_csv(PATH), summary()
     systems = frame["system"].nunique()
     lines = [
-        f"Median squared error of one step over {systems} systems of Gilpin's benchmark, windows of {LAGS} values, three folds "
-        "(`python scripts/compare_dictionaries.py`). λ is the published 0.05; *matched*, so that its ratio to the variance of the "
-        "kernel's functions is the Gaussian's; or *chosen* by leave-one-out errors.",
+        f"Median squared error of one step over {systems} systems of Gilpin's benchmark, windows of {LAGS} values, "
+        "three folds (`python scripts/compare_dictionaries.py`). λ is the published 0.05; *matched*, so that its ratio "
+        "to the variance of the kernel's functions is the Gaussian's; or *chosen* by leave-one-out errors.",
         "",
         "| kernel | " + " | ".join(found.columns) + " |",
         "|---|" + "---:|" * len(found.columns),
@@ -142,9 +147,9 @@ def as_markdown() -> str:
     gaussian = each["Gaussian", "shuffled", "chosen"] < each["sparse dictionary", "shuffled", "chosen"]
     lines += [
         "",
-        f"At the published λ the sparse dictionary is better than the dense one on {wins('published')} of {systems} systems, at the "
-        f"matched λ on {wins('matched')}, and at the chosen λ on {wins('chosen')}; with λ chosen for each kernel, one Gaussian is "
-        f"better than the sparse dictionary on {int(gaussian.sum())}.",
+        f"At the published λ the sparse dictionary is better than the dense one on {wins('published')} of {systems} "
+        f"systems, at the matched λ on {wins('matched')}, and at the chosen λ on {wins('chosen')}; with λ chosen for "
+        f"each kernel, one Gaussian is better than the sparse dictionary on {int(gaussian.sum())}.",
     ]
     return "\n".join(lines)
 

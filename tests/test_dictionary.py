@@ -77,7 +77,9 @@ def test_derivatives_of_indefinite_members(name):
 
     flat = kernel.flat
     for i, step in enumerate(1e-6 * np.eye(len(flat))):
-        assert gradient[i] == pytest.approx((at(flat + step, points) - at(flat - step, points)) / 2e-6, rel=1e-5, abs=1e-6)
+        assert gradient[i] == pytest.approx(
+            (at(flat + step, points) - at(flat - step, points)) / 2e-6, rel=1e-5, abs=1e-6
+        )
     for place in [(0, 0), (4, 2), (8, 3)]:
         step = np.zeros_like(points)
         step[place] = 1e-6
@@ -108,7 +110,10 @@ def test_a_sparse_run_says_what_is_left(tmp_path):
         (["kernel=dictionary", "kernel.members=[gaussian,gauss]"], "kernel.members"),
         (["kernel=dictionary", "kernel.weights=[1.0]"], "expected 11 numbers >= 0"),
         (["kernel=dictionary", "+kernel.parameters.gaussian_scale=1"], "gaussian_scale"),
-        (["kernel=dictionary", "kernel.members=[polynomial]", "+kernel.parameters={polynomial_exponent: 2.5}"], "whole"),
+        (
+            ["kernel=dictionary", "kernel.members=[polynomial]", "+kernel.parameters={polynomial_exponent: 2.5}"],
+            "whole",
+        ),
         (["optimizer.sparsity=0.1"], "kernel=rbf has none"),
     ],
 )

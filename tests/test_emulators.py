@@ -283,7 +283,10 @@ def test_simulators_are_those_of_their_papers():
     powers = np.array([0.758, 0.0035, 0.6, 0.006, 0.04, -0.3, 0.49])
     values = {
         "borehole": (borehole, (hu - hl) / resistance),
-        "wing_weight": (wing, math.exp(math.log(0.036) + powers @ np.log([*wing[:3], *wing[4:6], 12, 3.8 * 2000])) + 11.136),
+        "wing_weight": (
+            wing,
+            math.exp(math.log(0.036) + powers @ np.log([*wing[:3], *wing[4:6], 12, 3.8 * 2000])) + 11.136,
+        ),
         "ishigami": ([1.0, 2.0, 3.0], np.sin(1) + 7 * np.sin(2) ** 2 + 8.1 * np.sin(1)),
     }
     for name, (x, expected) in values.items():

@@ -20,13 +20,13 @@ from sklearn.metrics import r2_score
 from kfx import KernelFlowForecaster, load_run
 from kfx.data import dynamics
 from kfx.data.backtest import Backtest, choose
-from kfx.data.backtest_gradient import error_and_gradient
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.evaluation.rollout import explained
 from kfx.experiment.compose import load
 from kfx.kernels import ARD, NNGP, RBF, Laplace, Linear, Matern, RationalQuadratic
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
+from kfx.optimizers.backtest_gradient import error_and_gradient
 from kfx.outcomes import ConfigError, DataError
 
 FEW = ("optimizer.iterations=3", "figures=false", "device.precision_check=off", "hydra.run.dir=r")
@@ -160,7 +160,9 @@ def test_gradients_of_a_backtest_agree_with_differences(windows, scale):
     error, gradient = error_and_gradient(test, kernel, shift)
     assert error == pytest.approx(float(test.errors(kernel, [shift])[0]), rel=1e-7)
     steps = 1e-5 * np.eye(len(kernel.flat))
-    ends = [[test.errors(kernel.with_flat(kernel.flat + sign * step), [shift])[0] for sign in (1, -1)] for step in steps]
+    ends = [
+        [test.errors(kernel.with_flat(kernel.flat + sign * step), [shift])[0] for sign in (1, -1)] for step in steps
+    ]
     differences = (np.array(ends) @ [1, -1]) / 2e-5
     np.testing.assert_allclose(gradient, differences, rtol=2e-3, atol=2e-3 * np.abs(differences).max())
 
@@ -415,7 +417,9 @@ def test_a_system_is_sampled_at_random_times(kfx):
     words = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=60", "dataset.gaps=4", "dataset.dt=0.01")
     errors = {}
     for elapsed in ("true", "false"):
-        code, _, err = kfx("run", *words, *FEW, f"dataset.elapsed={elapsed}", "dataset.lags=2", f"hydra.run.dir=elapsed-{elapsed}")
+        code, _, err = kfx(
+            "run", *words, *FEW, f"dataset.elapsed={elapsed}", "dataset.lags=2", f"hydra.run.dir=elapsed-{elapsed}"
+        )
         assert code == 0, err
         run = load_run(f"elapsed-{elapsed}")
         errors[elapsed] = run.evaluation.query("metric == 'mse' and kernel == 'initial'")["value"].item()
@@ -428,7 +432,9 @@ def test_explained_variance_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(3, 40, 2)) * [1.0, 5.0]
     forecast = truth + 0.1 * rng.normal(size=truth.shape)
-    expected = r2_score(truth.reshape(-1, 2) / [1, 5], forecast.reshape(-1, 2) / [1, 5], multioutput="variance_weighted")
+    expected = r2_score(
+        truth.reshape(-1, 2) / [1, 5], forecast.reshape(-1, 2) / [1, 5], multioutput="variance_weighted"
+    )
     assert explained(forecast, truth, np.array([1.0, 5.0])) == pytest.approx(expected)
 
 

@@ -18,7 +18,9 @@ _TOOLS = {
 
 def add(commands: Commands) -> None:
     """Register the command."""
-    export = commands.add_parser("export", help="write finished runs for MLflow, TensorBoard, Weights & Biases, or ISOFIT")
+    export = commands.add_parser(
+        "export", help="write finished runs for MLflow, TensorBoard, Weights & Biases, or ISOFIT"
+    )
     export.add_argument("tool", choices=tuple(_TOOLS))
     export.add_argument("paths", nargs="+", type=Path, metavar="RUN|SWEEP")
     places = "; ".join(f"{name}: {place}" for name, place in _TOOLS.items())

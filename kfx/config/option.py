@@ -33,6 +33,7 @@ class ConfigView(Protocol):
     evaluation: Part
     device: Part
     regularization: Part
+    outputs: Part
     checkpoint: Part
     flow: Part
     follow: Part

@@ -58,8 +58,10 @@ class Dataset:
         return whole * self.target_scale + self.target_mean
 
     def deviation_in_units(self, deviation: np.ndarray) -> np.ndarray:
-        """Return standard deviations of `targets`, (m, outputs), in the units of y; those of components are independent,
-        and what the reduction leaves out adds to them."""
+        """Return standard deviations of `targets`, (m, outputs), in the units of y.
+
+        Components are independent, and what the reduction leaves out adds to their variances.
+        """
         if self.reduction is None:
             return deviation * self.target_scale
         variance = deviation**2 @ self.reduction.basis**2 + self.reduction.left_out

@@ -33,7 +33,9 @@ class SimulatorOption(DatasetOption):
     preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
     targets: str = own_targets()
     function: str = one_of(
-        "borehole", *SIMULATORS, meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'"
+        "borehole",
+        *SIMULATORS,
+        meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'",
     )
 
     def feature_count(self) -> int:
@@ -49,8 +51,8 @@ class OutputsSection(Option):
         "none",
         "pca",
         "cca",
-        meaning="what kernels are trained on; none: the targets; pca: their principal components; cca: their directions "
-        "most correlated with the points",
+        meaning="what kernels are trained on; none: the targets; pca: their principal components; cca: their "
+        "directions most correlated with the points",
     )
     components: Any = ranged(
         0.999,

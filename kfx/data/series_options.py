@@ -253,9 +253,7 @@ class DynamicsOption(SeriesData):
 
 
 @lru_cache(maxsize=4)
-def _trajectory(
-    system: str, count: int, dt: float | None, start: int, points_per_period: int, gaps: int
-) -> Trajectory:
+def _trajectory(system: str, count: int, dt: float | None, start: int, points_per_period: int, gaps: int) -> Trajectory:
     import numpy as np
 
     from kfx.data import dynamics

@@ -66,7 +66,9 @@ def _prosail(x: Columns) -> np.ndarray:
         raise DataError("dataset.function=prosail: needs the package prosail; pip install 'kfx[prosail]'") from error
     *leaf_and_canopy, psoil = x
     with np.errstate(all="ignore"):
-        return np.stack([run_prosail(*row[:-1], rsoil=1.0, psoil=row[-1]) for row in zip(*leaf_and_canopy, psoil, strict=True)])
+        return np.stack(
+            [run_prosail(*row[:-1], rsoil=1.0, psoil=row[-1]) for row in zip(*leaf_and_canopy, psoil, strict=True)]
+        )
 
 
 PI = (-np.pi, np.pi)

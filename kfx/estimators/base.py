@@ -40,6 +40,8 @@ from kfx.objectives.base import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 _BLOCK = 2000
+_ENTRIES = 250_000
+"""Entries of a Gram matrix that are computed at a time for a mean: as many as a cache holds."""
 
 
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
@@ -232,7 +234,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self._keep_units(data)
         if config.outputs.is_separate:
             self.components_ = [self._of_one_output().fit(x, column) for column in data.targets.T]
-            self.kernel_ = self.components_[-1].kernel_
+            self.kernel_: Kernel = self.components_[-1].kernel_
             return
         fitted = fit(config, data, bool(self.verbose))
         self.kernel_, self.trace_, self.remarks_ = fitted.kernel, fitted.trace, fitted.remarks
@@ -243,7 +245,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _of_one_output(self) -> Self:
         """The estimator of one output or component."""
-        return clone(self).set_params(outputs=None, targets="as_given")
+        alone: Self = clone(self).set_params(outputs=None, targets="as_given")
+        return alone
 
     def _keep_units(self, data: Dataset) -> None:
         """Keep what takes predictions to the units of y: the data set without its points."""
@@ -306,10 +309,12 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             points = self._tensor(x)
             of_a_row = compare.multiplications(points[:1], self._points) + deviation * len(self._points) ** 2
             with threads.as_many_as_worth(len(x) * of_a_row):
+                if not deviation:
+                    rows = max(_ENTRIES // len(self._points), 1)
+                    blocks = (compare.gram(mapped(block), self._points) for block in points.split(rows))
+                    return in_numpy(torch.cat([products(block, self._coefficients) for block in blocks])), None
                 cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
                 mean = in_numpy(products(cross, self._coefficients))
-                if not deviation:
-                    return mean, None
                 variance = posterior_variance(self._factor_and_scale()[0], cross, self.kernel_.diagonal(points))
         return mean, np.sqrt((variance.cpu().numpy()[:, None] + self._effective) * self._factor_and_scale()[1])
 

@@ -46,7 +46,7 @@ def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
             file["wls"] = np.array([float(name) for name in wavelengths])
         except ValueError:
             file["wls"] = np.arange(models[0][1].data.y_train.shape[1], dtype=float)
-        numbers = [INPUTS.get(name, i) for i, name in enumerate(features or range(x.shape[1]), start=1)]
+        numbers = [INPUTS.get(str(name), i) for i, name in enumerate(features or range(x.shape[1]), start=1)]
         file["inputdims"] = np.array(numbers)
         file["xmin"], file["xmax"] = x.min(axis=0), x.max(axis=0)
         file["input_transfs"] = np.ones((len(models), x.shape[1]), dtype=int)  # 1 stands for the identity

@@ -112,7 +112,7 @@ class Model:
                 for c, (own, kernel) in each
             ]
             for model in estimator.components_:
-                model._is_flat = True  # type: ignore[attr-defined]
+                model._is_flat = True
             estimator.kernel_, estimator.n_features_in_ = run.kernel, last.x_train.shape[1]
             estimator._keep_units(last)
         else:

@@ -70,10 +70,10 @@ class Rollout:
     ) -> dict[str, float]:
         """Means over the forecasts; of valid times the median.
 
-        r2: over all steps and coordinates, see `explained`. nrmse: root mean squared error in units of the training series' standard deviations. cumulative_error: the mean
-        over steps of the largest error so far (Schötz et al. 2026). A forecast that has left the range counts with an
-        error of 2 from there on; steps whose truth is missing are left out. time: (origins, 1 + steps), from the last
-        known value on.
+        r2: over all steps and coordinates, see `explained`. nrmse: root mean squared error in units of the training
+        series' standard deviations. cumulative_error: the mean over steps of the largest error so far (Schötz et
+        al. 2026). A forecast that has left the range counts with an error of 2 from there on; steps whose truth is
+        missing are left out. time: (origins, 1 + steps), from the last known value on.
         """
         known = np.isfinite(truth).all(axis=2)
         error = np.sqrt(np.mean(np.square((forecasts - truth) / series.windows.scale), axis=2))

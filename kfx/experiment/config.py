@@ -20,8 +20,8 @@ from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.config.published import Published
-    from kfx.data.options import DatasetOption
     from kfx.data.emulator_options import OutputsSection
+    from kfx.data.options import DatasetOption
     from kfx.evaluation.options import EvaluationOption, FollowSection
     from kfx.experiment.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.flows.options import FlowSection, InterpolationSection

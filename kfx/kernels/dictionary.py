@@ -58,25 +58,25 @@ MEMBERS: dict[str, Member] = {
         {"slope": 1.0, "constant": 1.0, "exponent": 2.0},
     ),
     "multiquadric": Member(lambda r2, s, scale: (r2 / scale + 1).sqrt(), _S),
-    "periodic": Member(lambda r2, s, frequency, scale: torch.exp(-torch.sin(r2 * frequency) ** 2 / scale), _PERIODIC),
+    "periodic": Member(lambda r2, s, frequency, scale: torch.exp(-(torch.sin(r2 * frequency) ** 2) / scale), _PERIODIC),
     "periodic_of_r": Member(
-        lambda r2, s, frequency, scale: torch.exp(-torch.sin(_r(r2) * frequency) ** 2 / scale), _PERIODIC
+        lambda r2, s, frequency, scale: torch.exp(-(torch.sin(_r(r2) * frequency) ** 2) / scale), _PERIODIC
     ),
     "decaying_periodic": Member(
-        lambda r2, s, frequency, scale, length: torch.exp(-torch.sin(r2 * frequency) ** 2 / scale - r2 / length),
+        lambda r2, s, frequency, scale, length: torch.exp(-(torch.sin(r2 * frequency) ** 2) / scale - r2 / length),
         _DECAYING,
     ),
     "decaying_periodic_of_r": Member(
-        lambda r2, s, frequency, scale, length: torch.exp(-torch.sin(_r(r2) * frequency) ** 2 / scale - _r(r2) / length),
+        lambda r2, s, frequency, scale, length: torch.exp(
+            -(torch.sin(_r(r2) * frequency) ** 2) / scale - _r(r2) / length
+        ),
         _DECAYING,
     ),
     "parabola": Member(lambda r2, s, scale: torch.relu(1 - r2 / scale), _S),
     "triangle": Member(lambda r2, s, scale: torch.relu(1 - _r(r2) / scale), _S),
     "circular": Member(_circular, _S),
     "logarithm": Member(lambda r2, s, exponent: torch.log(_r(r2) ** exponent + 1), {"exponent": 2.0}),
-    "sigmoid": Member(
-        lambda r2, s, slope, constant: torch.tanh(slope * s + constant), {"slope": 1.0, "constant": 1.0}
-    ),
+    "sigmoid": Member(lambda r2, s, slope, constant: torch.tanh(slope * s + constant), {"slope": 1.0, "constant": 1.0}),
 }
 """The kernels by name, in the order of `DICTIONARY` and `INDEFINITE`. Where a formula of r² has a twin in r, the twin's
 name ends in `of_r`; `rational` equals `cauchy`, as in the paper."""
@@ -107,13 +107,17 @@ class Dictionary(Kernel):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        if not members or (unknown := [name for name in members if name not in MEMBERS]) or len(
-            set(members)
-        ) < len(members):
+        if (
+            not members
+            or (unknown := [name for name in members if name not in MEMBERS])
+            or len(set(members)) < len(members)
+        ):
             raise ValueError(f"members: expected different names out of {', '.join(MEMBERS)}, got {list(members)!r}")
         refused = [name for name in members if name in INDEFINITE]
         if refused and not allow_indefinite:
-            raise ValueError(f"{', '.join(refused)}: not positive definite in every dimension; set allow_indefinite=true")
+            raise ValueError(
+                f"{', '.join(refused)}: not positive definite in every dimension; set allow_indefinite=true"
+            )
         self.members, self.labels = tuple(members), {"weight": tuple(members)}
         self.may_be_zero = self.weight_names
         given = np.ones(len(members)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -127,8 +131,8 @@ class Dictionary(Kernel):
             raise ValueError(f"parameters: {unknown[0]} is none of {', '.join(values)}")
         values |= parameters or {}
         for name, value in values.items():
-            if name.endswith(_WHOLE) and (float(value) != int(value) or value < 1):  # type: ignore[arg-type]
-                raise ValueError(f"{name}={value}: expected a whole number >= 1")
+            if name.endswith(_WHOLE) and not (float(value) >= 1 and float(value).is_integer()):  # type: ignore[arg-type]
+                raise ValueError(f"{name}={value!r}: expected a whole number >= 1")
         super().__init__(values, usual if trainable is None else trainable, {**limits, **(bounds or {})})
 
     def proximal(self, values: Mapping[str, Value], amount: float) -> dict[str, Value]:

@@ -41,7 +41,8 @@ class AutoKernelOption(DistanceOption):
 
     def standing_for(self, config: ConfigView) -> Option:
         fields = {name: getattr(self, name) for name in self.fields()}
-        is_table = config.dataset.is_own and config.dataset.image is None and not config.dataset.is_series
+        own = config.dataset
+        is_table = own.is_own and own.image is None and not own.is_series and not own.is_simulated
         return MaternOption(**fields, nu=2.5) if is_table and not config.optimizer.moves_points else RBFOption(**fields)
 
 
@@ -245,14 +246,19 @@ class RBFNetworkOption(SumOption):
 
 
 @option(
-    "kernel", "dictionary", "Weighted sum of up to 21 kernels, whose weights sum to one (Yang et al. 2023, sparse flows)"
+    "kernel",
+    "dictionary",
+    "Weighted sum of up to 21 kernels, whose weights sum to one (Yang et al. 2023, sparse flows)",
 )
 class DictionaryOption(KernelOption):
     builds = "kfx.kernels:Dictionary"
     has_weights = True
 
     members: list[str] = some_of(
-        list(DICTIONARY), *DICTIONARY, *INDEFINITE, meaning="kernels that are added; from multiquadric on indefinite ones"
+        list(DICTIONARY),
+        *DICTIONARY,
+        *INDEFINITE,
+        meaning="kernels that are added; from multiquadric on indefinite ones",
     )
     allow_indefinite: bool = flag(
         False, "accept kernels that are not positive definite in every dimension; Cholesky factors may then fail"
@@ -282,7 +288,7 @@ class EmulatorOption(KernelOption):
         "explicit",
         *RANDOM,
         *LENGTHS,
-        meaning="initial lengths; median_distance: the median distance of two training points; explicit: 1; random: drawn",
+        meaning="initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
     )
     linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
 

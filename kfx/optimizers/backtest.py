@@ -48,11 +48,11 @@ class BacktestOption(ObjectiveOption):
 def _loss(config: ConfigView, *arguments: object) -> Loss:
     """A loss whose value is the error of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
     from kfx.data.backtest import Backtest
-    from kfx.data.backtest_gradient import error_and_gradient
     from kfx.kernels.regularized import Regularized
     from kfx.numerics.arrays import Vector
     from kfx.numerics.streams import Streams
     from kfx.objectives import rho
+    from kfx.optimizers.backtest_gradient import error_and_gradient
     from kfx.optimizers.loss import Loss
     from kfx.outcomes import NumericalError
     from kfx.sampling.samplers import Batch

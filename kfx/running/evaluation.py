@@ -155,7 +155,6 @@ def _evaluated(
     """All rows of `evaluation.csv`, those of an earlier process included, and messages of failures."""
     config, folds = context.config, context.folds
     sizes = config.evaluation.n_interpolation
-    measure = separate.evaluate_separately if config.outputs.is_separate else evaluate
     metrics = (separate.names if config.outputs.is_separate else metric_names)(folds[0], scoring)
     rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metrics))
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
@@ -181,16 +180,11 @@ def _evaluated(
                 if repeat not in done:
                     n = sizes or [len(folds[fold].x_train)]
                     of_fold = context.of_fold(of_parts, fold)
-                    measured, arrays, failures = measure(
-                        name,
-                        of_fold if config.outputs.is_separate else of_fold[0],
-                        folds[fold],
-                        context.tensors_of_folds[fold],
-                        repeat,
-                        order,
-                        n,
-                        scoring,
-                        context.disk,
+                    given = folds[fold], context.tensors_of_folds[fold], repeat, order, n, scoring, context.disk
+                    measured, arrays, failures = (
+                        separate.evaluate_separately(name, of_fold, *given)
+                        if config.outputs.is_separate
+                        else evaluate(name, of_fold[0], *given)
                     )
                     if config.evaluation.save_predictions or is_curve:
                         record.predictions(arrays)

@@ -112,7 +112,11 @@ class FixedOption(SamplerOption):
         return self.sample_proportion
 
 
-@option("sampler", "centres", "Random centres, which are predicted, with their neighbours and random points (KernelFlows.jl)")
+@option(
+    "sampler",
+    "centres",
+    "Random centres, which are predicted, with their neighbours and random points (KernelFlows.jl)",
+)
 class CentresOption(SamplerOption):
     builds = "kfx.sampling.samplers:CentresSampler"
 
@@ -125,7 +129,7 @@ class CentresOption(SamplerOption):
     )
 
     def build(self, iterations: int) -> FixedSampler:
-        return self.constructor()(self.batch_size, self.centres, self.neighbours)  # type: ignore[no-any-return]
+        return self.constructor()(self.batch_size, self.centres, self.neighbours)
 
     def held_out(self) -> FixedSampler:
         return self.build(1)

@@ -28,8 +28,8 @@ def error_and_gradient(test: Backtest, kernel: Kernel, regularization: Regulariz
     for block, own in enumerate(test.kept):
         try:
             factors.append(scipy.linalg.cho_factor(gram[np.ix_(own, own)] + lambda_ * np.eye(int(own.sum()))))
-        except np.linalg.LinAlgError as error:
-            raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"Θ + λI of block {block} has no factor") from error
+        except np.linalg.LinAlgError as failure:
+            raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"Θ + λI of block {block} has no factor") from failure
         alpha[block, own] = scipy.linalg.cho_solve(factors[-1], test.y[own])
     points: list[np.ndarray] = []
     predict = predictor(kernel, test.x, alpha)

@@ -1,0 +1,261 @@
+"""Compare kfx with other emulators of simulators.
+
+python scripts/compare_emulators.py [--cases borehole,prosail] [--sizes 200,500] [--seeds 3]
+python scripts/compare_emulators.py --summary                python scripts/compare_emulators.py --page
+
+Training inputs are a Latin hypercube, test inputs 500 uniform points; outputs of spectra are reduced to ten principal
+components for all methods. Each (case, N, seed, method) is a row of runs/emulators/emulators.csv; rows that are there
+are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from kfx import KernelFlowRegressor
+from kfx.data.simulators import SIMULATORS, simulate
+from kfx.numerics.calibration import of_values
+from kfx.numerics.streams import Streams
+
+FOLDER = Path(__file__).parent.parent / "runs" / "emulators"
+COLUMNS = ("case", "n", "seed", "method", "rmse", "relative", "coverage_95", "crps", "fit", "predict", "tau")
+COMPONENTS, N_TEST = 10, 500
+Emulator = Callable[[np.ndarray, np.ndarray], tuple[Callable, np.ndarray | None]]
+"""Maps inputs, (n, inputs), and standardized outputs, (n, outputs), to a function that predicts a mean and a deviation,
+(m, outputs) each, and to the length of each input, if the emulator has one output and lengths."""
+
+
+def kfx(**settings: object) -> Emulator:
+    def fit(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
+        outputs = {"reduce": "pca", "components": COMPONENTS} if y.shape[1] > COMPONENTS else None
+        model = KernelFlowRegressor(outputs=outputs, device={"name": "cpu", "threads": 1}, **settings).fit(x, y)
+        lengths = model.kernel_.parameters.get("lengths") if y.shape[1] == 1 else None
+        return lambda at: model.predict(at, return_std=True), lengths
+
+    return fit
+
+
+def gaussian_process(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
+    """scikit-learn's, with a Gaussian kernel with a length for each input, one for each component."""
+    from sklearn.decomposition import PCA
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    reduction = PCA(COMPONENTS).fit(y) if y.shape[1] > COMPONENTS else None
+    scores = y if reduction is None else reduction.transform(y)
+    start = ConstantKernel() * RBF(3 * np.ones(x.shape[1]), (1e-2, 1e5)) + WhiteKernel(1e-6, (1e-12, 1.0))
+    models = [GaussianProcessRegressor(start, normalize_y=True, random_state=0).fit(x, column) for column in scores.T]
+
+    def predict(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, spread = (
+            np.stack(each, axis=1) for each in zip(*(m.predict(at, return_std=True) for m in models), strict=True)
+        )
+        if reduction is None:
+            return mean, spread
+        return reduction.inverse_transform(mean), np.sqrt(spread**2 @ reduction.components_**2)
+
+    return predict, models[0].kernel_.k1.k2.length_scale if y.shape[1] == 1 else None
+
+
+def network(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
+    """Three layers of 128 units, 2000 steps of Adam; the deviation is that of a fifth of the points left out."""
+    torch.manual_seed(0)
+    held = len(x) // 5
+    layers = [torch.nn.Linear(x.shape[1], 128), torch.nn.SiLU(), torch.nn.Linear(128, 128), torch.nn.SiLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(128, y.shape[1]))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2000)
+    points, targets = torch.tensor(x[held:], dtype=torch.float32), torch.tensor(y[held:], dtype=torch.float32)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        (model(points) - targets).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+
+    def mean(at: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return model(torch.tensor(at, dtype=torch.float32)).numpy().astype(float)
+
+    spread = np.sqrt(np.mean((mean(x[:held]) - y[:held]) ** 2, axis=0))
+    return lambda at: (mean(at), np.broadcast_to(spread, (len(at), y.shape[1]))), None
+
+
+THEIRS = {"objective": {"name": "loo", "form": "held_out"}, "regularization": "trained",
+          "sampler": {"name": "centres", "batch_size": 64},
+          "optimizer": {"name": "amsgrad", "iterations": 700, "learning_rate": 0.02, "fall_back": False}}  # fmt: skip
+UNTRAINED = {"optimizer": {"name": "none", "iterations": 1}}
+METHODS: dict[str, Emulator] = {
+    "kfx": kfx(kernel="rbf"),
+    "kfx, Matérn 5/2": kfx(kernel="matern"),
+    "kfx, untrained": kfx(kernel={"name": "rbf", "ard": False, "initial": "median_distance"}, **UNTRAINED),
+    "kfx, by rho": kfx(kernel="rbf", objective="rho"),
+    "kfx, as KernelFlows.jl": kfx(kernel="emulator", **THEIRS),
+    "scikit-learn GPR": gaussian_process,
+    "network": network,
+}
+
+
+def sensitivities(case: str) -> np.ndarray:
+    """The total Sobol index of each input of a simulator, (inputs,), by 4096 points (Saltelli et al. 2010)."""
+    from scipy.stats import sobol_indices, uniform
+
+    simulator = SIMULATORS[case]
+    low, high = np.array(list(simulator.ranges.values())).T
+
+    def of_unit(unit: np.ndarray) -> np.ndarray:
+        return np.asarray(simulator.compute(tuple(low[:, None] + (high - low)[:, None] * unit)))
+
+    found = sobol_indices(func=of_unit, n=4096, dists=[uniform()] * len(low), rng=np.random.default_rng(0))
+    return np.asarray(found.total_order)
+
+
+def measure(case: str, n: int, seed: int, method: str) -> dict[str, object]:
+    data = simulate(n, N_TEST, case, Streams(seed)["data"])
+    centre, unit = data.x_train.mean(axis=0), data.x_train.std(axis=0)
+    x, at = (data.x_train - centre) / unit, (data.x_test - centre) / unit
+    mean, scale = data.y_train.mean(axis=0), data.y_train.std(axis=0)
+    began = time.perf_counter()
+    predict, lengths = METHODS[method](x, (data.y_train - mean) / scale)
+    fitted = time.perf_counter()
+    found, spread = (np.asarray(each).reshape(len(at), -1) for each in predict(at))
+    done = time.perf_counter()
+    truth = (data.y_test - mean) / scale
+    error = found - truth
+    fit = of_values(found, spread, truth)
+    tau = np.nan
+    if lengths is not None:
+        from scipy.stats import kendalltau
+
+        tau = kendalltau(-np.asarray(lengths), sensitivities(case)).statistic
+    return {
+        "case": case,
+        "n": n,
+        "seed": seed,
+        "method": method,
+        "rmse": float(np.sqrt(np.mean(error**2))),
+        "relative": float(np.abs(error * scale).sum() / np.abs(data.y_test).sum()),
+        "coverage_95": fit["coverage_95"],
+        "crps": fit["crps"],
+        "fit": round(fitted - began, 2),
+        "predict": round(done - fitted, 3),
+        "tau": tau,
+    }
+
+
+def table() -> pd.DataFrame:
+    path = FOLDER / "emulators.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(COLUMNS))
+
+
+def compare(cases: list[str], sizes: list[int], seeds: int) -> None:
+    """Compute the rows that are missing."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    there = {tuple(row) for row in table()[["case", "n", "seed", "method"]].itertuples(index=False, name=None)}
+    torch.set_num_threads(1)
+    with (FOLDER / "emulators.csv").open("a", newline="") as stream:
+        rows = csv.DictWriter(stream, COLUMNS)
+        if not there:
+            rows.writeheader()
+        for case in cases:
+            for n in sizes:
+                for seed in range(seeds):
+                    for method in METHODS:
+                        if (case, n, seed, method) not in there:
+                            rows.writerow(measure(case, n, seed, method))
+                            stream.flush()
+                            print(case, n, seed, method, flush=True)
+
+
+def summary() -> pd.DataFrame:
+    """Means over seeds."""
+    return table().drop(columns="seed").groupby(["case", "n", "method"], sort=False).mean()
+
+
+def as_markdown() -> str:
+    lines = []
+    for (case, n), found in summary().groupby(level=["case", "n"], sort=False):
+        seeds = table().query("case == @case and n == @n")["seed"].nunique()
+        what = f"{len(SIMULATORS[case].ranges)} inputs, N = {n}, {seeds} seeds"
+        lines += [
+            f"**{case}**, {what}",
+            "",
+            "| emulator | RMSE / σ | error / value | coverage of 95 % | CRPS / σ | fit, s | predict, s | τ |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
+        ]
+        for (_, _, method), row in found.sort_values("rmse").iterrows():
+            tau = "-" if np.isnan(row["tau"]) else f"{row['tau']:.2f}"
+            cells = [f"{row['rmse']:.5f}", f"{100 * row['relative']:.3f} %", f"{100 * row['coverage_95']:.1f} %"]
+            cells += [f"{row['crps']:.5f}", f"{row['fit']:.1f}", f"{row['predict']:.2f}", tau]
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def page() -> str:
+    """The page docs/emulators.md, from the recorded rows alone."""
+    return (FOLDER / "page.md").read_text().replace("{table}", as_markdown())
+
+
+def draw() -> None:
+    """Draw a spectrum with its band, and the error and the coverage by wavelength, into runs/emulators/spectrum.png."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    data = simulate(500, N_TEST, "prosail", Streams(0)["data"])
+    centre, unit = data.x_train.mean(axis=0), data.x_train.std(axis=0)
+    predict, _ = kfx(kernel="rbf")((data.x_train - centre) / unit, data.y_train)
+    mean, spread = predict((data.x_test - centre) / unit)
+    inside = (np.abs(mean - data.y_test) < 1.96 * spread).mean(axis=0)
+    wavelengths = 400 + np.arange(2101)
+    picture = Figure(figsize=(9, 3.4), dpi=130, layout="constrained")
+    FigureCanvasAgg(picture)
+    left, right = picture.subplots(1, 2, width_ratios=[3, 2])
+    for i, colour in zip((0, 3, 5), ("#0072b2", "#d55e00", "#009e73"), strict=True):
+        left.plot(wavelengths, data.y_test[i], color=colour, linewidth=1.2)
+        low, high = mean[i] - 1.96 * spread[i], mean[i] + 1.96 * spread[i]
+        left.fill_between(wavelengths, low, high, color=colour, alpha=0.3, linewidth=0)
+    left.plot([], [], color="#555555", linewidth=1.2, label="simulated")
+    left.fill_between([], [], [], color="#555555", alpha=0.3, linewidth=0, label="emulated, 95 %")
+    left.legend(frameon=False)
+    left.set(xlabel="wavelength (nm)", ylabel="reflectance", title="three canopies, N = 500")
+    right.plot(wavelengths, 100 * inside, color="#0072b2", linewidth=1)
+    right.axhline(95, color="#555555", linewidth=0.8, linestyle="--")
+    right.set(xlabel="wavelength (nm)", ylabel="test spectra in the 95 % band (%)", ylim=(80, 100), title="coverage")
+    for axes in (left, right):
+        axes.grid(color="#e3e6ec")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    picture.savefig(FOLDER / "spectrum.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(SIMULATORS), help="names, separated by commas (default: all)")
+    parser.add_argument("--sizes", default="200,500", help="numbers of training runs (default: 200,500)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
+    parser.add_argument("--summary", action="store_true", help="print a table of what is there")
+    parser.add_argument("--page", action="store_true", help="write docs/emulators.md")
+    parser.add_argument("--picture", action="store_true", help="draw a spectrum, which needs the package prosail")
+    parsed = parser.parse_args()
+    if parsed.summary:
+        print(summary().to_string())
+    elif parsed.page:
+        (FOLDER.parent.parent / "docs" / "emulators.md").write_text(page())
+    elif parsed.picture:
+        draw()
+    else:
+        warnings.filterwarnings("ignore")
+        compare(parsed.cases.split(","), [int(n) for n in parsed.sizes.split(",")], parsed.seeds)
+
+
+if __name__ == "__main__":
+    main()
