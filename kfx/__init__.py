@@ -15,6 +15,7 @@ _HOMES = {
         ("KernelFlowClassifier", "KernelFlowForecaster", "KernelFlowRegressor", "KernelFlowTransformer"),
         "kfx.estimators",
     ),
+    **dict.fromkeys(("design", "sensitivities"), "kfx.estimators.design"),
     **dict.fromkeys(("ConfigError", "DataError", "KfxError", "NumericalError", "RunError"), "kfx.outcomes"),
 }
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "Sweep",
     "__version__",
     "compare",
+    "design",
     "load_run",
     "plug_in",
     "run",
+    "sensitivities",
     "sweep",
 ]
 
@@ -42,6 +45,7 @@ if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & se
 
 if TYPE_CHECKING:
     from kfx.estimators import KernelFlowClassifier, KernelFlowForecaster, KernelFlowRegressor, KernelFlowTransformer
+    from kfx.estimators.design import design, sensitivities
     from kfx.interactive import Run, Sweep, compare, load_run, plug_in, run, sweep
     from kfx.outcomes import ConfigError, DataError, KfxError, NumericalError, RunError
 

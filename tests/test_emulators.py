@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist
 
+import kfx
 from kfx import KernelFlowRegressor, load_run
 from kfx.data.dataset import Dataset, with_targets
 from kfx.data.reduction import reduced
@@ -271,6 +272,39 @@ def test_isofit_takes_no_other_kernel(kfx, in_folder):
     assert code != 0
     assert "its kernel is not the file's; run it with kernel=emulator" in err
     assert not Path("out.h5").exists()
+
+
+# ---- design
+
+
+def test_a_design_is_the_order_of_largest_posterior_variances():
+    x, y = spectra()
+    model = KernelFlowRegressor("rbf", outputs={"kernels": "separate"}, optimizer={"name": "adam", "iterations": 5})
+    model.fit(x[:40], y[:40, [0, 5]])
+    candidates = np.random.default_rng(1).uniform(size=(30, 3))
+    found = kfx.design(model, candidates, 4)
+    points, chosen = x[:40], []
+    for _ in range(4):
+        total = np.zeros(len(candidates))
+        for part in model.components_:
+            kernel, shift = part.kernel_, part._effective
+            gram = kernel.gram(points) + shift * np.eye(len(points))
+            cross = kernel.gram(candidates, points)
+            variance = kernel.diagonal(candidates) - np.einsum("ij,ij->i", cross @ np.linalg.inv(gram), cross)
+            total += part.scale_[0] * variance
+        total[chosen] = -1
+        chosen.append(int(total.argmax()))
+        points = np.concatenate([points, candidates[chosen[-1:]]])
+    assert found.tolist() == chosen
+
+
+def test_sensitivities_are_those_of_the_function():
+    ranges = SIMULATORS["ishigami"].ranges
+    data = simulate(400, 1, "ishigami", Streams(0)["data"])
+    model = KernelFlowRegressor("rbf", optimizer={"name": "adam", "iterations": 60}).fit(data.x_train, data.y_train[:, 0])
+    first, total = kfx.sensitivities(model, ranges)
+    np.testing.assert_allclose(first, [[0.3139, 0.4424, 0.0]], atol=0.03)  # Ishigami & Homma 1990
+    np.testing.assert_allclose(total, [[0.5576, 0.4424, 0.2437]], atol=0.03)
 
 
 # ---- simulators
