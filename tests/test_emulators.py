@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,15 @@ from kfx import KernelFlowRegressor, load_run
 from kfx.data.dataset import Dataset, with_targets
 from kfx.data.reduction import reduced
 from kfx.data.simulators import SIMULATORS, simulate
+from kfx.experiment.plan import Plan
 from kfx.kernels import ARD, RBF, Linear, Matern, Scaled, Sum
 from kfx.numerics.streams import Streams
 from kfx.objectives import loo
 from kfx.optimizers.gradient import AMSGrad
+from kfx.record.trace import Trace
+from kfx.running.story import resume, run
 from kfx.sampling.samplers import CentresSampler
+from tests.faults.harness import results
 
 FEW = ("optimizer.iterations=15", "figures=false", "device.precision_check=off", "device.threads=1", "hydra.run.dir=r")
 
@@ -205,6 +210,31 @@ def test_each_component_has_its_rows_of_the_trace_and_its_parameters(kfx, in_fol
     assert len(json.loads(Path("r/metrics.json").read_text())["parameters"]["folds"]) == 3
 
 
+@pytest.mark.parametrize("evaluation", [[], ["evaluation=k_fold", "evaluation.folds=2"]], ids=["test points", "folds"])
+def test_what_a_kill_leaves_goes_on_with_the_component_where_it_stopped(in_folder, monkeypatch, evaluation):
+    x, y = as_file()
+    np.savez("table.npz", x=x, y=y)
+    path = "table.npz" if evaluation else "spectra.npz"
+    words = ["dataset=arrays", f"dataset.path={path}", "outputs.reduce=pca", "outputs.components=2", *evaluation]
+    words += ["dataset.n_test=0"] * bool(evaluation)
+    plan = Plan.of_words([*words, *FEW[:-1], "optimizer.iterations=6", "checkpoint.iterations=2"])
+    written, row = [0], Trace.row
+
+    def watched(*arguments):
+        shown = row(*arguments)
+        if written[0] == 9:  # in the second component
+            shutil.copytree("whole", "killed")
+        written[0] += 1
+        return shown
+
+    monkeypatch.setattr(Trace, "row", watched)
+    assert run(plan, in_folder / "whole") == 0
+    monkeypatch.setattr(Trace, "row", row)
+    assert resume(in_folder / "killed") == 0
+    assert results(in_folder / "killed") == results(in_folder / "whole")
+    assert written[0] == 12 * (1 + bool(evaluation))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -301,7 +331,9 @@ def test_a_design_is_the_order_of_largest_posterior_variances():
 def test_sensitivities_are_those_of_the_function():
     ranges = SIMULATORS["ishigami"].ranges
     data = simulate(400, 1, "ishigami", Streams(0)["data"])
-    model = KernelFlowRegressor("rbf", optimizer={"name": "adam", "iterations": 60}).fit(data.x_train, data.y_train[:, 0])
+    model = KernelFlowRegressor("rbf", optimizer={"name": "adam", "iterations": 60}).fit(
+        data.x_train, data.y_train[:, 0]
+    )
     first, total = kfx.sensitivities(model, ranges)
     np.testing.assert_allclose(first, [[0.3139, 0.4424, 0.0]], atol=0.03)  # Ishigami & Homma 1990
     np.testing.assert_allclose(total, [[0.5576, 0.4424, 0.2437]], atol=0.03)

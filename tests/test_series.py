@@ -396,12 +396,30 @@ def test_a_flow_of_windows_forecasts_through_its_layers(kfx):
     assert np.isfinite(load_run("r").evaluation.query("metric == 'smape'")["value"]).all()
 
 
-def test_a_run_on_a_series_says_what_goes_on_from_other_values(kfx):
-    assert kfx("run", *SMALL, *FEW, "dataset.lags=2", "kernel.sigma=3")[0] == 0
-    np.savez("new.npz", x=np.zeros((2, 6)))
-    code, _, err = kfx("predict", "r", "new.npz")
+def test_a_run_goes_on_from_the_last_rows_of_a_file(kfx, in_folder):
+    whole = waves(200)
+    as_file("s.csv", whole[:150])
+    words = ("dataset=series", "dataset.path=s.csv", "dataset.time=t", "dataset.lags=4", "kernel.sigma=3")
+    assert kfx("run", *words, *FEW)[0] == 0
+    as_file("now.csv", whole[:160])
+    code, out, err = kfx("predict", "r", "now.csv", "--steps", "40", "--output", "f.csv")
+    assert (code, out.strip()) == (0, "f.csv"), err
+    found = pd.read_csv("f.csv")
+    assert list(found.columns) == ["series", "step", "time", "x", "y"]
+    np.testing.assert_allclose(found["time"], whole.time[160:])
+    errors = np.abs(found[["x", "y"]] - whole.values[160:]) / whole.values.std(axis=0)
+    assert errors.to_numpy().max() < 0.1
+    as_file("training.csv", whole[:120])
+    assert kfx("predict", "r", "training.csv", "--steps", "15", "--output", "g.csv")[0] == 0
+    recorded = pd.read_csv("r/forecasts.csv").query("kernel == 'trained' and origin == 0").filter(like="forecast.")
+    np.testing.assert_allclose(pd.read_csv("g.csv")[["x", "y"]], recorded[:15], rtol=1e-6)
+    as_file("short.csv", whole[:3])
+    code, _, err = kfx("predict", "r", "short.csv")
     assert code != 0
-    assert "to go on from other values use kfx.KernelFlowForecaster" in err
+    assert "short.csv: its last 4 values must be there, a window of the run" in err
+    code, _, err = kfx("predict", "r", "now.csv", "--steps", "0")
+    assert code == 2
+    assert "--steps 0: expected a whole number >= 1" in err
 
 
 def test_irregular_times_are_features(kfx, in_folder):

@@ -16,19 +16,23 @@ def add(commands: Commands) -> None:
         help="predictions of a run for the rows of a file",
         description="Read rows with the columns of the run's table, or the points x of an .npz file, encode them as "
         "the run did, and write the predictions of its trained kernel as CSV: a value with its standard deviation, or "
-        "a class with the probability of each class. Rows that cannot be read are named and left out.",
+        "a class with the probability of each class. Rows that cannot be read are named and left out. A run on a series "
+        "forecasts the values after the last rows of the file.",
     )
     predict.add_argument("run", type=Path, metavar="RUN")
     predict.add_argument("file", type=Path, metavar="FILE", help=".csv, .tsv, .txt, .parquet, or .npz")
     predict.add_argument("--output", type=Path, help="CSV file (default: print)")
+    predict.add_argument("--steps", type=int, help="of a run on a series: number of values to forecast (default: 100)")
     predict.add_argument("--strict", action="store_true", help="end with an error at the first row that cannot be read")
     add_plugins(predict)
     predict.set_defaults(call=_predict)
 
 
 def _predict(parsed: argparse.Namespace) -> int:
+    from kfx.estimators.continued import forecast_onwards
     from kfx.estimators.recorded import Model, write_predictions
     from kfx.experiment.preflight import make_folder
+    from kfx.files import write_whole
     from kfx.record.reading import load_run
 
     file, output = parsed.file, parsed.output
@@ -41,7 +45,15 @@ def _predict(parsed: argparse.Namespace) -> int:
         make_folder("--output", output.parent, resume=True)
         if output.exists() and any(output.samefile(each) for each in (file, *model.config.dataset.paths())):
             raise ConfigError(f"--output {output}: is the file of the rows, or of the run's data; expected another")
-    write_predictions(model, file, output, strict=parsed.strict)
+    if model.config.dataset.is_series:
+        if parsed.steps is not None and parsed.steps < 1:
+            raise ConfigError(f"--steps {parsed.steps}: expected a whole number >= 1")
+        table = forecast_onwards(model, file, parsed.steps).to_csv(index=False)
+        print(table, end="") if output is None else write_whole(output, table)
+    elif parsed.steps is not None:
+        raise ConfigError(f"--steps {parsed.steps}: forecasts series, and {parsed.run} has none; leave it out")
+    else:
+        write_predictions(model, file, output, strict=parsed.strict)
     if output is not None:
         print(output)
     return 0

@@ -70,10 +70,6 @@ class Model:
         then, now = read_environment(run.directory).get("data_sha256", {}), data_checksums(config)
         if changed := [name for name in now if then.get(name) != now[name]]:
             raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
-        if config.dataset.is_series:
-            raise RecordError(
-                f"{run.directory}: forecasts a series; to go on from other values use kfx.KernelFlowForecaster"
-            )
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)
@@ -126,6 +122,8 @@ class Model:
         """
         import pandas as pd
 
+        if self.config.dataset.is_series:
+            raise DataError("the run forecasts a series; kfx predict RUN FILE goes on from the last rows of a file")
         if isinstance(rows, pd.DataFrame):
             chunk = self.encoding.rows(rows)
         else:
