@@ -16,8 +16,8 @@ def add(commands: Commands) -> None:
         help="predictions of a run for the rows of a file",
         description="Read rows with the columns of the run's table, or the points x of an .npz file, encode them as "
         "the run did, and write the predictions of its trained kernel as CSV: a value with its standard deviation, or "
-        "a class with the probability of each class. Rows that cannot be read are named and left out. A run on a series "
-        "forecasts the values after the last rows of the file.",
+        "a class with the probability of each class. Rows that cannot be read are named and left out. A run on a "
+        "series forecasts the values after the last rows of the file.",
     )
     predict.add_argument("run", type=Path, metavar="RUN")
     predict.add_argument("file", type=Path, metavar="FILE", help=".csv, .tsv, .txt, .parquet, or .npz")

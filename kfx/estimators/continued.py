@@ -43,7 +43,7 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
         time = np.concatenate([last.time, last.time[-1] + step * np.arange(1, count + 1)])
 
         def predicted(x: np.ndarray) -> np.ndarray:
-            return model.estimator._predicted(x, False)[0] / windows.scale
+            return np.asarray(model.estimator._predicted(x, False)[0] / windows.scale)
 
         values = windows.forecast(predicted, last.values[None], time[None], count)[0]
         table = pd.DataFrame(values, columns=list(parts.coordinates))
