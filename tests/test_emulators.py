@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import shutil
@@ -382,3 +383,11 @@ def test_a_spectrum_needs_its_package_or_has_2101_values():
     assert data.y_train.shape == (3, 2101)
     assert (data.y_train > 0).all()
     assert RBF(1.0).gram(data.x_train).shape == (3, 3)
+
+
+def test_the_page_is_what_the_rows_give():
+    root = Path(__file__).parent.parent
+    spec = importlib.util.spec_from_file_location("compare_emulators", root / "scripts/compare_emulators.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (root / "docs/emulators.md").read_text() == module.page()
