@@ -189,8 +189,8 @@ def as_markdown() -> str:
     ratio, time_ = kfx_["rmse"] / gpr["rmse"], (kfx_["fit"] / gpr["fit"]).xs(500, level="n")
     lines = [
         f"scikit-learn's GPR, whose likelihood L-BFGS maximises on all points, has the smaller RMSE in "
-        f"{int((ratio > 1).sum())} of {len(ratio)} comparisons; kfx's is {ratio.min():.2f} to {ratio.max():.2f} times as "
-        f"large. At N = 500 kfx's fit takes {time_.min():.2f} to {time_.max():.2f} times as long.",
+        f"{int((ratio > 1).sum())} of {len(ratio)} comparisons; kfx's is {ratio.min():.2f} to {ratio.max():.2f} times "
+        f"as large. At N = 500 kfx's fit takes {time_.min():.2f} to {time_.max():.2f} times as long.",
         "",
     ]
     for (case, n), found in summary().groupby(level=["case", "n"], sort=False):

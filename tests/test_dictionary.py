@@ -109,12 +109,14 @@ def test_a_sparse_run_says_what_is_left(tmp_path):
         (["kernel=dictionary", "kernel.members=[gaussian,sigmoid]"], "not positive definite in every dimension"),
         (["kernel=dictionary", "kernel.members=[gaussian,gauss]"], "kernel.members"),
         (["kernel=dictionary", "kernel.weights=[1.0]"], "expected 11 numbers >= 0"),
-        (["kernel=dictionary", "+kernel.parameters.gaussian_scale=1"], "gaussian_scale"),
+        (["kernel=dictionary", "+kernel.parameters.gaussian_scale=1"], "kernel.parameters.gaussian_scale: unknown"),
         (
             ["kernel=dictionary", "kernel.members=[polynomial]", "+kernel.parameters={polynomial_exponent: 2.5}"],
             "whole",
         ),
         (["optimizer.sparsity=0.1"], "kernel=rbf has none"),
+        (["kernel=dictionary", "kernel.trainable=[polynomial_exponent]"], "exponents are whole and not trained"),
+        (["kernel=dictionary", "kernel.trainable=[gaussian_length]", "optimizer.sparsity=1"], "leaves weight out"),
     ],
 )
 def test_a_wrong_dictionary_is_one_line(kfx, words, said):

@@ -15,7 +15,7 @@ import torch
 from scipy.spatial.distance import cdist
 
 import kfx
-from kfx import KernelFlowRegressor, load_run
+from kfx import ConfigError, KernelFlowRegressor, load_run
 from kfx.data.dataset import Dataset, with_targets
 from kfx.data.reduction import reduced
 from kfx.data.simulators import SIMULATORS, simulate
@@ -95,6 +95,10 @@ def test_a_batch_has_centres_their_neighbours_and_random_points():
     batch = sampler.draw(np.random.default_rng(1))
     assert len(set(batch.indices.tolist())) == 64
     assert batch.sample_size == 59
+    crowded = CentresSampler(12, 2, 100).start(x, x).draw(np.random.default_rng(2)).indices
+    for centre in crowded[10:]:  # where there are more neighbours than places the nearest of each come first
+        nearest = np.argsort(((x - x[centre]) ** 2).sum(dim=1).numpy())[:4]
+        assert set(nearest.tolist()) <= set(crowded.tolist())
     for centre in batch.indices[59:]:
         nearest = np.argsort(((x - x[centre]) ** 2).sum(dim=1).numpy())[:5]
         assert set(nearest.tolist()) <= set(batch.indices.tolist()), "twice as many neighbours as features, and itself"
@@ -188,6 +192,18 @@ def test_each_output_has_the_kernel_of_a_fit_to_it_alone():
         np.testing.assert_allclose(both.predict(x)[:, i], alone.predict(x), rtol=1e-6)
 
 
+def test_a_refit_forgets_the_kernels_of_the_fit_before():
+    x, y = spectra()
+    settings = {"optimizer": {"name": "none", "iterations": 1}}
+    model = KernelFlowRegressor("rbf", outputs={"kernels": "separate"}, **settings).fit(x, y[:, :3])
+    assert "3 kernels, in components_" in repr(model)
+    model.set_params(outputs=None).fit(x, y[:, :2])
+    fresh = KernelFlowRegressor("rbf", **settings).fit(x, y[:, :2])
+    np.testing.assert_array_equal(model.predict(x), fresh.predict(x))
+    with pytest.raises(ConfigError, match=r"outputs='?pca"):
+        KernelFlowRegressor(outputs="pca").fit(x, y)
+
+
 def test_deviations_and_samples_of_components_are_in_the_units_of_the_targets():
     x, y = spectra(120)
     model = KernelFlowRegressor("rbf", outputs={"reduce": "pca", "components": 3})
@@ -241,10 +257,13 @@ def test_what_a_kill_leaves_goes_on_with_the_component_where_it_stopped(in_folde
     [
         (["dataset=digits", "outputs.reduce=pca"], "outputs.reduce=pca: takes targets that are numbers, not classes"),
         (["dataset=dynamics", "outputs.reduce=pca"], "not windows of series"),
-        (["outputs.kernels=separate", "optimizer=flow_euler"], "does not go with optimizer=flow_euler moves points"),
+        (
+            ["outputs.kernels=separate", "optimizer=flow_euler"],
+            "does not go with optimizer=flow_euler, which moves points",
+        ),
         (["outputs.components=0"], "outputs.components"),
         (["outputs.components=1.5"], "outputs.components"),
-        (["outputs.reduce=pca", "outputs.components=7"], "the training targets have 1 components"),
+        (["outputs.reduce=pca", "outputs.components=7"], "outputs.components=7: the training points give 1"),
         (["sampler=centres", "sampler.batch_size=5"], "a batch has 5 points"),
         (["dataset=digits", "kernel=emulator"], "kernel=emulator: takes a table"),
     ],
@@ -286,13 +305,36 @@ def test_isofit_reads_the_predictions_of_a_run(kfx, in_folder):
     assert kfx(*words, "outputs.reduce=pca", "kernel=emulator", *FEW)[0] == 0
     code, out, err = kfx("export", "isofit", "r", "--to", "out.h5")
     assert (code, err) == (0, "")
-    assert out.strip() == "out.h5: 1 emulator of 3 inputs"
+    assert out.splitlines()[0] == "out.h5: 1 emulator of 3 inputs, N = 60"
+    assert "note: wls numbers the outputs, which have no lengths" in out
+    assert "note: ISOFIT reads 4 emulators" in out
     with h5py.File("out.h5") as file:
         assert len(file) == 6 + 1, "ISOFIT takes six keys beside the emulators"
         found = predicted_by_isofit(file["MVM1"], x[60:])
         np.testing.assert_allclose(file["xmax"][()], x[:60].max(axis=0))
     expected = load_run("r").predict(x[60:]).filter(like="prediction")
     np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_a_table_names_wavelengths_and_inputs_for_isofit(kfx, in_folder):
+    h5py = pytest.importorskip("h5py")
+    x, y = spectra(60, 4)
+    columns = ["H2OSTR", "solar_zenith", "AERFRAC_2"]
+    frame = pd.DataFrame(np.c_[x, y], columns=[*columns, "400", "500", "600", "700"])
+    frame.to_csv("t.csv", index=False)
+    words = ("run", "dataset=table", "dataset.path=t.csv", "dataset.target=['400','500','600','700']")
+    words += ("outputs.reduce=pca", "outputs.components=2", "kernel=emulator")
+    assert kfx(*words, *FEW)[0] == 0
+    code, _, err = kfx("export", "isofit", "r", "r", "r", "r", "--to", "out.h5")
+    assert code == 0, err
+    with h5py.File("out.h5") as file:
+        np.testing.assert_array_equal(file["wls"][()], [400, 500, 600, 700])
+        np.testing.assert_array_equal(file["inputdims"][()], [2, 5, 1])
+    frame.rename(columns={"AERFRAC_2": "foo"}).to_csv("t.csv", index=False)
+    assert kfx(*words, *FEW[:-1], "hydra.run.dir=s")[0] == 0
+    code, _, err = kfx("export", "isofit", "s", "--to", "other.h5")
+    assert code != 0
+    assert "input foo: is none of ISOFIT's" in err
 
 
 def test_isofit_takes_no_other_kernel(kfx, in_folder):

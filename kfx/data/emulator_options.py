@@ -22,14 +22,20 @@ def _is_count_or_share(value: object) -> bool:
     return (type(value) is int and value >= 1) or (isinstance(value, float) and 0 < value < 1)
 
 
-@option("dataset", "simulator", "Runs of a simulator by formula, or of a leaf-canopy spectrum: tests of emulators")
+@option(
+    "dataset",
+    "simulator",
+    "Runs of a simulator by formula, or of PROSAIL, the reflectance of a canopy: tests of emulators",
+)
 class SimulatorOption(DatasetOption):
     builds = "kfx.data.simulators:simulate"
     is_own = True
     is_simulated = True
 
     n_train: int = number(500, "whole >= 2 and <= 100000", "number of training runs, a Latin hypercube of the inputs")
-    n_test: int = number(1000, "whole >= 1 and <= 100000", "number of test runs, with uniform inputs")
+    n_test: int = number(
+        1000, "whole >= 0 and <= 100000", "number of test runs, with uniform inputs; 0 with evaluation=k_fold"
+    )
     preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
     targets: str = own_targets()
     function: str = one_of(
@@ -38,8 +44,13 @@ class SimulatorOption(DatasetOption):
         meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'",
     )
 
+    is_table = True
+
     def feature_count(self) -> int:
         return SIMULATORS[self.function]
+
+    def target_names(self) -> tuple[str, ...]:
+        return tuple(map(str, range(400, 2501))) if self.function == "prosail" else ()
 
 
 @section("outputs", "several targets: their components, and one kernel for all of them or one each")
@@ -78,6 +89,11 @@ class OutputsSection(Option):
         """Whether each output has a kernel of its own."""
         return self.kernels == SEPARATE
 
+    @property
+    def unit(self) -> str:
+        """What has a fit of its own, for people."""
+        return "kernel" if self.is_separate else "fold"
+
     def settled(self, config: ConfigView) -> Settings:
         if self.kernels != "auto":
             return {}
@@ -107,10 +123,10 @@ class OutputsSection(Option):
         if not self.is_separate:
             return
         refused = {
-            f"dataset={config.dataset.name} has classes": config.dataset.has_classes,
-            f"dataset={config.dataset.name} holds series": config.dataset.is_series,
-            f"optimizer={config.optimizer.name} moves points": config.optimizer.moves_points,
-            "follow": config.follow.every + config.follow.last > 0,
+            "classes": config.dataset.has_classes,
+            "series": config.dataset.is_series,
+            f"optimizer={config.optimizer.name}, which moves points": config.optimizer.moves_points,
+            "follow.every or follow.last": config.follow.every + config.follow.last > 0,
             "kernel.start_from=worst": config.kernel.start_from == "worst",
             "evaluation.rho=true": config.evaluation.rho,
             "evaluation.posterior_variance=true": config.evaluation.posterior_variance,

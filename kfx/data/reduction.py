@@ -70,7 +70,7 @@ def _count(sizes: np.ndarray, components: float) -> int:
     if components < 1:
         return min(int(np.searchsorted(np.cumsum(sizes) / sizes.sum(), components)) + 1, rank)
     if components > rank:
-        raise DataError(f"outputs.components={components:g}: the training targets have {rank} components; take fewer")
+        raise DataError(f"outputs.components={components:g}: the training points give {rank}; take at most so many")
     return int(components)
 
 

@@ -91,7 +91,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     lengths_ : array
         With `ard`, the length of each feature, (features,).
     components_ : list of estimators
-        With a kernel for each output or component, an estimator of each, which has the attributes above.
+        With a kernel for each output or component, an estimator of each, with the attributes above and `trace_`,
+        `remarks_`; `kernel_` is then the last one's.
     trace_ : DataFrame
         The rows of `trace.csv`, one for each iteration.
     remarks_ : list of str
@@ -165,6 +166,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         shown = super().__repr__(N_CHAR_MAX)
+        if self.components_:
+            return f"{shown}: {len(self.components_)} kernels, in components_"
         return f"{shown}: {self.kernel_!r}" if hasattr(self, "kernel_") else shown
 
     def __sklearn_tags__(self) -> Any:
@@ -224,6 +227,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
         """Fit the kernel to points (n, …) and targets (n, outputs), and solve for the coefficients. labels: (n,), or
         None."""
+        for name in ("trace_", "remarks_", "regularization_", "kernel_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        self.components_ = []
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()

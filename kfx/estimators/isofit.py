@@ -28,32 +28,59 @@ def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
     """Write the emulators of runs, MVM1, MVM2, … in their order, into one HDF5 file; return what was written.
 
     ISOFIT reads four: path reflectance, direct and diffuse downward transmittance, and spherical albedo.
-    Raises RecordError for a run whose kernel or outputs the file cannot hold, or whose inputs differ from the first's.
+    Raises RecordError for a run whose kernel or outputs the file cannot hold, or whose inputs or outputs differ from
+    the first's, and for inputs of which only some have ISOFIT's names.
     """
     try:
         import h5py
     except ImportError as error:
         raise RecordError("kfx export isofit: needs h5py; pip install h5py") from error
     models = [(each.run.directory, Model.of_run(each.run)) for each in runs]
-    x, features = models[0][1].data.x_train, models[0][1].data.features
-    for directory, model in models[1:]:
-        if model.data.x_train.shape != x.shape or not np.array_equal(model.data.x_train, x):
-            raise RecordError(f"{directory}: has other training inputs than {models[0][0]}; emulate the same inputs")
-    wavelengths = models[0][1].config.dataset.target_names()
+    first, model = models[0]
+    x, outputs, features = model.data.x_train, model.data.y_train.shape[1], model.data.features
+    for directory, other in models[1:]:
+        same = other.data.x_train.shape == x.shape and np.array_equal(other.data.x_train, x)
+        if not same or other.data.y_train.shape[1] != outputs or other.data.features != features:
+            raise RecordError(f"{directory}: has other training inputs, or other outputs, than {first}")
+    numbers, notes = _numbers(features, x.shape[1], first)
+    wavelengths = _wavelengths(model, outputs)
+    if wavelengths is None:
+        wavelengths, notes = np.arange(outputs, dtype=float), [*notes, "wls numbers the outputs, which have no lengths"]
+    if len(models) != _TAKEN:
+        notes.append(f"ISOFIT reads {_TAKEN} emulators: path reflectance, direct and diffuse transmittance, albedo")
     path = Path(to or "emulator.h5")
     with whole_file(path) as stream, h5py.File(stream, "w") as file:
-        try:
-            file["wls"] = np.array([float(name) for name in wavelengths])
-        except ValueError:
-            file["wls"] = np.arange(models[0][1].data.y_train.shape[1], dtype=float)
-        numbers = [INPUTS.get(str(name), i) for i, name in enumerate(features or range(x.shape[1]), start=1)]
-        file["inputdims"] = np.array(numbers)
+        file["wls"], file["inputdims"] = wavelengths, np.array(numbers)
         file["xmin"], file["xmax"] = x.min(axis=0), x.max(axis=0)
         file["input_transfs"] = np.ones((len(models), x.shape[1]), dtype=int)  # 1 stands for the identity
         file["output_transfs"] = np.ones(len(models), dtype=int)
         for number, (directory, model) in enumerate(models, start=1):
             _write(file.create_group(f"MVM{number}"), model, directory)
-    return [f"{path}: {len(models)} emulator{'s' * (len(models) > 1)} of {x.shape[1]} inputs"]
+    written = f"{path}: {len(models)} emulator{'s' * (len(models) > 1)} of {x.shape[1]} inputs, N = {len(x)}"
+    return [written, *(f"note: {note}" for note in notes)]
+
+
+_TAKEN = 4
+
+
+def _numbers(features: Sequence[str], count: int, directory: Path) -> tuple[list[int], list[str]]:
+    """ISOFIT's numbers of the inputs, or 1, 2, … with a note where none has one of its names."""
+    unknown = [name for name in features if name not in INPUTS]
+    if features and not unknown:
+        return [INPUTS[name] for name in features], []
+    if features and len(unknown) < len(features):
+        raise RecordError(f"{directory}: input {unknown[0]}: is none of ISOFIT's, which are {', '.join(INPUTS)}")
+    return list(range(1, count + 1)), [f"inputdims numbers the inputs; ISOFIT knows {', '.join(INPUTS)}"]
+
+
+def _wavelengths(model: Model, outputs: int) -> np.ndarray | None:
+    """The outputs' names as numbers; None where they are not."""
+    names = model.config.dataset.target_names()
+    try:
+        found = np.array([float(name) for name in names])
+    except ValueError:
+        return None
+    return found if len(found) == outputs else None
 
 
 def _write(group: Any, model: Model, directory: Path) -> None:
@@ -61,7 +88,7 @@ def _write(group: Any, model: Model, directory: Path) -> None:
     data, steps = model.data, model.config.dataset.preprocess
     parts, units = model.estimator.components_, model.estimator._units
     if not parts or units.reduction is None:
-        raise RecordError(f"{directory}: has no components; run it with outputs.reduce=pca or cca")
+        raise RecordError(f"{directory}: outputs.reduce=none: the file holds components; run it with pca or cca")
     if steps not in ([], ["normalize"]):
         raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
     count = data.x_train.shape[1]

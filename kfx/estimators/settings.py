@@ -196,8 +196,8 @@ def _node(name: str, value: Any) -> dict[str, Any]:
     value = _in_python(value)
     if name not in GROUPS:
         usual = _plain_usual()[name]
-        if isinstance(value, str):
-            return {**usual, "selection": value} if name == "regularization" else {**usual, name: value}
+        if isinstance(value, str) and name == "regularization":
+            return {**usual, "selection": value}
         if not isinstance(value, Mapping) and name != "regularization":
             raise ConfigError(f"{name}={value}: expected settings by name, as {{{', '.join(SECTIONS[name].fields())}}}")
         return {**usual, **_own_settings(value)}

@@ -24,6 +24,12 @@ def names(data: Dataset, scoring: Scoring) -> list[str]:
     return [*metric_names(data, scoring), *(f"{EFFECTIVE}.{c}" for c in range(data.targets.shape[1]))]
 
 
+def _geometric_mean(values: Sequence[float]) -> float:
+    """0 if one of them is."""
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.mean(np.log(values))))
+
+
 def evaluate_separately(
     name: str,
     kernels: Sequence[Kernel],
@@ -35,7 +41,7 @@ def evaluate_separately(
     scoring: Scoring,
     disk: DiskStores | None = None,
 ) -> tuple[list[Document], dict[str, np.ndarray], list[str]]:
-    """As `evaluate`, with a kernel for each column of `data.targets`; λ is the mean over the kernels."""
+    """As `evaluate`, with a kernel for each column of `data.targets`; λ is the geometric mean over the kernels."""
     x_train, y_train, x_test = tensors
     inner = replace(scoring, clip=None)
     each = [
@@ -56,7 +62,7 @@ def evaluate_separately(
             own = [{row["metric"]: row["value"] for row in found} for found in of_parts]
             lambdas = [found[EFFECTIVE] for found in own]
             measured |= {f"{EFFECTIVE}.{c}": value for c, value in enumerate(lambdas)}
-            measured |= {EFFECTIVE: float(np.mean(lambdas)), "jitter": max(found["jitter"] for found in own)}
+            measured |= {EFFECTIVE: _geometric_mean(lambdas), "jitter": max(found["jitter"] for found in own)}
             if all(f"{key}/mean" in of_part for _, of_part, _ in each):
                 whole = {
                     what: np.concatenate([of_part[f"{key}/{what}"] for _, of_part, _ in each], axis=1)
@@ -70,7 +76,7 @@ def evaluate_separately(
                     arrays[f"{key}/deviation"] = data.deviation_in_units(whole["deviation"])
                     spread = {"deviation": arrays[f"{key}/deviation"]}
                     measured |= calibrated.metrics(spread, arrays[f"{key}/mean"], data)
-            mean = float(np.mean([found[0]["regularization"] for found in of_parts]))
+            mean = _geometric_mean([found[0]["regularization"] for found in of_parts])
             rows += [
                 {
                     "kernel": name,

@@ -112,23 +112,29 @@ class Dictionary(Kernel):
             or (unknown := [name for name in members if name not in MEMBERS])
             or len(set(members)) < len(members)
         ):
-            raise ValueError(f"members: expected different names out of {', '.join(MEMBERS)}, got {list(members)!r}")
+            raise ValueError(
+                f"kernel.members: expected different names out of {', '.join(MEMBERS)}, got {list(members)!r}"
+            )
         refused = [name for name in members if name in INDEFINITE]
         if refused and not allow_indefinite:
             raise ValueError(
-                f"{', '.join(refused)}: not positive definite in every dimension; set allow_indefinite=true"
+                f"kernel.members: {', '.join(refused)}: not positive definite in every dimension; set "
+                "kernel.allow_indefinite=true, or leave them out"
             )
         self.members, self.labels = tuple(members), {"weight": tuple(members)}
         self.may_be_zero = self.weight_names
         given = np.ones(len(members)) if weights is None else np.asarray(weights, dtype=np.float64)
         if given.shape != (len(members),) or not given.sum() > 0:
-            raise ValueError(f"weights: expected {len(members)} numbers >= 0, not all 0, got {given.tolist()}")
+            raise ValueError(f"kernel.weights: expected {len(members)} numbers >= 0, not all 0, got {given.tolist()}")
         values: dict[str, Given] = {"weight": given / given.sum()}
         values |= {f"{name}_{key}": v for name in members for key, v in MEMBERS[name].parameters.items()}
         usual = [name for name in values if not name.endswith(_WHOLE)]
+        if wrong := [name for name in trainable or () if name.endswith(_WHOLE)]:
+            raise ValueError(f"kernel.trainable={wrong}: exponents are whole and not trained; leave them out")
         limits = {name: (0.0, 1.0) if name == "weight" else (1e-3, 1e3) for name in values}
-        if unknown := sorted((parameters or {}).keys() - values.keys()):
-            raise ValueError(f"parameters: {unknown[0]} is none of {', '.join(values)}")
+        named = values.keys() - {"weight"}
+        if unknown := sorted((parameters or {}).keys() - named):
+            raise ValueError(f"kernel.parameters.{unknown[0]}: unknown; it takes {', '.join(sorted(named))}")
         values |= parameters or {}
         for name, value in values.items():
             if name.endswith(_WHOLE) and not (float(value) >= 1 and float(value).is_integer()):  # type: ignore[arg-type]
@@ -143,12 +149,13 @@ class Dictionary(Kernel):
         if "weight" not in values:
             return dict(values)
         weight = np.asarray(values["weight"])
+        weight = weight if weight.max() > 0 else np.ones_like(weight)
         left = np.maximum(weight - min(amount, weight.max() / 2), 0.0)
         return {**values, "weight": left / left.sum()}
 
     def _each(self, r2: torch.Tensor, s: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Σ_i w_i k_i of r² and x·x', (n, m) both; a member whose weight is 0 is not computed."""
-        weight = parameters["weight"] / parameters["weight"].sum()
+        weight = parameters["weight"] / parameters["weight"].sum().clamp(min=1e-300)
         total = torch.zeros_like(r2)
         for i, name in enumerate(self.members):
             if weight.requires_grad or weight[i] > 0:

@@ -308,10 +308,14 @@ class RegularizationSection(Option):
             starts_large = is_trained or self.leaves_choice_to_evaluation(config)
             changes["value"] = _IN_TRAINING if starts_large else _USUAL
         if self.candidates is None:
-            small = config.dataset.is_series or config.dataset.is_simulated or config.outputs.reduce != "none"
-            usual = BACKTESTED if small else _CLOSER if config.dataset.is_own else _CANDIDATES
+            usual = BACKTESTED if self.is_free_of_noise(config) else _CLOSER if config.dataset.is_own else _CANDIDATES
             changes["candidates"] = list(usual)
         return changes
+
+    @staticmethod
+    def is_free_of_noise(config: ConfigView) -> bool:
+        """Whether the targets hold no noise, so that λ may be as small as rounding allows."""
+        return bool(config.dataset.is_series or config.dataset.is_simulated or config.outputs.reduce != "none")
 
     def _selection(self, config: ConfigView) -> str:
         """How λ is chosen if the config does not say."""

@@ -224,6 +224,11 @@ class GradientOption(OptimizerOption):
             raise FieldError("final_window", self.final_window, f"at most iterations={self.iterations} with final=best")
 
     def check(self, config: ConfigView) -> None:
+        if self.sparsity and config.kernel.has_weights and "weight" not in (config.kernel.trainable or ["weight"]):
+            raise ConfigError(
+                f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel.trainable="
+                f"{config.kernel.trainable} leaves weight out; add it, or set sparsity to 0"
+            )
         if self.sparsity and not config.kernel.has_weights:
             raise ConfigError(
                 f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel={config.kernel.name} has none; "

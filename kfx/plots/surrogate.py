@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
 from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, legend, objective, set_title, symbol
-from kfx.plots.trace import folds, within_fold
+from kfx.plots.trace import folds, unit, within_fold
 from kfx.record.reading import Run
 
 _GRID = 60
@@ -26,8 +26,10 @@ def convergence(run: Run) -> Figure | None:
         for i, (fold, rows) in enumerate(parts):
             x, best = within_fold(run, rows), rows["diagnostic.incumbent"]
             axes.plot(x, rows["told"], ".", color=COLOURS[i % len(COLOURS)], alpha=0.35)
-            axes.step(x, best, where="post", color=COLOURS[i % len(COLOURS)], label=f"lowest so far, fold {fold}")
-        count_along(axes, "iteration of the fold")
+            axes.step(
+                x, best, where="post", color=COLOURS[i % len(COLOURS)], label=f"lowest so far, {unit(run)} {fold}"
+            )
+        count_along(axes, f"iteration of the {unit(run)}")
         axes.set_ylabel(objective(run))
         set_title(axes, run)
         legend(picture, axes)

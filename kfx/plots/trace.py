@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from kfx.plots.style import (
     COLOURS,
@@ -44,21 +45,26 @@ def objective_over_iterations(run: Run) -> Figure | None:
         parts = folds(trace)
         for i, (fold, rows) in enumerate(parts):
             x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
-            _draw_noisy(panel, x, values, label, None if fold is None else f"fold {fold}", i)
+            _draw_noisy(panel, x, values, label, None if fold is None else f"{unit(run)} {fold}", i)
         _mark_events(panel, run, len(parts) > 1)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    _count_iterations(axes, trace)
+    _count_iterations(axes, run, trace)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
 
 
-def _count_iterations(axes: list[Axes], trace: pd.DataFrame) -> None:
+def unit(run: Run) -> str:
+    """What has a fit of its own where there are several: a fold, or with a kernel for each output a kernel."""
+    return "kernel" if OmegaConf.select(run.config, "outputs.kernels") == "separate" else "fold"
+
+
+def _count_iterations(axes: list[Axes], run: Run, trace: pd.DataFrame) -> None:
     """Count iterations along axes one below another; only the lowest is labelled."""
     for panel in axes:
         count_along(panel, "")
-    axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else "iteration of the fold")
+    axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else f"iteration of the {unit(run)}")
 
 
 def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
@@ -120,7 +126,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
                 "markevery": max(len(x) // 8, 1),
                 "markersize": 4,
             }
-            label = name if fold is None else f"fold {fold}"
+            label = name if fold is None else f"{unit(run)} {fold}"
             drawstyle = "steps-post" if "diagnostic.incumbent" in trace else "default"
             panel.plot(
                 x, values, color=COLOURS[k % len(COLOURS)], linewidth=1.3, label=label, drawstyle=drawstyle, **marks
@@ -135,7 +141,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run, len(parts) > 1)
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
-    _count_iterations(axes, trace)
+    _count_iterations(axes, run, trace)
     set_title(axes[0], run)
     legend(picture, axes[0])
     return picture
@@ -158,7 +164,9 @@ def displacement_over_layers(run: Run) -> Figure | None:
     for panel, (column, label) in zip(axes, wanted, strict=True):
         for i, (fold, rows) in enumerate(folds(trace)):
             values = rows[f"diagnostic.{column}"].to_numpy(dtype=float)
-            _draw_noisy(panel, within_fold(run, rows), values, "value", None if fold is None else f"fold {fold}", i)
+            _draw_noisy(
+                panel, within_fold(run, rows), values, "value", None if fold is None else f"{unit(run)} {fold}", i
+            )
         every = trace[f"diagnostic.{column}"]
         if every.min() > 0 and every.max() > 30 * every.min():
             panel.set_yscale("log")
@@ -181,7 +189,7 @@ def sample_size_over_iterations(run: Run) -> Figure | None:
             values = rows[column].to_numpy(dtype=float)
             name = None if fold is None else f"fold {fold}"
             _draw_noisy(panel, within_fold(run, rows), values, label if i == 0 else "value", name, i)
-        _count_iterations([panel], trace)
+        _count_iterations([panel], run, trace)
         panel.set_ylabel(label)
         panel.margins(y=0.08)
     set_title(axes[0], run)

@@ -106,7 +106,7 @@ def _of_bounds(context: RunContext, pairs: Sequence[tuple[Kernel, Kernel]]) -> N
         ]
         if not found or name in stayed:
             continue
-        folds = f" in {len(found)} of {len(pairs)} folds" if len(pairs) > 1 else ""
+        folds = f" in {len(found)} of {len(pairs)} {context.config.outputs.unit}s" if len(pairs) > 1 else ""
         shown = "λ" if name == _LAMBDA else readable(name, context.config.kernel)
         event = Event.REGULARIZATION_AT_BOUND if name == _LAMBDA else Event.AT_BOUND
         _tell(context, event, f"{shown} ended at {found[0]:g}, an end of its range{folds}")
@@ -177,7 +177,7 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
 def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
     """Note fits that end with the initial kernel, because its leave-one-out errors are smaller."""
     if count := sum(kernel is not own for kernel, own in zip(kept, fitted, strict=True)):
-        folds = f" in {count} of {len(fitted)} folds" if len(fitted) > 1 else ""
+        folds = f" in {count} of {len(fitted)} {context.config.outputs.unit}s" if len(fitted) > 1 else ""
         errors = "backtest errors" if context.config.dataset.is_series else "leave-one-out errors"
         _tell(context, Event.INITIAL_KERNEL_KEPT, f"{errors} are larger after training{folds}")
 
@@ -185,14 +185,14 @@ def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequenc
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
     """Note a λ chosen by validation that is the smallest or the largest candidate.
 
-    Below the smallest λ of a backtest there is only rounding.
+    Below the smallest λ for data without noise there is only rounding.
     """
     offered = [choice.value for choice in context.config.regularization.choices()]
-    offered = offered[1:] if context.config.dataset.is_series else offered
+    offered = offered[1:] if context.config.regularization.is_free_of_noise(context.config) else offered
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
         if count := found.count(edge):
-            folds = f" in {count} of {len(kernels)} folds" if len(kernels) > 1 else ""
+            folds = f" in {count} of {len(kernels)} {context.config.outputs.unit}s" if len(kernels) > 1 else ""
             text = f"λ {edge:g} of the {name} kernel is at the edge of regularization.candidates{folds}"
             context.notes.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 

@@ -264,7 +264,8 @@ class CentresSampler(FixedSampler):
         order = rng.permutation(points.n)
         centres = order[: self.centres]
         nearest = points.nearest(centres, min((self.neighbours or usual) + 1, points.n))
-        near = np.setdiff1d(nearest, centres)[: size - self.centres]
+        by_rank = np.array(list(dict.fromkeys(nearest.T.ravel().tolist())))
+        near = by_rank[~np.isin(by_rank, centres)][: size - self.centres]
         rest = np.setdiff1d(order, np.concatenate([centres, near]), assume_unique=True)
         others = rng.permutation(rest)[: size - self.centres - len(near)]
         return Batch(np.concatenate([near, others, centres]), size - self.centres)

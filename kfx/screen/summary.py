@@ -72,7 +72,7 @@ def _parameters(config: Config, parameters: Sequence[ParameterChange]) -> list[s
         before, after = each.means
         over, folds, size = "", len(each.after), each.after[0].size
         if folds > 1:
-            over = f" ± {np.std([a.mean() for a in each.after], ddof=1):.2g} ({folds} folds)"
+            over = f" ± {np.std([a.mean() for a in each.after], ddof=1):.2g} ({folds} {config.outputs.unit}s)"
         start = "→ " if before is None else f"{before:.4g} → "
         of = f" (mean of {size})" if size > 1 else ""
         changed.append(f"{readable(each.name, config.kernel)} {start}{after:.4g}{over}{of}")
