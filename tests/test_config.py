@@ -99,7 +99,7 @@ def test_options_compose_by_name(group, name):
 @pytest.mark.parametrize("name", OPTIONS["kernel"])
 def test_bounds_and_defaults_are_those_of_the_class(name, usual):
     option = OPTIONS["kernel"][name]
-    suits = "elliptic_1d" if name == "greens_function" else "digits"
+    suits = {"greens_function": "elliptic_1d", "emulator": "diabetes"}.get(name, "digits")
     raw = with_option(with_option(usual, "kernel", name), "dataset", suits)
     raw = with_option(raw, "objective", "elbo") if option.is_deep else raw
     kernel = check(raw).kernel.build((8, 8))

@@ -283,6 +283,8 @@ class DictionaryOption(KernelOption):
     "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
 )
 class EmulatorOption(KernelOption):
+    quick = ("dataset=diabetes", "dataset.n_train=100", "dataset.n_test=40", "dataset.preprocess=[]")
+
     initial: str = one_of(
         "median_distance",
         "explicit",
