@@ -110,6 +110,14 @@ def test_a_convolution_is_that_of_features_with_random_weights():
     assert agrees(made, of_inducing, of_points)
 
 
+def test_a_strided_convolution_of_single_pixels_is_that_of_torch():
+    ti = torch.rand(3, 5, 5, 4, dtype=torch.float64)
+    layer = Convolution((4, 6), (1, 1), stride=2).double()
+    ii, t = torch.eye(4, dtype=torch.float64), torch.ones(3, 5, 5, dtype=torch.float64)
+    wanted = nn.functional.conv2d(ti.permute(0, 3, 1, 2), layer.weight / 2, stride=2).permute(0, 2, 3, 1)
+    torch.testing.assert_close(layer(InducingGram(ii, ti, t)).ti, wanted)
+
+
 def test_the_nonlinearity_is_that_of_rectified_features():
     whole, g, _ = joint()
     layer = Arccos(0.0, weight_variance=1.7, bias_variance=0.3).double()
