@@ -1,11 +1,12 @@
 """Compare kfx with other emulators of simulators.
 
-python scripts/compare_emulators.py [--cases borehole,prosail] [--sizes 200,500] [--seeds 3]
+python scripts/compare_emulators.py [--cases borehole,prosail] [--sizes 200,500] [--seeds 5] [--methods "kfx;network"]
+python scripts/compare_emulators.py --design                 python scripts/compare_emulators.py --speed
 python scripts/compare_emulators.py --summary                python scripts/compare_emulators.py --page
 
 Training inputs are a Latin hypercube, test inputs 500 uniform points; outputs of spectra are reduced to ten principal
 components for all methods. Each (case, N, seed, method) is a row of runs/emulators/emulators.csv; rows that are there
-are not computed again.
+are not computed again. Seconds are of a processor, which other processes do not lengthen.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pandas as pd
 import torch
 
 from kfx import KernelFlowRegressor
+from kfx import design as kfx_design
 from kfx.data.simulators import SIMULATORS, simulate
 from kfx.numerics.calibration import of_values
 from kfx.numerics.streams import Streams
@@ -66,6 +68,52 @@ def gaussian_process(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray
     return predict, models[0].kernel_.k1.k2.length_scale if y.shape[1] == 1 else None
 
 
+def gpytorch_independent(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
+    """GPyTorch's exact Gaussian processes, one for each component, as one batch; 300 steps of Adam."""
+    import gpytorch
+    from sklearn.decomposition import PCA
+
+    reduction = PCA(COMPONENTS, whiten=True).fit(y) if y.shape[1] > COMPONENTS else None
+    points, scores = torch.tensor(x), torch.tensor(y if reduction is None else reduction.transform(y)).T
+    batch = torch.Size([len(scores)])
+
+    class Independent(gpytorch.models.ExactGP):
+        def __init__(self, likelihood: gpytorch.likelihoods.Likelihood) -> None:
+            super().__init__(points, scores, likelihood)
+            self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch)
+            inner = gpytorch.kernels.RBFKernel(ard_num_dims=x.shape[1], batch_shape=batch)
+            self.covar_module = gpytorch.kernels.ScaleKernel(inner, batch_shape=batch)
+
+        def forward(self, at: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(at), self.covar_module(at))
+
+    noise = gpytorch.constraints.GreaterThan(1e-8)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=noise, batch_shape=batch).double()
+    model = Independent(likelihood).double()
+    model.covar_module.base_kernel.lengthscale = 3.0
+    likelihood.noise = 1e-4
+    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        (-evidence(model(points), scores).sum()).backward()
+        optimizer.step()
+    model.eval()
+    likelihood.eval()
+
+    def predict(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with torch.no_grad():
+            found = likelihood(model(torch.tensor(at)))
+        mean, spread = found.mean.T.numpy(), found.stddev.T.numpy()
+        if reduction is None:
+            return mean, spread
+        scale = np.sqrt(reduction.explained_variance_)
+        return reduction.inverse_transform(mean), np.sqrt((spread * scale) ** 2 @ reduction.components_**2)
+
+    lengths = model.covar_module.base_kernel.lengthscale.detach().numpy()[0, 0]
+    return predict, lengths if y.shape[1] == 1 else None
+
+
 def network(x: np.ndarray, y: np.ndarray) -> tuple[Callable, np.ndarray | None]:
     """Three layers of 128 units, 2000 steps of Adam; the deviation is that of a fifth of the points left out."""
     torch.manual_seed(0)
@@ -98,8 +146,11 @@ METHODS: dict[str, Emulator] = {
     "kfx, Matérn 5/2": kfx(kernel="matern"),
     "kfx, untrained": kfx(kernel={"name": "rbf", "ard": False, "initial": "median_distance"}, **UNTRAINED),
     "kfx, by rho": kfx(kernel="rbf", objective="rho"),
+    "kfx, by nll": kfx(kernel="rbf", objective="nll"),
+    "kfx, by loo": kfx(kernel="rbf", objective="loo"),
     "kfx, as KernelFlows.jl": kfx(kernel="emulator", **THEIRS),
     "scikit-learn GPR": gaussian_process,
+    "GPyTorch": gpytorch_independent,
     "network": network,
 }
 
@@ -123,11 +174,11 @@ def measure(case: str, n: int, seed: int, method: str) -> dict[str, object]:
     centre, unit = data.x_train.mean(axis=0), data.x_train.std(axis=0)
     x, at = (data.x_train - centre) / unit, (data.x_test - centre) / unit
     mean, scale = data.y_train.mean(axis=0), data.y_train.std(axis=0)
-    began = time.perf_counter()
+    began = time.process_time()
     predict, lengths = METHODS[method](x, (data.y_train - mean) / scale)
-    fitted = time.perf_counter()
+    fitted = time.process_time()
     found, spread = (np.asarray(each).reshape(len(at), -1) for each in predict(at))
-    done = time.perf_counter()
+    done = time.process_time()
     truth = (data.y_test - mean) / scale
     error = found - truth
     fit = of_values(found, spread, truth)
@@ -156,11 +207,10 @@ def table() -> pd.DataFrame:
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(COLUMNS))
 
 
-def compare(cases: list[str], sizes: list[int], seeds: int) -> None:
+def compare(cases: list[str], sizes: list[int], seeds: int, methods: list[str]) -> None:
     """Compute the rows that are missing."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     there = {tuple(row) for row in table()[["case", "n", "seed", "method"]].itertuples(index=False, name=None)}
-    torch.set_num_threads(1)
     with (FOLDER / "emulators.csv").open("a", newline="") as stream:
         rows = csv.DictWriter(stream, COLUMNS)
         if not there:
@@ -168,11 +218,64 @@ def compare(cases: list[str], sizes: list[int], seeds: int) -> None:
         for case in cases:
             for n in sizes:
                 for seed in range(seeds):
-                    for method in METHODS:
+                    for method in methods:
                         if (case, n, seed, method) not in there:
                             rows.writerow(measure(case, n, seed, method))
                             stream.flush()
                             print(case, n, seed, method, flush=True)
+
+
+def design(seeds: int) -> None:
+    """Compare 200 runs of a Latin hypercube with 100 of one and 100 chosen among 2000 uniform inputs, twenty at a time.
+
+    Each (case, seed, design) becomes a row of runs/emulators/design.csv: the RMSE, in units of the outputs' deviation.
+    """
+    rows = []
+    for case in (case for case in SIMULATORS if case != "prosail"):
+        for seed in range(seeds):
+            streams = Streams(seed)
+            whole = simulate(200, N_TEST, case, streams["data"])
+            start = simulate(100, 2000, case, streams["design"])
+            centre, unit = whole.x_train.mean(axis=0), whole.x_train.std(axis=0)
+            of = {"Latin hypercube": (whole.x_train, whole.y_train)}
+            for name in ("posterior variance", "random"):
+                x, y, left = start.x_train, start.y_train, np.arange(2000)
+                for _ in range(5):
+                    candidates = start.x_test[left]
+                    chosen = streams["draws"].permutation(len(left))[:20]
+                    if name == "posterior variance":
+                        fitted = emulator().fit((x - centre) / unit, y)
+                        chosen = kfx_design(fitted, (candidates - centre) / unit, 20)
+                    x, y = np.r_[x, candidates[chosen]], np.r_[y, start.y_test[left[chosen]]]
+                    left = np.delete(left, chosen)
+                of[name] = x, y
+            for name, (x, y) in of.items():
+                found = emulator().fit((x - centre) / unit, y).predict((whole.x_test - centre) / unit)
+                error = found.reshape(whole.y_test.shape) - whole.y_test
+                rmse = float(np.sqrt(np.mean(error**2)) / whole.y_test.std())
+                rows.append({"case": case, "seed": seed, "design": name, "rmse": rmse})
+                print(rows[-1], flush=True)
+    pd.DataFrame(rows).to_csv(FOLDER / "design.csv", index=False)
+
+
+def emulator() -> KernelFlowRegressor:
+    return KernelFlowRegressor("rbf", device={"name": "cpu", "threads": 1})
+
+
+def speed() -> None:
+    """Print predictions a second of one core: 10 components, 1000 outputs, N = 1000, with and without deviations."""
+    rng = np.random.default_rng(0)
+    x, at = rng.uniform(size=(1000, 8)), rng.uniform(size=(20_000, 8))
+    y = np.sin(3 * x @ rng.normal(size=(8, 10))) @ rng.normal(size=(10, 1000))
+    outputs = {"reduce": "pca", "components": 10}
+    began = time.process_time()
+    model = KernelFlowRegressor("rbf", outputs=outputs, device={"name": "cpu", "threads": 1}).fit(x, y)
+    print(f"fit of 10 components: {time.process_time() - began:.1f} s of a processor")
+    for return_std in (False, True):
+        began = time.process_time()
+        model.predict(at, return_std=return_std)
+        what = "with deviations" if return_std else "means"
+        print(f"{what}: {len(at) / (time.process_time() - began):.0f} predictions/s")
 
 
 def summary() -> pd.DataFrame:
@@ -252,20 +355,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(SIMULATORS), help="names, separated by commas (default: all)")
     parser.add_argument("--sizes", default="200,500", help="numbers of training runs (default: 200,500)")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default: 5)")
+    parser.add_argument("--methods", default=";".join(METHODS), help="names, separated by semicolons (default: all)")
+    parser.add_argument("--design", action="store_true", help="compare designs of the training inputs")
+    parser.add_argument("--speed", action="store_true", help="print predictions a second of one core")
     parser.add_argument("--summary", action="store_true", help="print a table of what is there")
     parser.add_argument("--page", action="store_true", help="write docs/emulators.md")
     parser.add_argument("--picture", action="store_true", help="draw a spectrum, which needs the package prosail")
     parsed = parser.parse_args()
-    if parsed.summary:
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    if parsed.design:
+        design(parsed.seeds)
+    elif parsed.speed:
+        speed()
+    elif parsed.summary:
         print(summary().to_string())
     elif parsed.page:
         (FOLDER.parent.parent / "docs" / "emulators.md").write_text(page())
     elif parsed.picture:
         draw()
     else:
-        warnings.filterwarnings("ignore")
-        compare(parsed.cases.split(","), [int(n) for n in parsed.sizes.split(",")], parsed.seeds)
+        sizes = [int(n) for n in parsed.sizes.split(",")]
+        compare(parsed.cases.split(","), sizes, parsed.seeds, parsed.methods.split(";"))
 
 
 if __name__ == "__main__":

@@ -456,6 +456,23 @@ def test_explained_variance_is_that_of_scikit_learn():
     assert explained(forecast, truth, np.array([1.0, 5.0])) == pytest.approx(expected)
 
 
+def test_a_kernel_for_each_coordinate_forecasts_as_one_for_all_until_they_differ(kfx):
+    """Until they are trained all kernels are equal; afterwards the coordinates have parameters of their own."""
+    given = ("dataset.lags=4", "kernel.sigma=3", "regularization.value=1e-6", "optimizer.fall_back=false")
+    found = {}
+    for kernels in ("shared", "separate"):
+        words = (*given, f"outputs.kernels={kernels}", f"hydra.run.dir={kernels}", "optimizer=adam")
+        code, _, err = kfx("run", *SMALL, *FEW[:-1], *words)
+        assert code == 0, err
+        forecasts = pd.read_csv(f"{kernels}/forecasts.csv")
+        found[kernels] = {name: own.filter(like="forecast.").to_numpy() for name, own in forecasts.groupby("kernel")}
+    np.testing.assert_allclose(found["separate"]["initial"], found["shared"]["initial"], rtol=1e-4)
+    assert len({own.parameters["sigma"] for own in load_run("separate").kernels}) == 3
+    code, _, err = kfx("run", *SMALL, *FEW, "outputs.kernels=separate", "objective=backtest", "optimizer=adam")
+    assert code == 2
+    assert "outputs.kernels=separate: does not go with objective=backtest" in err
+
+
 def test_forecasting_needs_series(kfx):
     code, _, err = kfx("run", "evaluation=rollout")
     assert code == 2

@@ -124,7 +124,7 @@ class OutputsSection(Option):
             return
         refused = {
             "classes": config.dataset.has_classes,
-            "series": config.dataset.is_series,
+            "objective=backtest": config.objective.name == "backtest",
             f"optimizer={config.optimizer.name}, which moves points": config.optimizer.moves_points,
             "follow.every or follow.last": config.follow.every + config.follow.last > 0,
             "kernel.start_from=worst": config.kernel.start_from == "worst",

@@ -6,13 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from kfx.data.backtest import predictor
 from kfx.data.dataset import Dataset
-from kfx.data.windows import SeriesParts, smape
-from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import in_numpy
+from kfx.data.windows import Predict, SeriesParts, smape
 
 _FAR = 10.0
 """A forecast has left the range where it is farther from that of the training series than this many of its widths."""
@@ -36,13 +32,11 @@ class Rollout:
         steps = self.horizon or (longest if self.starts == 1 else max(longest // 2, 1))
         return series.origins(self.starts, steps), steps
 
-    def __call__(
-        self, kernel: Kernel, points: torch.Tensor, alpha: torch.Tensor, data: Dataset
-    ) -> tuple[dict[str, float], np.ndarray]:
+    def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], np.ndarray]:
         """The metrics of the forecasts, and the forecasts, (origins, steps, coordinates); NaN from where one has left
         the range.
 
-        points: interpolation points, (n, features). alpha: coefficients, (n, coordinates), as for `data.targets`.
+        of_targets: maps points, (m, features), to predictions of `data.targets`, (m, coordinates).
         """
         series = data.series
         assert series is not None
@@ -54,7 +48,6 @@ class Rollout:
             histories.append(whole.values[: windows.reach])
             truths.append(whole.values[windows.reach :])
             times.append(whole.time)
-        of_targets = predictor(kernel, in_numpy(points), in_numpy(alpha))
         forecasts = windows.forecast(
             lambda x: data.in_units(of_targets(x)) / windows.scale, np.stack(histories), np.stack(times), steps
         )

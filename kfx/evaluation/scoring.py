@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from kfx.data.backtest import predictor
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation import calibrated
 from kfx.evaluation.calibrated import distribution
@@ -59,6 +60,7 @@ class Scoring:
         depend on N_I.
     calibration: also compute deviations or probabilities, and measure how well they fit.
     rollout: also forecast the test series.
+    coefficients: also return those of the interpolation points, (n, outputs).
     """
 
     regularizations: Sequence[Regularization]
@@ -73,6 +75,7 @@ class Scoring:
     head: bool = False
     calibration: bool = False
     rollout: Rollout | None = None
+    coefficients: bool = False
 
 
 def evaluate(
@@ -93,8 +96,8 @@ def evaluate(
         that one Gram matrix serves all sizes.
     disk: takes Gram matrices that do not fit in memory.
     Predictions, (m, outputs), have the keys `kernel/n/repeat/λ/mean` (variances, (m,), `…/variance`; `…/deviation` and
-    `…/probability` with calibration; `…/forecast`, (origins, steps, coordinates), with a rollout). A system that
-    cannot be solved gives NaN and a message.
+    `…/probability` with calibration; `…/forecast`, (origins, steps, coordinates), with a rollout;
+    `…/coefficients` where they are asked for). A system that cannot be solved gives NaN and a message.
     """
     x_train, y_train, x_test = tensors
     head = torch.as_tensor(order[: max(sizes)], device=x_train.device)
@@ -156,8 +159,11 @@ def evaluate(
                             spread_of = distribution(system, own, alpha, own_targets, prior, data)
                             arrays |= {f"{key}/{name}": array for name, array in spread_of.items()}
                             measured |= calibrated.metrics(spread_of, prediction, data)
+                        if scoring.coefficients:
+                            arrays[f"{key}/coefficients"] = in_numpy(alpha)
                         if scoring.rollout is not None:
-                            found, forecasts = scoring.rollout(kernel, points[:size], alpha, data)
+                            of_targets = predictor(kernel, in_numpy(points[:size]), in_numpy(alpha))
+                            found, forecasts = scoring.rollout(of_targets, data)
                             measured |= found
                             arrays[f"{key}/forecast"] = forecasts
                     except NumericalError as error:  # a kernel that fails must not stop the evaluation of the others

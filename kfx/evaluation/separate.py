@@ -9,12 +9,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from kfx.data.backtest import predictor
 from kfx.data.dataset import Dataset
+from kfx.data.windows import Predict
 from kfx.evaluation import calibrated
 from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.scoring import Scoring, evaluate, metric_names, metrics
 from kfx.files import Document
 from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import in_numpy
 
 EFFECTIVE = "effective_regularization"
 
@@ -30,6 +33,10 @@ def _geometric_mean(values: Sequence[float]) -> float:
         return float(np.exp(np.mean(np.log(values))))
 
 
+def _side_by_side(predicts: Sequence[Predict]) -> Predict:
+    return lambda x: np.concatenate([predict(x) for predict in predicts], axis=1)
+
+
 def evaluate_separately(
     name: str,
     kernels: Sequence[Kernel],
@@ -43,7 +50,7 @@ def evaluate_separately(
 ) -> tuple[list[Document], dict[str, np.ndarray], list[str]]:
     """As `evaluate`, with a kernel for each column of `data.targets`; λ is the geometric mean over the kernels."""
     x_train, y_train, x_test = tensors
-    inner = replace(scoring, clip=None)
+    inner = replace(scoring, clip=None, rollout=None, coefficients=scoring.rollout is not None)
     each = [
         evaluate(name, kernel, part, (x_train, y_train[:, [c]], x_test), repeat, order, sizes, inner, disk)
         for c, (kernel, part) in enumerate(zip(kernels, data.components(), strict=True))
@@ -76,6 +83,14 @@ def evaluate_separately(
                     arrays[f"{key}/deviation"] = data.deviation_in_units(whole["deviation"])
                     spread = {"deviation": arrays[f"{key}/deviation"]}
                     measured |= calibrated.metrics(spread, arrays[f"{key}/mean"], data)
+                if scoring.rollout is not None:
+                    points = in_numpy(x_train[torch.as_tensor(order[:size], device=x_train.device)])
+                    predicts = [
+                        predictor(kernel, points, of_part[f"{key}/coefficients"])
+                        for kernel, (_, of_part, _) in zip(kernels, each, strict=True)
+                    ]
+                    found, arrays[f"{key}/forecast"] = scoring.rollout(_side_by_side(predicts), data)
+                    measured |= found
             mean = _geometric_mean([found[0]["regularization"] for found in of_parts])
             rows += [
                 {

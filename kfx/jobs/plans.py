@@ -13,6 +13,7 @@ from kfx.experiment.config import Config
 from kfx.experiment.plan import Plan
 from kfx.jobs.job import Job
 from kfx.outcomes import ConfigError
+from kfx.screen.progress import WaitMessage
 
 CORES_LAUNCHER = "hydra_plugins.kfx.CoresLauncher"
 _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -92,7 +93,8 @@ def make_folder(configs: Sequence[Config], key: str, folder: Path) -> None:
 def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, smoke: bool) -> Plans:
     """Compose and check every job; ConfigError in one line for the first job that is wrong."""
     words = compose.combinations(overrides, is_sweep)
-    jobs = tuple(Plan.of_words(each, config_dir, smoke=smoke) for each in words)
+    with WaitMessage("reading the settings; for series, choosing windows by a backtest"):
+        jobs = tuple(Plan.of_words(each, config_dir, smoke=smoke) for each in words)
     return Plans(jobs, _of_sweep(overrides, config_dir) if is_sweep else jobs[0].hydra, is_sweep)
 
 
