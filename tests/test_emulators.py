@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.spatial.distance import cdist
+from scipy.stats import multivariate_normal
 
 import kfx
 from kfx import ConfigError, KernelFlowRegressor, load_run
@@ -216,6 +217,23 @@ def test_deviations_and_samples_of_components_are_in_the_units_of_the_targets():
     assert drawn.shape == (20, 12, 400)
     np.testing.assert_allclose(drawn.mean(axis=2), mean, rtol=0.05)
     assert (drawn.std(axis=2) < 1.5 * deviation).all()
+
+
+def test_outputs_have_the_covariance_of_their_components(kfx, in_folder):
+    x, y = as_file()
+    words = ("dataset=arrays", "dataset.path=spectra.npz", "outputs.reduce=pca", "outputs.components=3")
+    assert kfx("run", *words, *FEW, "dataset.preprocess=[]")[0] == 0
+    run = load_run("r")
+    model = run.estimator()
+    mean, (deviation, basis, left_out) = model.predict(x[60:]), model.predict_covariance(x[60:])
+    covariance = (basis.T * deviation[:, None] ** 2) @ basis + np.diag(left_out)
+    single = model.predict(x[60:], return_std=True)[1]
+    np.testing.assert_allclose(np.sqrt(np.diagonal(covariance, axis1=1, axis2=2)), single, rtol=1e-8)
+    logs = [multivariate_normal(m, c).logpdf(t) for m, c, t in zip(mean, covariance, y[60:], strict=True)]
+    measured = run.evaluation.query("kernel == 'trained' and metric == 'nlpd_of_vector'")["value"].item()
+    assert measured == pytest.approx(-np.mean(logs) / y.shape[1], rel=1e-6)
+    with pytest.raises(ValueError, match="no components"):
+        KernelFlowRegressor("rbf", optimizer={"name": "none", "iterations": 1}).fit(x, y).predict_covariance(x)
 
 
 def test_each_component_has_its_rows_of_the_trace_and_its_parameters(kfx, in_folder):

@@ -67,6 +67,12 @@ class Dataset:
         variance = deviation**2 @ self.reduction.basis**2 + self.reduction.left_out
         return np.sqrt(variance) * self.target_scale
 
+    def reduction_in_units(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return B, (components, outputs), and d, (outputs,), in the units of y: with deviations s of its components,
+        the outputs of a point have the covariance Bᵀ diag(s²) B + diag(d)."""
+        assert self.reduction is not None
+        return self.reduction.basis * self.target_scale, self.reduction.left_out * np.square(self.target_scale)
+
     def components(self) -> list[Dataset]:
         """A data set for each column of `targets`, whose errors are in their units."""
         train, test = self.targets, self._as_targets(self.y_test)

@@ -37,6 +37,18 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
             mean, deviation = mean[:, 0], None if deviation is None else deviation[:, 0]
         return (mean, deviation) if return_std else mean
 
+    def predict_covariance(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return s, (n, components), B, (components, outputs), and d, (outputs,): the outputs at a point of X have the
+        covariance Bᵀ diag(s²) B + diag(d), noise included.
+
+        X: as for `predict`. ValueError unless `outputs` has the estimator learn components.
+        """
+        if self._units.reduction is None:
+            raise ValueError("outputs: reduce=none has no components; set pca or cca")
+        deviation = self._predicted_as_learned(self._points_of(X), True)[1]
+        assert deviation is not None
+        return deviation, *self._units.reduction_in_units()
+
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, *, prior: bool = False) -> np.ndarray:
         """Draw functions from the Gaussian process, given the training data or, with `prior`, without them.
 

@@ -14,11 +14,14 @@ from kfx.numerics.regularization import Regularization
 
 OF_CLASSES = ("log_loss", "brier", "calibration_error")
 OF_VALUES = ("nlpd", "crps", "coverage_95")
+OF_VECTORS = "nlpd_of_vector"
 
 
 def names(data: Dataset) -> tuple[str, ...]:
     """The metrics of calibration on this data."""
-    return OF_VALUES if data.labels_test is None else OF_CLASSES
+    if data.labels_test is not None:
+        return OF_CLASSES
+    return OF_VALUES if data.reduction is None else (*OF_VALUES, OF_VECTORS)
 
 
 def distribution(
@@ -29,7 +32,8 @@ def distribution(
     prior: torch.Tensor,
     data: Dataset,
 ) -> dict[str, np.ndarray]:
-    """Return `deviation`, (m, outputs), of observed targets in their units, or `probability`, (m, classes).
+    """Return `deviation`, (m, outputs), of observed targets in their units, with reduced outputs also `components`, the
+    deviations of the components, (m, components); for classes `probability`, (m, classes).
 
     Empty if the Gram matrix is on disk. alpha: A⁻¹Y. targets: Y, (k, outputs). prior: K(x*, x*), (m,).
     """
@@ -41,7 +45,7 @@ def distribution(
             regularization, len(alpha)
         )
         scale = left_out_scale(factor, alpha)
-        return {"deviation": data.deviation_in_units(in_numpy((variance[:, None] * scale).sqrt()))}
+        return deviations(in_numpy((variance[:, None] * scale).sqrt()), data)
     some = spread_over(factor)
     left_out = targets[some] - alpha[some] / inverse_diagonal(factor, some)[:, None]
     of_training, of_test = (_scores(in_numpy(each)) for each in (left_out, system.predictions(alpha)))
@@ -49,10 +53,20 @@ def distribution(
     return {"probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels))}
 
 
+def deviations(as_learned: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
+    """The entries of `distribution` for targets that are numbers. as_learned: of `data.targets`, (m, outputs)."""
+    found = {"deviation": data.deviation_in_units(as_learned)}
+    return found if data.reduction is None else found | {"components": as_learned}
+
+
 def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset) -> dict[str, float]:
     """How well a distribution of the test points' targets fits; empty without one. prediction: (m, outputs)."""
     if "deviation" in found:
-        return calibration.of_values(prediction, found["deviation"], data.y_test)
+        fit = calibration.of_values(prediction, found["deviation"], data.y_test)
+        if "components" in found:
+            error = data.y_test - prediction
+            fit[OF_VECTORS] = calibration.of_vectors(error, found["components"], *data.reduction_in_units())
+        return fit
     if "probability" in found:
         assert data.labels_test is not None
         return calibration.of_classes(found["probability"], data.labels_test)

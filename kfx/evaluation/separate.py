@@ -80,8 +80,8 @@ def evaluate_separately(
                 arrays[f"{key}/mean"] = prediction if scoring.clip is None else prediction.clip(*scoring.clip)
                 measured |= metrics(arrays[f"{key}/mean"], data)
                 if "deviation" in whole:
-                    arrays[f"{key}/deviation"] = data.deviation_in_units(whole["deviation"])
-                    spread = {"deviation": arrays[f"{key}/deviation"]}
+                    spread = calibrated.deviations(whole["deviation"], data)
+                    arrays |= {f"{key}/{name}": array for name, array in spread.items()}
                     measured |= calibrated.metrics(spread, arrays[f"{key}/mean"], data)
                 if scoring.rollout is not None:
                     points = in_numpy(x_train[torch.as_tensor(order[:size], device=x_train.device)])

@@ -9,6 +9,7 @@ from scipy.stats import norm
 
 _SHARPEST = 1e3
 _COVERED = 0.95
+_LEAST = 1e-12
 
 
 def sharpness(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -65,3 +66,22 @@ def of_values(mean: np.ndarray, deviation: np.ndarray, y: np.ndarray) -> dict[st
         "crps": float(np.mean(crps)),
         "coverage_95": float(np.mean(np.abs(z) < norm.ppf((1 + _COVERED) / 2))),
     }
+
+
+def of_vectors(error: np.ndarray, deviation: np.ndarray, basis: np.ndarray, left_out: np.ndarray) -> float:
+    """Return the negative log density of whole rows, for each output, with covariances Bᵀ diag(s²) B + diag(d).
+
+    error: observed minus predicted, (n, outputs). deviation: s, (n, components). basis: B, (components, outputs).
+    left_out: d, (outputs,); NaN unless it is positive. By the lemmas for determinants and inverses of sums only
+    (components, components) matrices are factored.
+    """
+    if not (left_out > _LEAST * np.square(basis).sum(axis=0).max()).all():
+        return float("nan")
+    gram = (basis / left_out) @ basis.T
+    inner = np.eye(len(basis)) + deviation[:, :, None] * gram * deviation[:, None, :]
+    along = deviation * ((error / left_out) @ basis.T)
+    explained = np.einsum("nc,nc->n", along, np.linalg.solve(inner, along[:, :, None])[:, :, 0])
+    squares = np.square(error) @ (1 / left_out) - explained
+    log_determinant = np.linalg.slogdet(inner)[1] + np.log(left_out).sum()
+    outputs = error.shape[1]
+    return float(np.mean(squares + log_determinant + outputs * np.log(2 * np.pi)) / 2 / outputs)
