@@ -8,19 +8,21 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from kfx import load_run
-from kfx.kernels import RBF, Matern, RationalQuadratic, Scaled, Sum
+from kfx.kernels import ARD, RBF, Matern, RationalQuadratic, Scaled, Sum
 from kfx.kernels.space import Space, random_within
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives import nll, rho
 from kfx.optimizers.gradient import SGD, Adam, GradientDescent, Nesterov
 from kfx.optimizers.grid import GridSearch
-from kfx.optimizers.loop import Optimizer, Question, Row
-from kfx.optimizers.loss import Loss
+from kfx.optimizers.lbfgs import LBFGS
+from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
+from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Exponential, Milestones, Plateau
 from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
@@ -51,6 +53,48 @@ def test_every_rule_lowers_rho(rule, space):
     start = RBF(0.25)
     fitted = descent(rule, space=space).fit(start, bumps(), Streams(0), Rows())
     assert mean_rho(fitted) < 0.65 * mean_rho(start)
+
+
+@pytest.mark.parametrize("start", [[0.1, 0.3], [1.0, 1.0]], ids=["short lengths", "equal lengths"])
+@pytest.mark.parametrize("bounds", [(1e-4, 1e4), (0.6, 1e4)], ids=["free", "at a bound"])
+def test_lbfgs_ends_where_scipys_does(start, bounds):
+    x, _ = points(60)
+    y = torch.sin(3 * x[:, :1]) + 0.1 * x[:, 1:] ** 2
+    kernel = ARD(RBF(1.0), np.array(start), bounds={"lengths": bounds})
+    objective = partial(Loss, nll, Regularization(1e-4, "centered"))
+    rows = Rows()
+    settings = {"iterations": 200, "space": "log", "memory": 10, "tolerance": 1e-12}
+    fitted = LBFGS(objective, FixedSampler(60, 0.5), **settings).fit(kernel, (x, y), Streams(0), rows)
+    loss, space = objective(kernel, x, y), Space("log", kernel.bounds)
+    batch = FixedSampler(60, 0.5).start(x, y).draw(Streams(0)["batches"])
+
+    def value_and_slope(at):
+        found = loss(space.to_parameters(at), batch)
+        return found.objective, space.gradient(found.vector, found.gradient)
+
+    ends = list(zip(space.low, space.high, strict=True))
+    theirs = minimize(value_and_slope, space.to_coordinates(kernel.flat), jac=True, bounds=ends, method="L-BFGS-B")
+    own = loss(fitted.flat, batch)
+    assert own.objective == pytest.approx(theirs.fun, rel=1e-6, abs=1e-6)
+    assert len(rows) <= 2 * theirs.nfev
+    assert len({tuple(row[1].vector) for row in rows}) == len(rows)
+
+
+def test_lbfgs_shortens_a_step_that_fails():
+    """Of a quadratic that cannot be evaluated beyond 3, from -10 with a minimum at 2.9."""
+    fit = LBFGS(None, FixedSampler(2, 0.5), iterations=50, space="raw", memory=5, tolerance=1e-14)
+    kernel = RBF(1.0)
+    fit.start(FitSetup(kernel, None, None, None, None, None, None))
+    fit.position = np.array([-10.0])
+    fit.space = Space("raw", np.array([[-100.0, 100.0]]))
+    for i in range(50):
+        if fit.ask(i, None) is None:
+            break
+        at = fit.candidate
+        events = (Event.DIVERGED,) if at[0] > 3 else ()
+        value, slope = np.array((at - 2.9) ** 4)[0], 4 * (at - 2.9) ** 3
+        fit.tell(Evaluation(at, float(value), 0.0, None if events else slope, 0.0, 0.0, events, "x" * len(events)))
+    assert fit.position[0] == pytest.approx(2.9, abs=0.05)
 
 
 def test_nesterov_against_equation_2_4():

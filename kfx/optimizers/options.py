@@ -49,6 +49,8 @@ class OptimizerOption(Option):
     """Whether the images of batches may be augmented."""
     builds_objective: ClassVar[bool] = False
     """Whether the optimizer computes differences of the objective as a function of a Gram matrix."""
+    keeps_batch: ClassVar[bool] = False
+    """Whether the optimizer stays with its first batch."""
     can_train_heads: ClassVar[bool] = False
     """Whether the optimizer takes objectives that train a head, which are not functions of a Gram matrix."""
     minimizes_objective: ClassVar[bool] = True
@@ -303,6 +305,20 @@ class AMSGradOption(AdamOption):
         from kfx.optimizers.gradient import AMSGrad
 
         return AMSGrad(self.learning_rate, self.beta1, self.beta2, self.epsilon)
+
+
+@option("optimizer", "lbfgs", "L-BFGS on one batch: few iterations for smooth objectives of all points, as nll")
+class LBFGSOption(OptimizerOption):
+    builds = "kfx.optimizers.lbfgs:LBFGS"
+    follows_gradients = True
+    keeps_batch = True
+
+    space: str = space("log")
+    memory: int = number(10, "whole >= 1 and <= 100", "number of earlier steps that give the curvature")
+    tolerance: float = number(1e-9, "> 0", "relative decrease of the objective at which the fit ends")
+
+    def refuses_trained_regularization(self) -> str | None:
+        return None if self.space == "log" else LOG_ALONE
 
 
 @option(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kfx.sampling.samplers import FixedSampler
 
 
-_BATCH, _OWN_BATCH = 100, 300
+_BATCH, _OWN_BATCH, _ONLY_BATCH = 100, 300, 1000
 
 
 @dataclass
@@ -28,8 +28,8 @@ class SamplerOption(Option):
         "auto",
         "a whole number >= 2, auto, or null for all training points",
         lambda v: v is None or v == "auto" or (type(v) is int and 2 <= v <= MOST_POINTS),
-        f"N_f, the number of points in a batch; auto: {_BATCH}, and to fit a kernel to own data {_OWN_BATCH}, or all "
-        "points if there are fewer",
+        f"N_f, the number of points in a batch; auto: {_BATCH}, and to fit a kernel to own data {_OWN_BATCH}, "
+        f"with lbfgs {_ONLY_BATCH}, or all points if there are fewer",
     )
     choice: str = one_of(
         "uniform",
@@ -60,7 +60,8 @@ class SamplerOption(Option):
             size = config.training_size()
         except DataError:  # its check says more
             size = _BATCH
-        return {"batch_size": max(min(_BATCH if config.optimizer.moves_points else _OWN_BATCH, size), 2)}
+        most = _BATCH if config.optimizer.moves_points else _ONLY_BATCH if config.optimizer.keeps_batch else _OWN_BATCH
+        return {"batch_size": max(min(most, size), 2)}
 
     def build(self, iterations: int) -> FixedSampler:
         """The sampler for a fit of so many iterations."""

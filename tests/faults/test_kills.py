@@ -37,6 +37,7 @@ OPTIMIZERS = {
     "sgd": [],
     "nesterov": [],
     "adam": ["optimizer.final=best"],
+    "lbfgs": ["objective=nll", "optimizer.tolerance=1e-300"],
     "finite_difference": [],
     "adam dynamic": ["sampler=dynamic"],
     "adam in folds": FOLDS,
