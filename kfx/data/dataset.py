@@ -54,8 +54,11 @@ class Dataset:
 
     def in_units(self, prediction: np.ndarray) -> np.ndarray:
         """Return predictions of `targets` in the units of y, (m, outputs)."""
-        whole = prediction if self.reduction is None else prediction @ self.reduction.basis
-        return whole * self.target_scale + self.target_mean
+        if self.reduction is None:
+            return prediction * self.target_scale + self.target_mean
+        whole: np.ndarray = prediction @ self.reduction_in_units()[0]
+        whole += self.target_mean
+        return whole
 
     def deviation_in_units(self, deviation: np.ndarray) -> np.ndarray:
         """Return standard deviations of `targets`, (m, outputs), in the units of y.
@@ -64,8 +67,10 @@ class Dataset:
         """
         if self.reduction is None:
             return deviation * self.target_scale
-        variance = deviation**2 @ self.reduction.basis**2 + self.reduction.left_out
-        return np.sqrt(variance) * self.target_scale
+        basis, left_out = self.reduction_in_units()
+        variance: np.ndarray = np.square(deviation) @ np.square(basis)
+        variance += left_out
+        return np.sqrt(variance, out=variance)
 
     def reduction_in_units(self) -> tuple[np.ndarray, np.ndarray]:
         """Return B, (components, outputs), and d, (outputs,), in the units of y: with deviations s of its components,

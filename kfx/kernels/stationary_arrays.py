@@ -10,6 +10,7 @@ from kfx.numerics.arrays import as_tensor, diagonal
 from kfx.numerics.outer_products import OuterProducts, with_ones
 
 _FEW = 64  # largest number of features for which sums of differences are faster than a matrix product
+_MANY = 2500  # entries from which torch's exponential is worth its call
 
 
 def squared_distances(x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
@@ -48,6 +49,8 @@ def _by_loops(x: np.ndarray) -> np.ndarray:
 
 def exp(x: np.ndarray) -> np.ndarray:
     """Return exp(x), (n, m), computed in place. x: (n, m)."""
+    if x.dtype == np.float64 and x.size >= _MANY and not stationary_tensors.NUMPY_IS_FASTER:
+        return torch.from_numpy(x).exp_().numpy()
     return np.exp(x, out=x)
 
 
