@@ -21,6 +21,7 @@ _FAMILIES = (
     "kfx.data.series_options",
     "kfx.data.emulator_options",
     "kfx.kernels.options",
+    "kfx.kernels.combination_options",
     "kfx.kernels.conv_dkm.option",
     "kfx.objectives.options",
     "kfx.sampling.options",

@@ -1,0 +1,188 @@
+"""Options of kernels that combine others: sums, products, dictionaries, and the kernel of emulators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kfx.config.choices import DICTIONARY, INDEFINITE, LENGTHS, RANDOM
+from kfx.config.fields import flag, nested, number, one_of, ranged, some_of
+from kfx.config.nodes import make_option
+from kfx.config.option import ConfigView, option
+from kfx.config.registry import OPTIONS
+from kfx.kernels.kernel_option import Image, KernelOption, is_number
+from kfx.outcomes import ConfigError
+
+if TYPE_CHECKING:
+    from kfx.kernels.base import Kernel
+
+
+def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
+    """Return a converter for a field of parts, to pairs of a coefficient, or None, and a kernel option.
+
+    allowed: names of the allowed kernels; None for all. coefficient: the default coefficient of a part.
+    """
+
+    def convert(path: str, parts: object) -> object:
+        if not isinstance(parts, list) or not parts:
+            raise ConfigError(f"{path}={parts}: expected a list of kernels: name and parameters")
+        known = allowed or tuple(OPTIONS["kernel"])
+        made = []
+        for i, part in enumerate(parts):
+            here = f"{path}[{i}]"
+            if not isinstance(part, Mapping) or part.get("name") not in known:
+                raise ConfigError(f"{here}={part}: expected a name, one of {', '.join(known)}, and its parameters")
+            own = part.get("coefficient", coefficient)
+            if own is not None and not (is_number(own) and own > 0):
+                raise ConfigError(f"{here}.coefficient={own}: expected a number > 0")
+            made.append((own, make_option(here, "kernel", {k: v for k, v in part.items() if k != "coefficient"})))
+        return made
+
+    return convert
+
+
+@dataclass
+class CombinationOption(KernelOption):
+    """A kernel that combines others; a part with a `coefficient` c enters as c² K."""
+
+    parts: Any = None
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import Scaled
+
+        built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
+        parts = [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
+        return self.constructor()(parts, **common)
+
+    def own_threads(self) -> bool:
+        return any(part.own_threads() for _, part in self.parts)
+
+    def draws_blocks(self) -> bool:
+        return any(part.draws_blocks() for _, part in self.parts)
+
+    def check(self, config: ConfigView) -> None:
+        for _, part in self.parts:
+            part.check(config)
+        super().check(config)
+
+    @property
+    def images_only(self) -> bool:  # type: ignore[override]
+        return any(part.images_only for _, part in self.parts)
+
+    @property
+    def input_gradients(self) -> bool:  # type: ignore[override]
+        return all(part.input_gradients for _, part in self.parts)
+
+    @property
+    def uses_jax(self) -> bool:  # type: ignore[override]
+        return any(part.uses_jax for _, part in self.parts)
+
+
+_PARTS = "a list of kernels: name, parameters and, for c^2 K, a coefficient c"
+_NETWORK_PARTS = ("rbf", "rational_quadratic")
+
+
+@option("kernel", "sum", "The sum of kernels; a part with a coefficient c counts c^2 times")
+class SumOption(CombinationOption):
+    builds = "kfx.kernels:Sum"
+
+    parts: Any = nested(
+        [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
+        _PARTS,
+        _parts_of(None, None),
+        "kernels that are added",
+    )
+
+
+@option("kernel", "product", "The product of kernels")
+class ProductOption(CombinationOption):
+    builds = "kfx.kernels:Product"
+
+    parts: Any = nested(
+        [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
+        _PARTS,
+        _parts_of(None, None),
+        "kernels that are multiplied",
+    )
+
+
+@option(
+    "kernel", "rbf_network", "Sum of RBF and rational quadratic kernels with squared coefficients (Darcy 2020, ch. 4)"
+)
+class RBFNetworkOption(SumOption):
+    parts: Any = nested(
+        [
+            {"name": "rbf", "sigma": 1.0, "coefficient": 1.0},
+            {"name": "rbf", "sigma": 10.0, "coefficient": 1.0},
+            {"name": "rational_quadratic", "alpha": 1.0, "beta": 1.0, "coefficient": 1.0},
+        ],
+        f"a list of {' and '.join(_NETWORK_PARTS)} kernels: name, parameters, coefficient",
+        _parts_of(_NETWORK_PARTS, 1.0),
+        "kernels that are added, each with a coefficient",
+    )
+
+
+@option(
+    "kernel",
+    "dictionary",
+    "Weighted sum of up to 21 kernels, whose weights sum to one (Yang et al. 2023, sparse flows)",
+)
+class DictionaryOption(KernelOption):
+    builds = "kfx.kernels:Dictionary"
+    has_weights = True
+
+    members: list[str] = some_of(
+        list(DICTIONARY),
+        *DICTIONARY,
+        *INDEFINITE,
+        meaning="kernels that are added; from multiquadric on indefinite ones",
+    )
+    allow_indefinite: bool = flag(
+        False, "accept kernels that are not positive definite in every dimension; Cholesky factors may then fail"
+    )
+    weights: list[float] | None = ranged(
+        None,
+        "a list of numbers >= 0, or null for equal ones",
+        lambda v: v is None or all(is_number(x) and x >= 0 for x in v),
+        "initial weights of the members, in their order",
+    )
+    parameters: dict = ranged(
+        {},
+        "parameter: number, as gaussian_length: 2.0",
+        lambda v: all(is_number(x) for x in v.values()),
+        "initial parameters of the members; 1, and 2 for exponents, where not given",
+    )
+
+
+@option(
+    "kernel",
+    "emulator",
+    "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
+)
+class EmulatorOption(KernelOption):
+    quick = ("dataset=diabetes", "dataset.n_train=100", "dataset.n_test=40", "dataset.preprocess=[]")
+
+    initial: str = one_of(
+        "median_distance",
+        "explicit",
+        *RANDOM,
+        *LENGTHS,
+        meaning="initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
+    )
+    linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
+
+    @classmethod
+    def default_bounds(cls) -> dict[str, tuple[float, float]]:
+        return {"lengths": (1e-4, 1e4)}
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
+
+        linear = Scaled(Linear(0.0, trainable=[]), self.linear)
+        return ARD(Sum([Scaled(Matern(1.0, 1.5)), linear]), 1.0, **common)
+
+    def check(self, config: ConfigView) -> None:
+        if config.dataset.image is not None:
+            raise ConfigError("kernel=emulator: takes a table, and the points are images; use cnngp")
+        super().check(config)
