@@ -148,7 +148,7 @@ METHODS: dict[str, Emulator] = {
     "kfx, untrained": kfx(kernel={"name": "rbf", "ard": False, "initial": "median_distance"}, **UNTRAINED),
     "kfx, by rho": kfx(kernel="rbf", objective="rho"),
     "kfx, by nll": kfx(kernel="rbf", objective="nll"),
-    BY_LIKELIHOOD: kfx(kernel="rbf", objective="nll", optimizer={"name": "lbfgs", "iterations": 200}),
+    BY_LIKELIHOOD: kfx(kernel="rbf", objective="nll", regularization="trained", optimizer={"name": "lbfgs"}),
     "kfx, by loo": kfx(kernel="rbf", objective="loo"),
     "kfx, as KernelFlows.jl": kfx(kernel="emulator", **THEIRS),
     "scikit-learn GPR": gaussian_process,

@@ -17,6 +17,8 @@ from kfx.sampling.samplers import Batch, FixedSampler
 _DECREASE = 1e-4
 """The share of the decrease that the gradient promises and a step must give (Armijo)."""
 _SHORTEST = 1e-12
+_FARTHEST = 1.0
+"""The largest change of a logarithm in a step: farther ones reach lengths where the objective is flat."""
 
 
 class LBFGS(Optimizer):
@@ -114,6 +116,8 @@ class LBFGS(Optimizer):
             self.steps, self.changes, self.direction = [], [], -free
         size = float(np.linalg.norm(free))
         self.length = 1.0 if self.steps else min(1.0, 1.0 / size) if size > 0 else 1.0
+        fastest = np.abs(self.direction[self.space.is_logged]).max(initial=0.0)
+        self.length = min(self.length, _FARTHEST / max(fastest, _FARTHEST))
         self.is_done = self.is_done or not size > 0
 
     def result(self) -> Kernel:
