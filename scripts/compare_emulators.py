@@ -312,7 +312,8 @@ def as_markdown() -> str:
 def _beside(name: str, other: str = "scikit-learn GPR") -> str:
     """A sentence on the errors and the times of a method beside another one's."""
     own, theirs = (summary().xs(method, level="method") for method in (name, other))
-    own = own.loc[own.index.isin(theirs.index)]
+    both = own.index.intersection(theirs.index)
+    own, theirs = own.loc[both], theirs.loc[both]
     ratio, time_ = own["rmse"] / theirs["rmse"], (own["fit"] / theirs["fit"]).xs(500, level="n")
     return (
         f"*{name}* has a smaller RMSE than *{other}* in {int((ratio < 1).sum())} of {len(ratio)} comparisons, "
@@ -328,8 +329,8 @@ def _of_designs() -> list[str]:
     names = ["Latin hypercube", "random", "posterior variance"]
     wins = int((means[names[2]] < means[names[0]]).sum())
     lines = [
-        f"*Designs.* 200 runs of a Latin hypercube, beside 100 of one and 100 of 2000 uniform inputs, drawn at random "
-        f"or chosen twenty at a time by `kfx.design`: RMSE / σ, means of {rows['seed'].nunique()} seeds "
+        "*Designs.* 200 runs: all of a Latin hypercube, or 100 of one and 100 out of 2000 uniform candidates, drawn at "
+        f"random or chosen twenty at a time by `kfx.design`: RMSE / σ, means of {rows['seed'].nunique()} seeds "
         f"(`--design`). The chosen ones are better than the hypercube for {wins} of {len(means)} simulators.",
         "",
         "| simulator | " + " | ".join(names) + " |",

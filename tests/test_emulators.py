@@ -22,6 +22,7 @@ from kfx.data.reduction import reduced
 from kfx.data.simulators import SIMULATORS, simulate
 from kfx.experiment.plan import Plan
 from kfx.kernels import ARD, RBF, Linear, Matern, Scaled, Sum
+from kfx.numerics.calibration import of_vectors
 from kfx.numerics.streams import Streams
 from kfx.objectives import loo
 from kfx.optimizers.gradient import AMSGrad
@@ -234,6 +235,16 @@ def test_outputs_have_the_covariance_of_their_components(kfx, in_folder):
     assert measured == pytest.approx(-np.mean(logs) / y.shape[1], rel=1e-6)
     with pytest.raises(ValueError, match="no components"):
         KernelFlowRegressor("rbf", optimizer={"name": "none", "iterations": 1}).fit(x, y).predict_covariance(x)
+
+
+def test_the_density_of_vectors_keeps_under_changes_of_units():
+    rng = np.random.default_rng(0)
+    error, deviation, basis = rng.normal(size=(4, 5)), rng.uniform(1, 2, (4, 2)), rng.normal(size=(2, 5))
+    left_out, units = rng.uniform(0.1, 1, 5), np.array([1, 1e5, 1e-5, 3, 7])
+    own = of_vectors(error, deviation, basis, left_out)
+    scaled = of_vectors(error * units, deviation, basis * units, left_out * units**2)
+    assert scaled == pytest.approx(own + np.log(units).mean())
+    assert math.isnan(of_vectors(error, deviation, basis, left_out * [0, 1, 1, 1, 1]))
 
 
 def test_each_component_has_its_rows_of_the_trace_and_its_parameters(kfx, in_folder):

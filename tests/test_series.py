@@ -473,6 +473,14 @@ def test_a_kernel_for_each_coordinate_forecasts_as_one_for_all_until_they_differ
     assert "outputs.kernels=separate: does not go with objective=backtest" in err
 
 
+def test_a_backtest_of_a_kernel_for_each_coordinate_is_that_of_one_where_they_are_equal():
+    test = Backtest.of(Windows(3), [waves()], 20)
+    kernel, candidates = RBF(3.0), [Regularization(value, "centered") for value in (1e-6, 1e-3)]
+    shared = test.errors(kernel, candidates)
+    np.testing.assert_allclose(test.errors([kernel, kernel], candidates), shared, rtol=1e-6)
+    assert (test.errors([kernel, RBF(0.1)], candidates) > shared).all()
+
+
 def test_forecasting_needs_series(kfx):
     code, _, err = kfx("run", "evaluation=rollout")
     assert code == 2

@@ -94,33 +94,42 @@ class Backtest:
         truth = np.stack([part.values[reach:] for _, part in parts])
         return cls(fitted, x, y, kept, history, np.stack([part.time for _, part in parts]), truth)
 
-    def errors(self, kernel: Gram, candidates: Sequence[Regularization]) -> np.ndarray:
+    def errors(self, kernels: Gram | Sequence[Gram], candidates: Sequence[Regularization]) -> np.ndarray:
         """The geometric mean over blocks of the forecasts' sMAPE with each λ; infinite where Θ + λI is not positive
         definite.
 
-        For each block one eigendecomposition serves all values of λ, and all forecasts go on together.
+        kernels: one for all coordinates, or one for each. For each block one eigendecomposition of each kernel serves
+        all values of λ, and all forecasts go on together.
         """
-        gram = np.asarray(kernel.gram(self.x), dtype=np.float64)
-        lambdas = np.array([each.of(as_tensor(gram)) for each in candidates])
-        solved = np.zeros((len(self.kept), len(lambdas), *self.y.shape))
-        good = np.ones(len(lambdas), dtype=bool)
-        for block, own in enumerate(map(np.flatnonzero, self.kept)):
-            values, vectors = np.linalg.eigh(gram[np.ix_(own, own)])
-            rotated = vectors.T @ self.y[own]
-            good &= values[0] + lambdas > _LEAST * values[-1]
-            for i in np.flatnonzero(good):
-                solved[block, i, own] = vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None])
-        found = np.full(len(lambdas), math.inf)
+        solved = np.zeros((len(self.kept), len(candidates), *self.y.shape))
+        good = np.ones(len(candidates), dtype=bool)
+        for kernel, columns in self._columns(kernels):
+            gram = np.asarray(kernel.gram(self.x), dtype=np.float64)
+            lambdas = np.array([each.of(as_tensor(gram)) for each in candidates])
+            for block, own in enumerate(map(np.flatnonzero, self.kept)):
+                values, vectors = np.linalg.eigh(gram[np.ix_(own, own)])
+                rotated = vectors.T @ self.y[own, columns]
+                good &= values[0] + lambdas > _LEAST * values[-1]
+                for i in np.flatnonzero(good):
+                    solved[block, i, own, columns] = vectors @ (rotated / (values.clip(0) + lambdas[i])[:, None])
+        found = np.full(len(candidates), math.inf)
         if good.any():
-            errors = smape(self.forecasts(kernel, solved[:, good]), self.truth[:, None])
+            errors = smape(self.forecasts(kernels, solved[:, good]), self.truth[:, None])
             found[good] = mean_error(errors)
         return found
 
-    def forecasts(self, kernel: Gram, coefficients: np.ndarray) -> np.ndarray:
+    def _columns(self, kernels: Gram | Sequence[Gram]) -> list[tuple[Gram, slice]]:
+        """Each kernel with the coordinates that it forecasts."""
+        if not isinstance(kernels, Sequence):
+            return [(kernels, slice(None))]
+        return [(kernel, slice(c, c + 1)) for c, kernel in enumerate(kernels)]
+
+    def forecasts(self, kernels: Gram | Sequence[Gram], coefficients: np.ndarray) -> np.ndarray:
         """The forecasts of each block, (blocks, sets, steps, coordinates), with several sets of coefficients, (blocks,
         sets, n, coordinates)."""
         blocks, sets = coefficients.shape[:2]
-        predict = predictor(kernel, self.x, coefficients.reshape(-1, *self.y.shape))
+        flat = coefficients.reshape(-1, *self.y.shape)
+        predict = side_by_side([predictor(kernel, self.x, flat[..., at]) for kernel, at in self._columns(kernels)])
         history, time = (np.repeat(each, sets, axis=0) for each in (self.history, self.time))
         with np.errstate(all="ignore"):
             found = self.windows.forecast(predict, history, time, self.truth.shape[1])
@@ -148,6 +157,11 @@ def predictor(kernel: Gram, x: np.ndarray, coefficients: np.ndarray) -> Predict:
         return rows @ coefficients if coefficients.ndim == 2 else np.einsum("mn,mnc->mc", rows, coefficients)
 
     return predict
+
+
+def side_by_side(predicts: Sequence[Predict]) -> Predict:
+    """The prediction of all coordinates by functions that predict some of them each."""
+    return lambda x: np.concatenate([predict(x) for predict in predicts], axis=1)
 
 
 @dataclass(frozen=True)

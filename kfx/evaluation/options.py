@@ -132,7 +132,8 @@ class EvaluationOption(Option, abc.ABC):
         "true or false, or null for true with own data and solver=cholesky",
         lambda v: v is None or isinstance(v, bool),
         "also predict standard deviations or probabilities, and measure how well they fit: nlpd, crps and coverage_95, "
-        "with outputs.reduce also nlpd_of_vector, or log_loss, brier and calibration_error",
+        "with outputs.reduce also nlpd_of_vector, that of all outputs of a point together for each output; or "
+        "log_loss, brier and calibration_error",
     )
     save_predictions: bool = flag(False, "save the predictions of all kernels and N_I in predictions.npz")
 

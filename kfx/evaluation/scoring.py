@@ -135,6 +135,8 @@ def evaluate(
                             raise NumericalError(Event.DIVERGED, "there is no Gram matrix")
                         measured["effective_regularization"] = system.effective(own, size)
                         alpha = system.coefficients(own, targets[:size])
+                        if scoring.coefficients:
+                            arrays[f"{key}/coefficients"] = in_numpy(alpha)
                         prediction = predicted(system.predictions(alpha), data, scoring.clip)
                         if not np.isfinite(prediction).all():
                             raise NumericalError(Event.DIVERGED, "a prediction is not finite")
@@ -159,8 +161,6 @@ def evaluate(
                             spread_of = distribution(system, own, alpha, own_targets, prior, data)
                             arrays |= {f"{key}/{name}": array for name, array in spread_of.items()}
                             measured |= calibrated.metrics(spread_of, prediction, data)
-                        if scoring.coefficients:
-                            arrays[f"{key}/coefficients"] = in_numpy(alpha)
                         if scoring.rollout is not None:
                             of_targets = predictor(kernel, in_numpy(points[:size]), in_numpy(alpha))
                             found, forecasts = scoring.rollout(of_targets, data)

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from kfx.data.backtest import predictor
+from kfx.data.backtest import predictor, side_by_side
 from kfx.data.dataset import Dataset
-from kfx.data.windows import Predict
 from kfx.evaluation import calibrated
 from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.scoring import Scoring, evaluate, metric_names, metrics
@@ -31,10 +30,6 @@ def _geometric_mean(values: Sequence[float]) -> float:
     """0 if one of them is."""
     with np.errstate(divide="ignore"):
         return float(np.exp(np.mean(np.log(values))))
-
-
-def _side_by_side(predicts: Sequence[Predict]) -> Predict:
-    return lambda x: np.concatenate([predict(x) for predict in predicts], axis=1)
 
 
 def evaluate_separately(
@@ -89,7 +84,7 @@ def evaluate_separately(
                         predictor(kernel, points, of_part[f"{key}/coefficients"])
                         for kernel, (_, of_part, _) in zip(kernels, each, strict=True)
                     ]
-                    found, arrays[f"{key}/forecast"] = scoring.rollout(_side_by_side(predicts), data)
+                    found, arrays[f"{key}/forecast"] = scoring.rollout(side_by_side(predicts), data)
                     measured |= found
             mean = _geometric_mean([found[0]["regularization"] for found in of_parts])
             rows += [

@@ -48,7 +48,7 @@ def _by_loops(x: np.ndarray) -> np.ndarray:
 
 
 def exp(x: np.ndarray) -> np.ndarray:
-    """Return exp(x), (n, m), computed in place. x: (n, m)."""
+    """Return exp(x), (n, m), computed in place. x: (n, m), a new array."""
     if x.dtype == np.float64 and x.size >= _MANY and not stationary_tensors.NUMPY_IS_FASTER:
         return torch.from_numpy(x).exp_().numpy()
     return np.exp(x, out=x)

@@ -72,10 +72,10 @@ def of_vectors(error: np.ndarray, deviation: np.ndarray, basis: np.ndarray, left
     """Return the negative log density of whole rows, for each output, with covariances Bᵀ diag(s²) B + diag(d).
 
     error: observed minus predicted, (n, outputs). deviation: s, (n, components). basis: B, (components, outputs).
-    left_out: d, (outputs,); NaN unless it is positive. By the lemmas for determinants and inverses of sums only
-    (components, components) matrices are factored.
+    left_out: d, (outputs,); NaN where an output is reproduced exactly. By the lemmas for determinants and inverses of
+    sums only (components, components) matrices are factored.
     """
-    if not (left_out > _LEAST * np.square(basis).sum(axis=0).max()).all():
+    if not (left_out > _LEAST * np.square(basis).sum(axis=0)).all():
         return float("nan")
     gram = (basis / left_out) @ basis.T
     inner = np.eye(len(basis)) + deviation[:, :, None] * gram * deviation[:, None, :]

@@ -79,10 +79,7 @@ class LBFGS(Optimizer):
         step = self.candidate - self.position
         promised = min(float(self.gradient @ step), 0.0)
         if evaluation.failed or evaluation.objective > self.value + _DECREASE * promised:
-            excess = evaluation.objective - self.value - promised
-            minimum = -promised / 2 / excess if excess > 0 else 0.5  # of the parabola through what is known
-            self.length *= min(max(minimum, 0.1), 0.5)
-            self.is_done = self.length < _SHORTEST
+            self._shorten(evaluation.objective, promised, step)
             return Row()
         assert evaluation.gradient is not None
         gradient = in_numpy(self.space.gradient(evaluation.vector, evaluation.gradient)).astype(np.float64)
@@ -91,11 +88,23 @@ class LBFGS(Optimizer):
             if step @ change > 1e-10 * np.linalg.norm(step) * np.linalg.norm(change):
                 self.steps = [*self.steps, step][-self.memory :]
                 self.changes = [*self.changes, change][-self.memory :]
-            size = max(abs(self.value), abs(evaluation.objective), 1.0)
+            size = max(abs(self.value), abs(evaluation.objective))
             self.is_done = self.value - evaluation.objective <= self.tolerance * size
         self.position, self.value, self.gradient = self.candidate, evaluation.objective, gradient
         self._turn()
         return Row()
+
+    def _shorten(self, value: float, promised: float, step: np.ndarray) -> None:
+        """Shorten a step that failed or did not lower the objective enough; end where it promises too little."""
+        excess = value - self.value - promised
+        minimum = -promised / 2 / excess if excess > 0 else 0.5  # of the parabola through what is known
+        self.length *= min(max(minimum, 0.1), 0.5)
+        if -promised <= self.tolerance * abs(self.value):
+            self.is_done = True
+        elif np.abs(step).max() <= _SHORTEST * (1 + np.abs(self.position).max()):
+            self.is_done = not self.steps
+            self.steps, self.changes = [], []
+            self._turn()
 
     def _turn(self) -> None:
         """Set the next direction, −H g with H from the kept pairs; entries at a bound that g pushes outwards stay."""
@@ -115,7 +124,7 @@ class LBFGS(Optimizer):
         if self.direction @ free >= 0:  # no descent: forget the pairs
             self.steps, self.changes, self.direction = [], [], -free
         size = float(np.linalg.norm(free))
-        self.length = 1.0 if self.steps else min(1.0, 1.0 / size) if size > 0 else 1.0
+        self.length = 1.0 / size if size > 0 and not self.steps else 1.0
         fastest = np.abs(self.direction[self.space.is_logged]).max(initial=0.0)
         self.length = min(self.length, _FARTHEST / max(fastest, _FARTHEST))
         self.is_done = self.is_done or not size > 0

@@ -307,15 +307,24 @@ class AMSGradOption(AdamOption):
         return AMSGrad(self.learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
-@option("optimizer", "lbfgs", "L-BFGS on one batch: few iterations for smooth objectives of all points, as nll")
+@option("optimizer", "lbfgs", "L-BFGS on one batch: few iterations for smooth objectives of all points, such as nll")
 class LBFGSOption(OptimizerOption):
     builds = "kfx.optimizers.lbfgs:LBFGS"
     follows_gradients = True
     keeps_batch = True
+    views_batches = False
 
     space: str = space("log")
     memory: int = number(10, "whole >= 1 and <= 100", "number of earlier steps that give the curvature")
     tolerance: float = number(1e-9, "> 0", "relative decrease of the objective at which the fit ends")
+
+    def check(self, config: ConfigView) -> None:
+        if config.sampler.name != "fixed":
+            raise ConfigError(
+                f"optimizer=lbfgs: stays with one batch, and sampler={config.sampler.name} changes them; use "
+                "sampler=fixed, or optimizer=adam"
+            )
+        super().check(config)
 
     def refuses_trained_regularization(self) -> str | None:
         return None if self.space == "log" else LOG_ALONE

@@ -245,6 +245,9 @@ def with_chosen_regularization(
     node = context.config.regularization
     choices, by = node.choices(scale), how or node.selection
     rng = Streams(context.config.seed)["validation"]
+    if by == "backtest":
+        best = least(choices, _errors_of_forecasts(context, kernels, choices))
+        return [Regularized(bare(kernel), best) for kernel in kernels]
     chosen: list[Kernel] = []
     for part, kernel in enumerate(kernels):
         errors = _errors_of_candidates(context, part, bare(kernel), choices, by, rng)
@@ -260,21 +263,34 @@ def _errors_of_candidates(
     how: str,
     rng: np.random.Generator,
 ) -> Sequence[float]:
-    """The error of a kernel with each λ on training points that are left out, as `how` says, or in forecasts within the
-    training series."""
-    node, (x, y, _), series = context.config.regularization, context.tensors[part], context.parts[part].series
-    if how == "backtest":
-        assert series is not None
-        test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
-        return list(test.errors(kernel, choices))
+    """The error of a kernel with each λ on training points that are left out, as `how` says."""
+    node, (x, y, _) = context.config.regularization, context.tensors[part]
     folds = node.folds if how == "validation" else None
     return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk)
 
 
+def _errors_of_forecasts(
+    context: RunContext, kernels: Sequence[Kernel], choices: Sequence[Regularization]
+) -> Sequence[float]:
+    """The error of forecasts within the training series with each λ. kernels: one, or one for each coordinate."""
+    series = context.parts[0].series
+    assert series is not None
+    test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
+    own = [bare(kernel) for kernel in kernels]
+    return list(test.errors(own if context.config.outputs.is_separate else own[0], choices))
+
+
 def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
     """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
-    its best λ."""
+    its best λ; for series all fitted kernels, or all initial ones, by their forecasts."""
     choices, how = context.config.regularization.choices(), left_out_by(context.config)
+    if how == "backtest":
+        before, after = (
+            min(_errors_of_forecasts(context, fixed_on(context, own), choices)) for own in (starts, fitted)
+        )
+        kept = list(starts if before < after else fitted)
+        remarks.of_kernels_kept(context, kept, fitted)
+        return kept
 
     def error(kernel: Kernel, part: int) -> float:
         inner, rng = (

@@ -28,8 +28,8 @@ class SamplerOption(Option):
         "auto",
         "a whole number >= 2, auto, or null for all training points",
         lambda v: v is None or v == "auto" or (type(v) is int and 2 <= v <= MOST_POINTS),
-        f"N_f, the number of points in a batch; auto: {_BATCH}, and to fit a kernel to own data {_OWN_BATCH}, "
-        f"with lbfgs {_ONLY_BATCH}, or all points if there are fewer",
+        f"N_f, the number of points in a batch; auto: {_BATCH}; to fit a kernel to own data {_OWN_BATCH}, or "
+        f"{_ONLY_BATCH} with optimizer=lbfgs, or all points if there are fewer",
     )
     choice: str = one_of(
         "uniform",
