@@ -142,13 +142,14 @@ THEIRS = {"objective": {"name": "loo", "form": "held_out"}, "regularization": "t
           "optimizer": {"name": "amsgrad", "iterations": 700, "learning_rate": 0.02, "fall_back": False}}  # fmt: skip
 UNTRAINED = {"optimizer": {"name": "none", "iterations": 1}}
 BY_LIKELIHOOD = "kfx, nll by L-BFGS"
+SMALL = {"selection": "trained", "value": 1e-6}
 METHODS: dict[str, Emulator] = {
     "kfx": kfx(kernel="rbf"),
     "kfx, Matérn 5/2": kfx(kernel="matern"),
     "kfx, untrained": kfx(kernel={"name": "rbf", "ard": False, "initial": "median_distance"}, **UNTRAINED),
     "kfx, by rho": kfx(kernel="rbf", objective="rho"),
     "kfx, by nll": kfx(kernel="rbf", objective="nll"),
-    BY_LIKELIHOOD: kfx(kernel="rbf", objective="nll", regularization="trained", optimizer={"name": "lbfgs"}),
+    BY_LIKELIHOOD: kfx(kernel="rbf", objective="nll", regularization=SMALL, optimizer={"name": "lbfgs"}),
     "kfx, by loo": kfx(kernel="rbf", objective="loo"),
     "kfx, as KernelFlows.jl": kfx(kernel="emulator", **THEIRS),
     "scikit-learn GPR": gaussian_process,
@@ -214,7 +215,7 @@ def compare(cases: list[str], sizes: list[int], seeds: int, methods: list[str]) 
     FOLDER.mkdir(parents=True, exist_ok=True)
     there = {tuple(row) for row in table()[["case", "n", "seed", "method"]].itertuples(index=False, name=None)}
     with (FOLDER / "emulators.csv").open("a", newline="") as stream:
-        rows = csv.DictWriter(stream, COLUMNS)
+        rows = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         if not there:
             rows.writeheader()
         for case in cases:
