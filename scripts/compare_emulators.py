@@ -346,16 +346,24 @@ def page() -> str:
     return (FOLDER / "page.md").read_text().replace("{table}", as_markdown())
 
 
-def draw() -> None:
-    """Draw a spectrum with its band, and the error and the coverage by wavelength, into runs/emulators/spectrum.png."""
+def draw(n: int) -> None:
+    """Draw spectra with their bands and the coverage by wavelength into runs/emulators/spectrum.png, and print the error
+    and the coverage."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    data = simulate(500, N_TEST, "prosail", Streams(0)["data"])
+    data = simulate(n, N_TEST, "prosail", Streams(0)["data"])
     centre, unit = data.x_train.mean(axis=0), data.x_train.std(axis=0)
     predict, _ = kfx(kernel="rbf")((data.x_train - centre) / unit, data.y_train)
     mean, spread = predict((data.x_test - centre) / unit)
     inside = (np.abs(mean - data.y_test) < 1.96 * spread).mean(axis=0)
+    error = np.abs(mean - data.y_test)
+    near = ((inside >= 0.88) & (inside <= 0.99)).mean()
+    print(
+        f"error / value {100 * error.sum() / data.y_test.sum():.2f} %, mean of the pairs' errors "
+        f"{100 * np.mean(error / data.y_test):.2f} %; coverage {100 * inside.mean():.1f} %, between 88 and 99 % at "
+        f"{100 * near:.0f} % of the wavelengths"
+    )
     wavelengths = 400 + np.arange(2101)
     picture = Figure(figsize=(9, 3.4), dpi=130, layout="constrained")
     FigureCanvasAgg(picture)
@@ -367,7 +375,7 @@ def draw() -> None:
     left.plot([], [], color="#555555", linewidth=1.2, label="simulated")
     left.fill_between([], [], [], color="#555555", alpha=0.3, linewidth=0, label="emulated, 95 %")
     left.legend(frameon=False)
-    left.set(xlabel="wavelength (nm)", ylabel="reflectance", title="three canopies, N = 500")
+    left.set(xlabel="wavelength (nm)", ylabel="reflectance", title=f"three canopies, N = {n}")
     right.plot(wavelengths, 100 * inside, color="#0072b2", linewidth=1)
     right.axhline(95, color="#555555", linewidth=0.8, linestyle="--")
     right.set(xlabel="wavelength (nm)", ylabel="test spectra in the 95 % band (%)", ylim=(80, 100), title="coverage")
@@ -388,7 +396,7 @@ def main() -> None:
     parser.add_argument("--speed", action="store_true", help="print predictions a second of one core")
     parser.add_argument("--summary", action="store_true", help="print a table of what is there")
     parser.add_argument("--page", action="store_true", help="write docs/emulators.md")
-    parser.add_argument("--picture", action="store_true", help="draw a spectrum, which needs the package prosail")
+    parser.add_argument("--picture", action="store_true", help="draw a spectrum with the last of --sizes")
     parsed = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -401,7 +409,7 @@ def main() -> None:
     elif parsed.page:
         (FOLDER.parent.parent / "docs" / "emulators.md").write_text(page())
     elif parsed.picture:
-        draw()
+        draw(int(parsed.sizes.split(",")[-1]))
     else:
         sizes = [int(n) for n in parsed.sizes.split(",")]
         compare(parsed.cases.split(","), sizes, parsed.seeds, parsed.methods.split(";"))
