@@ -347,8 +347,7 @@ def page() -> str:
 
 
 def draw(n: int) -> None:
-    """Draw spectra with their bands and the coverage by wavelength into runs/emulators/spectrum.png, and print the error
-    and the coverage."""
+    """Draw spectra with bands and the coverage by wavelength into runs/emulators/spectrum.png, and print the error."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
