@@ -80,8 +80,9 @@ def test_lbfgs_ends_where_scipys_does(start, bounds):
     assert len({tuple(row[1].vector) for row in rows}) == len(rows)
 
 
-def test_lbfgs_shortens_a_step_that_fails():
-    """Of a quadratic that cannot be evaluated beyond 3, from -10 with a minimum at 2.9."""
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_lbfgs_shortens_a_step_that_fails(scale):
+    """Of a function that cannot be evaluated beyond 3, from -10 with a minimum at 2.9, in any unit."""
     fit = LBFGS(None, FixedSampler(2, 0.5), iterations=50, space="raw", memory=5, tolerance=1e-14)
     kernel = RBF(1.0)
     fit.start(FitSetup(kernel, None, None, None, None, None, None))
@@ -92,7 +93,7 @@ def test_lbfgs_shortens_a_step_that_fails():
             break
         at = fit.candidate
         events = (Event.DIVERGED,) if at[0] > 3 else ()
-        value, slope = np.array((at - 2.9) ** 4)[0], 4 * (at - 2.9) ** 3
+        value, slope = scale * np.array((at - 2.9) ** 4)[0], scale * 4 * (at - 2.9) ** 3
         fit.tell(Evaluation(at, float(value), 0.0, None if events else slope, 0.0, 0.0, events, "x" * len(events)))
     assert fit.position[0] == pytest.approx(2.9, abs=0.05)
 

@@ -126,7 +126,8 @@ class LBFGS(Optimizer):
         size = float(np.linalg.norm(free))
         self.length = 1.0 / size if size > 0 and not self.steps else 1.0
         fastest = np.abs(self.direction[self.space.is_logged]).max(initial=0.0)
-        self.length = min(self.length, _FARTHEST / max(fastest, _FARTHEST))
+        if self.length * fastest > _FARTHEST:
+            self.length = _FARTHEST / fastest
         self.is_done = self.is_done or not size > 0
 
     def result(self) -> Kernel:
