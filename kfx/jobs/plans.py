@@ -93,7 +93,7 @@ def make_folder(configs: Sequence[Config], key: str, folder: Path) -> None:
 def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, smoke: bool) -> Plans:
     """Compose and check every job; ConfigError in one line for the first job that is wrong."""
     words = compose.combinations(overrides, is_sweep)
-    with WaitMessage("reading the settings; for series, choosing windows by a backtest"):
+    with WaitMessage("reading the settings; for series, choosing windows by a backtest", moment=10.0):
         jobs = tuple(Plan.of_words(each, config_dir, smoke=smoke) for each in words)
     return Plans(jobs, _of_sweep(overrides, config_dir) if is_sweep else jobs[0].hydra, is_sweep)
 
