@@ -37,7 +37,7 @@ from kfx.data.windows import Trajectory, Windows, smape
 from kfx.kernels import RBF
 
 FOLDER = Path(__file__).parent.parent / "runs" / "forecasts"
-COLUMNS = ("points", "system", "method", "smape", "lags", "seconds")
+COLUMNS = ("points", "system", "method", "smape", "lags", "seconds", "valid")
 KNOWN = 5 / 6
 TRAINED = {"optimizer": {"name": "adam", "fall_back": False}}
 Forecast = Callable[[np.ndarray, int], tuple[np.ndarray, int]]
@@ -257,19 +257,25 @@ def series_of(system: str, points: int) -> tuple[np.ndarray, np.ndarray]:
     return values[:count], values[count:]
 
 
-def stored(points: int) -> dict[str, dict[str, float]]:
-    """The sMAPE of the stored forecasts, by system and method."""
+def score(forecast: np.ndarray, truth: np.ndarray, deviation: float, points: int) -> tuple[float, float]:
+    """The sMAPE, and the valid time: the periods until the error first exceeds 0.4 deviations of the known values."""
+    wrong = ~(np.abs(forecast - truth) <= 0.4 * deviation)  # NaN is wrong
+    return float(smape(forecast[:, None], truth[:, None])), (wrong.argmax() if wrong.any() else len(truth)) / points
+
+
+def stored(points: int) -> dict[str, dict[str, tuple[float, float]]]:
+    """The sMAPE and valid time of the stored forecasts, by system and method."""
     path = cache_folder() / "dysts" / f"results_test_univariate__pts_per_period_{points}__periods_12.json.gz"
     with gzip.open(path) as stream:
         found = json.load(stream)
-    errors: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, tuple[float, float]]] = {}
     for system, own in found.items():
-        truth = np.ravel(own["values"])
+        truth, deviation = np.ravel(own["values"]), float(series_of(system, points)[0].std())
         for method, each in own.items():
             if method != "values":
                 forecast = np.ravel(each["prediction"])[: len(truth)]
-                errors.setdefault(system, {})[method] = float(smape(forecast[:, None], truth[: len(forecast), None]))
-    return errors
+                scores.setdefault(system, {})[method] = score(forecast, truth[: len(forecast)], deviation, points)
+    return scores
 
 
 def compare(points: int, methods: dict[str, Forecast], part: int, parts: int) -> None:
@@ -284,12 +290,12 @@ def compare(points: int, methods: dict[str, Forecast], part: int, parts: int) ->
         if is_new:
             rows.writeheader()
             stream.flush()
-        known_errors = stored(points)
-        systems = [system for system in gilpin_systems(points) if system in known_errors]
+        known_scores = stored(points)
+        systems = [system for system in gilpin_systems(points) if system in known_scores]
         for system in systems[part::parts]:
-            for name, error in known_errors[system].items():
+            for name, (error, valid) in known_scores[system].items():
                 if (points, system, name) not in there:
-                    rows.writerow(dict(zip(COLUMNS, (points, system, name, error, "", ""), strict=True)))
+                    rows.writerow(dict(zip(COLUMNS, (points, system, name, error, "", "", valid), strict=True)))
             known, truth = series_of(system, points)
             for name in methods:
                 if (points, system, name) in there:
@@ -301,9 +307,9 @@ def compare(points: int, methods: dict[str, Forecast], part: int, parts: int) ->
                     print(f"{system} {name}: {type(error).__name__}: {error}", flush=True)
                     continue
                 # the benchmark scores all values but the last
-                error = float(smape(forecast[:-1, None], truth[:-1, None]))
+                error, valid = score(forecast[:-1], truth[:-1], float(known.std()), points)
                 seconds = round(time.perf_counter() - began, 3)
-                rows.writerow(dict(zip(COLUMNS, (points, system, name, error, lags, seconds), strict=True)))
+                rows.writerow(dict(zip(COLUMNS, (points, system, name, error, lags, seconds, valid), strict=True)))
                 stream.flush()
 
 
@@ -319,16 +325,17 @@ def errors(points: int) -> pd.DataFrame:
 
 
 def summary(points: int) -> pd.DataFrame:
-    """Median and mean sMAPE, mean rank, systems on which kfx is better, and seconds a system."""
+    """Median and mean sMAPE, mean rank, systems on which kfx is better, mean valid time and seconds a system."""
     found = errors(points)
-    seconds = table().query("points == @points").groupby("method")["seconds"].mean()
+    each = table().query("points == @points and system in @found.index").groupby("method")
     return pd.DataFrame(
         {
             "median sMAPE": found.median(),
             "mean sMAPE": found.mean(),
             "mean rank": found.rank(axis=1).mean(),
             "kfx is better on": found.gt(found["kfx"], axis=0).sum(),
-            "seconds": seconds.reindex(found.columns),
+            "valid time": each["valid"].mean().reindex(found.columns),
+            "seconds": each["seconds"].mean().reindex(found.columns),
         }
     ).sort_values("mean rank")
 
@@ -369,10 +376,9 @@ def comparison() -> str:
             "|---|" + "---:|" * len(found.columns),
         ]
         for method, row in found.iterrows():
-            cells = [f"{row.iloc[0]:.2f}", f"{row.iloc[1]:.2f}", f"{row.iloc[2]:.2f}", f"{row.iloc[3]:.0f}"]
-            lines.append(
-                f"| {method} | " + " | ".join([*cells, "-" if np.isnan(row.iloc[4]) else f"{row.iloc[4]:.1f}"]) + " |"
-            )
+            digits = (2, 2, 2, 0, 2, 1)
+            cells = ["-" if np.isnan(cell) else f"{cell:.{k}f}" for cell, k in zip(row, digits, strict=True)]
+            lines.append(f"| {method} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from kfx.kernels import Conv2d, Erf, ReLU, Residual
+from kfx.kernels import AvgPool2d, Conv2d, Dense, Erf, GlobalAvgPool, ReLU, Residual
 
 
 def relative(found, expected):
@@ -37,6 +37,27 @@ def networks(draw, dilations=(1,)):
         block = Residual(activation, Conv2d(draw(st.integers(1, 4)), padding="same"), shortcut=shortcut)
         layers += [layer, *([block] if draw(st.booleans()) else []), activation]
     return [*layers, Conv2d(size)], image
+
+
+@st.composite
+def pooled_networks(draw):
+    """Random layers with pooling, and the size of the images."""
+    size = image = (draw(st.integers(4, 7)), draw(st.integers(4, 7)))
+    layers = [Conv2d(draw(st.integers(1, 3)), padding="same")]
+    for _ in range(draw(st.integers(1, 3))):
+        activation = draw(st.sampled_from([ReLU(), Erf()]))
+        convolution = Conv2d(
+            draw(st.integers(1, 4)), padding="same", weight_multiplier=draw(st.sampled_from([1.0, 2.0]))
+        )
+        window = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        pool = AvgPool2d(window, draw(st.sampled_from([None, 1, 2])))
+        block = Residual(activation, convolution, shortcut=draw(st.sampled_from([None, Conv2d(1)])))
+        for layer in draw(st.permutations([[convolution], [pool], [Conv2d(1), block]]))[:2]:
+            after = layer[0].output_size(size) if layer == [pool] else size
+            if min(after) >= 1:
+                layers, size = [*layers, *layer], after
+        layers += [Conv2d(1), activation]
+    return [*layers, *draw(st.sampled_from([[GlobalAvgPool(), Dense(2.0)], [Dense()], [GlobalAvgPool()]]))], image
 
 
 every_engine = pytest.mark.parametrize("engine", ["fused", "torch"])

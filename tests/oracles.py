@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfx.kernels import Erf, ReLU, Residual
+from kfx.kernels import AvgPool2d, Dense, Erf, GlobalAvgPool, ReLU, Residual
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 
 REFERENCE = Path(__file__).with_name("neural_tangents.npz")
@@ -35,7 +35,7 @@ def dense(depth, activation, weight_variance, bias_variance, x, y, kind):
     return np.asarray(stax.serial(*layers)[2](x, y, kind))
 
 
-def convolutional(layers, x, weight_variance, bias_variance):
+def convolutional(layers, x, weight_variance, bias_variance, kind="nngp"):
     """The same network in stax: explicit padding, so that strides and even kernels mean the same."""
     import jax.numpy as jnp
 
@@ -48,6 +48,15 @@ def convolutional(layers, x, weight_variance, bias_variance):
                 yield stax.Relu()
             elif isinstance(layer, Erf):
                 yield stax.Erf()
+            elif isinstance(layer, AvgPool2d):
+                window, stride = zip(layer.along(0), layer.along(1), strict=True)
+                yield stax.AvgPool(window, stride)
+                size = layer.output_size(size)
+            elif isinstance(layer, GlobalAvgPool):
+                yield stax.GlobalAvgPool()
+            elif isinstance(layer, Dense):
+                w = np.sqrt(weight_variance * layer.weight_multiplier)
+                yield stax.serial(stax.Flatten(), stax.Dense(1, W_std=w, b_std=np.sqrt(bias_variance)))
             elif isinstance(layer, Residual):
                 body = stax.serial(*converted(layer.body, size))
                 beside = [*converted([layer.shortcut], size)] if layer.shortcut else [stax.Identity()]
@@ -67,7 +76,7 @@ def convolutional(layers, x, weight_variance, bias_variance):
             first = False
 
     network = stax.serial(*converted(layers, x.shape[2:], first=True), stax.Flatten())
-    return np.asarray(network[2](padded, None, "nngp"))
+    return np.asarray(network[2](padded, None, kind))
 
 
 # ---- what it said, stored

@@ -12,8 +12,11 @@ POINTS = ("uniform", "stratified", "neighbourhood")
 """Which points make a batch: `kfx.sampling.samplers`."""
 VIEWS = ("crop", "flip")
 """Random views of an image in a batch: `kfx.sampling.samplers`."""
-ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32")
+POOLED_ARCHITECTURES = ("convnet_gap", "cntk_gap", "myrtle5", "myrtle7", "myrtle10")
+ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32", *POOLED_ARCHITECTURES)
 """Architectures of CNNGP kernels: `kfx.kernels.cnngp.architectures`."""
+FIXED_LAYERS = ("none", "first", "last", "first_and_last")
+"""Layers of a convolutional network whose weights are not trained, in its tangent kernel."""
 NETWORKS = ("small", "mnist", "mnist_300", "fashion", "fashion_1024")
 """Networks that compute features: `kfx.kernels.networks`."""
 DEEP_KERNELS = ("resnet20", "small")

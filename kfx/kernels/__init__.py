@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kfx.kernels.ard import ARD
     from kfx.kernels.base import Kernel, Product, Scaled, Sum
-    from kfx.kernels.cnngp.kernel import CNNGP
-    from kfx.kernels.cnngp.layers import Conv2d, Erf, ReLU, Residual, Sequential
+    from kfx.kernels.cnngp.kernel import CNNGP, CNTK
+    from kfx.kernels.cnngp.layers import AvgPool2d, Conv2d, Dense, Erf, GlobalAvgPool, ReLU, Residual, Sequential
     from kfx.kernels.conv_dkm.kernel import ConvDKM
     from kfx.kernels.dictionary import Dictionary
     from kfx.kernels.dot_product import Linear, Polynomial
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 __all__ = [
     "ARD",
     "CNNGP",
+    "CNTK",
     "NNGP",
     "NTK",
     "RBF",
+    "AvgPool2d",
     "Conv2d",
     "ConvDKM",
+    "Dense",
     "Dictionary",
     "Erf",
     "Formula",
+    "GlobalAvgPool",
     "GreensFunction",
     "Kernel",
     "Laplace",
@@ -51,6 +55,7 @@ __all__ = [
 _HOMES = {
     "ARD": "ard",
     "CNNGP": "cnngp.kernel",
+    "CNTK": "cnngp.kernel",
     "ConvDKM": "conv_dkm.kernel",
     "Dictionary": "dictionary",
     "Formula": "formula",
@@ -59,7 +64,9 @@ _HOMES = {
     "NTK": "nngp.kernel",
     "NetworkFeatures": "network_features",
     "Regularized": "regularized",
-    **dict.fromkeys(("Conv2d", "Erf", "ReLU", "Residual", "Sequential"), "cnngp.layers"),
+    **dict.fromkeys(
+        ("AvgPool2d", "Conv2d", "Dense", "Erf", "GlobalAvgPool", "ReLU", "Residual", "Sequential"), "cnngp.layers"
+    ),
     **dict.fromkeys(("Kernel", "Product", "Scaled", "Sum"), "base"),
     **dict.fromkeys(("Linear", "Polynomial"), "dot_product"),
     **dict.fromkeys(("RBF", "Laplace", "Matern", "RationalQuadratic"), "stationary"),

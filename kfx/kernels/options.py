@@ -11,6 +11,7 @@ from kfx.config.choices import (
     ARCHITECTURES,
     BACKENDS,
     ENGINES,
+    FIXED_LAYERS,
     NETWORKS,
 )
 from kfx.config.fields import number, one_of, parameter, ranged
@@ -216,6 +217,7 @@ class NetworkFeaturesOption(NetworkOption):
     "Covariance of a convolutional network with infinitely many channels; exact gradients, tile by tile",
 )
 class CNNGPOption(_NetworkOption):
+    builds = "kfx.kernels:CNNGP"
     images_only = True
 
     architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
@@ -230,6 +232,12 @@ class CNNGPOption(_NetworkOption):
         "fan_in",
         "weight",
         meaning="covariance of a convolution; fan_in: mean over the patch; weight: sum over it (Khalid 2022, eq. 2.27)",
+    )
+    depth: int | None = number(
+        None,
+        "whole >= 2 and <= 1000",
+        "number of layers of cntk_gap, the last dense one among them",
+        null="14; the other architectures have their own",
     )
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = one_of(
@@ -248,13 +256,13 @@ class CNNGPOption(_NetworkOption):
     def make(self, image: Image, **common: Any) -> Kernel:
         import numpy as np
 
-        from kfx.kernels import CNNGP
         from kfx.kernels.cnngp.architectures import architecture
 
         assert image is not None
-        network = architecture(self.architecture, (image[0], image[1]), self.hidden_weight_multiplier)
+        size = (image[0], image[1])
+        network = architecture(self.architecture, size, self.hidden_weight_multiplier, self.depth)
         each: Any = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
-        return CNNGP(
+        return self.constructor()(
             network,
             np.multiply(self.weight_variance, each),
             np.multiply(self.bias_variance, each),
@@ -272,3 +280,27 @@ class CNNGPOption(_NetworkOption):
             raise ConfigError(f"kernel.engine=fused: needs a CPU, and device={name}; use auto")
         if self.engine == "triton" and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ConfigError(f"kernel.engine=triton: needs a CUDA device, and device={name}; use auto")
+
+
+@option(
+    "kernel",
+    "cntk",
+    "Neural tangent kernel of a convolutional network with infinitely many channels, with pooling; exact gradients",
+)
+class CNTKOption(CNNGPOption):
+    builds = "kfx.kernels:CNTK"
+
+    architecture: str = one_of(
+        "cntk_gap", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image"
+    )
+    engine: str = one_of(
+        "auto", *ENGINES[:-1], meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops"
+    )
+    fixed_layers: str = one_of(
+        "none",
+        *FIXED_LAYERS,
+        meaning="layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
+    )
+
+    def make(self, image: Image, **common: Any) -> Kernel:
+        return super().make(image, fixed_layers=self.fixed_layers, **common)

@@ -18,6 +18,9 @@ _SUMMING: dict[str, object] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
 
 inner = njit(**_OPTIONS)
 """Compile a function that compiled functions call."""
+on_views = njit(**_OPTIONS, _nrt=False)
+"""Compile as `inner` does a function that makes no arrays: slices are not counted, which is atomic and would cost more
+than a loop over a short slice."""
 summing = njit(**_SUMMING)
 """Compile as `inner` does, and let sums change their order, so that they use whole vector registers."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from kfx.config.choices import ENGINES
+from kfx.config.choices import ENGINES, FIXED_LAYERS
 from kfx.kernels import options
 from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
@@ -32,6 +32,9 @@ class CNNGP(Kernel):
         a CUDA device, with a pair's map in registers through all layers; `auto`, fused for points on a CPU, else torch.
     tile_megabytes: memory of the maps that the torch engine holds at once; on a GPU the tile is halved where memory
         runs out. A launch of the triton engine takes up to 32 times as much. The fused engine ignores it.
+
+    With pooling in the architecture, the kernel needs the whole spatial covariance of a pair of images, (height ·
+    width)² numbers a layer; `spatial_loops` and `spatial_torch_engine` compute it. There is no triton engine for it.
 
     Points are images, (n, channels, height, width). Results are computed in x's dtype, on x's device. Gram matrices and
     exact gradients are computed tile by tile, so that memory holds a few tiles at any batch size and depth.
@@ -69,7 +72,10 @@ class CNNGP(Kernel):
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if is_compiled(self.engine, dtype, device):
-            from kfx.kernels.cnngp.fused_engine import compile_for
+            if self._is_spatial:
+                from kfx.kernels.cnngp.spatial_engine import compile_for
+            else:
+                from kfx.kernels.cnngp.fused_engine import compile_for
 
             compile_for(dtype)
 
@@ -80,6 +86,15 @@ class CNNGP(Kernel):
         convolutions = [i.layer if isinstance(i.layer, Conv2d) else None for i in program]
         mean = self.variance_scaling == "fan_in"
         return [0.0 if c is None else c.weight_multiplier / (c.area if mean else 1) for c in convolutions]
+
+    @property
+    def _is_spatial(self) -> bool:
+        """Whether an engine for whole spatial covariances computes the kernel."""
+        return self.architecture.pools
+
+    def _trained(self, program: tuple[Instruction, ...]) -> list[float] | None:
+        """Return for a tangent kernel whether each instruction's weights are trained, 0 or 1; else None."""
+        return None
 
     def _program(self, x: torch.Tensor) -> tuple[Instruction, ...]:
         if x.ndim != 4:
@@ -93,7 +108,18 @@ class CNNGP(Kernel):
         each = [iter(np.broadcast_to(v, self.architecture.convolutions)) for v in self._values.values()]
         weights, biases = ([float(next(own)) if factor else 0.0 for factor in factors] for own in each)
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-        match engine_for(self.engine, x, "engine", "torch or auto"):
+        name = engine_for(self.engine, x, "engine", "torch or auto")
+        if self._is_spatial:
+            if name == "triton":
+                raise ValueError(f"engine=triton: does not take {type(self).__name__} with pooling; use torch or auto")
+            if name == "fused":
+                from kfx.kernels.cnngp.spatial_engine import SpatialEngine
+
+                return SpatialEngine(program, weights, biases, self._trained(program))
+            from kfx.kernels.cnngp.spatial_torch_engine import SpatialTorchEngine
+
+            return SpatialTorchEngine(program, weights, biases, self.tile_megabytes, self._trained(program))
+        match name:
             case "fused":
                 from kfx.kernels.cnngp.fused_engine import FusedEngine
 
@@ -157,3 +183,45 @@ class CNNGP(Kernel):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.architecture.convolutions} convolutions)"
+
+
+class CNTK(CNNGP):
+    """The neural tangent kernel of a convolutional network of infinitely many channels (Arora et al. 2019).
+
+    Θ¹ = K¹,  Θ^{l+1} = K^{l+1} + σ_w² · mean over patch of Θ^l E[φ'φ'], with K as in `CNNGP`, in the parametrization
+    where weights have unit variance and layers the factors σ_w, σ_b (neural-tangents' `ntk`). Pooling averages Θ as K.
+
+    fixed_layers: `none`, or layers whose weights are not trained and add no K of their own to Θ: `first`, `last`, or
+        `first_and_last`, as CNTK's published kernels.
+
+    The whole spatial covariance is computed, also for an architecture without pooling. Parameters, engines (but triton)
+    and points are those of `CNNGP`.
+    """
+
+    default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNTKOption.default_bounds()
+
+    def __init__(
+        self,
+        architecture: Sequential,
+        weight_variance: float | Sequence[float] | np.ndarray = options.CNTKOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = options.CNTKOption.bias_variance,
+        *,
+        fixed_layers: str = options.CNTKOption.fixed_layers,
+        **settings: Any,
+    ) -> None:
+        if fixed_layers not in FIXED_LAYERS:
+            raise ValueError(f"fixed_layers must be {', '.join(FIXED_LAYERS)}, got {fixed_layers!r}")
+        super().__init__(architecture, weight_variance, bias_variance, **settings)
+        self.fixed_layers = fixed_layers
+
+    @property
+    def _is_spatial(self) -> bool:
+        return True
+
+    def _trained(self, program: tuple[Instruction, ...]) -> list[float] | None:
+        trained = [float(isinstance(instruction.layer, Conv2d)) for instruction in program]
+        if self.fixed_layers in ("first", "first_and_last"):
+            trained[trained.index(1.0)] = 0.0
+        if self.fixed_layers in ("last", "first_and_last"):
+            trained[max(k for k, instruction in enumerate(program) if isinstance(instruction.layer, Conv2d))] = 0.0
+        return trained

@@ -1,8 +1,9 @@
 """Layers of a convolutional network of infinite width, and the program of instructions that an architecture gives.
 
-A pair of images has one covariance map, (height, width), since only the diagonal of the spatial covariance is needed
-(Garriga-Alonso et al. 2019, §3.3). A single image has a variance map. This module describes the layers; `torch_engine`,
-`maps` and `triton_kernels` compute the maps.
+Without pooling, a pair of images has one covariance map, (height, width), since only the diagonal of the spatial
+covariance is needed (Garriga-Alonso et al. 2019, §3.3). A single image has a variance map. This module describes the
+layers; `torch_engine`, `maps` and `triton_kernels` compute the maps. Pooling needs the whole spatial covariance, which
+`spatial_torch_engine` and `spatial_loops` compute.
 """
 
 from __future__ import annotations
@@ -91,6 +92,46 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class AvgPool2d:
+    """The mean over windows, without padding.
+
+    window, stride: one number, or one for height and one for width; the stride is the window by default.
+    """
+
+    window: int | Size
+    stride: int | Size | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("window", "stride"):
+            value = getattr(self, name)
+            if value is not None and any(v < 1 for v in _pair(value)):
+                raise ValueError(f"AvgPool2d: {name} takes whole numbers >= 1, got {value!r}")
+
+    def along(self, axis: int) -> tuple[int, int]:
+        """Return (window, stride) along one axis."""
+        return _pair(self.window)[axis], _pair(self.window if self.stride is None else self.stride)[axis]
+
+    def output_size(self, size: Size) -> Size:
+        height, width = ((size[axis] - self.along(axis)[0]) // self.along(axis)[1] + 1 for axis in (0, 1))
+        return height, width
+
+
+@dataclass(frozen=True)
+class GlobalAvgPool:
+    """The mean over the whole map, which leaves 1 × 1."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A dense layer on all units of a map, flattened, or on the channels of a 1 × 1 map.
+
+    weight_multiplier: a constant factor on σ_w² in this layer.
+    """
+
+    weight_multiplier: float = 1.0
+
+
+@dataclass(frozen=True)
 class ReLU(Activation):
     """max(u, 0), without a factor √2."""
 
@@ -125,22 +166,33 @@ class Sequential:
 
     def __init__(self, *layers: Layer | Sequential) -> None:
         self.layers = self._flattened(layers, "Sequential")
-        if not self.layers or not isinstance(self.layers[0], (Conv2d, Residual)):
+        if not self.layers or not isinstance(self.layers[0], (Conv2d, Dense, Residual)):
             raise ValueError("an architecture starts with a Conv2d or a Residual, which turns images into covariances")
 
     @staticmethod
     def _flattened(given: tuple[Layer | Sequential, ...], where: str) -> tuple[Layer, ...]:
         flat: list[Layer] = []
         for layer in given:
-            if not isinstance(layer, (Conv2d, Activation, Residual, Sequential)):
-                raise ValueError(f"{where} takes Conv2d, ReLU, Erf, Residual or Sequential, got {layer!r}")
+            if not isinstance(layer, (Conv2d, Dense, Activation, AvgPool2d, GlobalAvgPool, Residual, Sequential)):
+                raise ValueError(
+                    f"{where} takes Conv2d, Dense, ReLU, Erf, AvgPool2d, GlobalAvgPool, Residual or Sequential, "
+                    f"got {layer!r}"
+                )
             flat += layer.layers if isinstance(layer, Sequential) else (layer,)
         return tuple(flat)
 
     @property
     def convolutions(self) -> int:
-        """The number of convolutions, projections of shortcuts included; each may have its own σ_w² and σ_b²."""
+        """The number of convolutions and dense layers, projections of shortcuts included.
+
+        Each may have its own σ_w² and σ_b².
+        """
         return sum(map(_convolutions, self.layers))
+
+    @property
+    def pools(self) -> bool:
+        """Whether a layer averages over positions, so that the whole spatial covariance is needed."""
+        return any(map(_pools, self.layers))
 
     def program(self, size: Size) -> tuple[Instruction, ...]:
         """Return the instructions for images of this size.
@@ -161,7 +213,7 @@ class Sequential:
         return f"Sequential({', '.join(map(repr, self.layers))})"
 
 
-Layer = Conv2d | Activation | Residual
+Layer = Conv2d | Dense | Activation | AvgPool2d | GlobalAvgPool | Residual
 
 
 # ---- the program of an architecture
@@ -179,7 +231,7 @@ class Instruction:
     sources: numbers of the maps that it reads, two for Add. size: height and width of these maps.
     """
 
-    layer: Conv2d | Activation | Add
+    layer: Conv2d | Activation | AvgPool2d | Add
     sources: tuple[int, ...]
     size: Size
 
@@ -204,6 +256,10 @@ def _lower(layers: tuple[Layer, ...], size: Size, value: int, program: list[Inst
             program.append(Instruction(Add(), (through, past), end))
             size = end
         else:
+            if isinstance(layer, GlobalAvgPool):
+                layer = AvgPool2d(size)
+            elif isinstance(layer, Dense):
+                layer = Conv2d(size, weight_multiplier=layer.weight_multiplier)
             after = layer.output_size(size)
             if min(after) < 1:
                 raise ValueError(
@@ -218,7 +274,13 @@ def _lower(layers: tuple[Layer, ...], size: Size, value: int, program: list[Inst
 def _convolutions(layer: Layer) -> int:
     if isinstance(layer, Residual):
         return sum(map(_convolutions, layer.body)) + (layer.shortcut is not None)
-    return int(isinstance(layer, Conv2d))
+    return int(isinstance(layer, (Conv2d, Dense)))
+
+
+def _pools(layer: Layer) -> bool:
+    return isinstance(layer, (AvgPool2d, GlobalAvgPool)) or (
+        isinstance(layer, Residual) and any(map(_pools, layer.body))
+    )
 
 
 def _times(size: Size) -> str:
