@@ -91,6 +91,13 @@ def cnngp(arguments: argparse.Namespace) -> Iterator[Row]:
                 yield Row(what, 1e3 * both, "its own value", 1e3 * seconds)
 
 
+def pooled(arguments: argparse.Namespace) -> Iterator[Row]:
+    import bench_pooled
+
+    for work, seconds, peer, other, share in bench_pooled.measured(arguments.threads, 3):
+        yield Row(work, 1e3 * seconds, peer, 1e3 * other, share)
+
+
 def _peers_of_convnet(bench, arguments, architecture, points):  # type: ignore[no-untyped-def]
     import numpy as np
     import torch
@@ -158,7 +165,7 @@ def python(arguments: argparse.Namespace) -> Iterator[Row]:
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "nngp": nngp, "cnngp": cnngp, "rho": rho, "iterations": iterations, "flows": flows,
-    "python": python,
+    "python": python, "pooled": pooled,
 }  # fmt: skip
 ONE_THREAD = ("rho", "iterations", "flows")
 

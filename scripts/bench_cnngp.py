@@ -29,7 +29,7 @@ from numba import njit
 from kfx.kernels import CNNGP
 from kfx.kernels.cnngp import maps
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
-from kfx.kernels.cnngp.layers import Activation, Conv2d
+from kfx.kernels.cnngp.layers import Activation, AvgPool2d, Conv2d, Dense, GlobalAvgPool
 
 IMAGES = {"simple": (1, 28, 28), "convnet": (1, 28, 28), "convnet_cifar": (3, 32, 32), "resnet": (1, 28, 28)}
 MEMORY = """
@@ -131,7 +131,7 @@ def operations(architecture: Any, image: tuple[int, int], dtype: Any, channels: 
     return activations + rest, activations
 
 
-def neural_tangents(architecture: Any, weight: float, bias: float) -> Callable[[np.ndarray], Any]:
+def neural_tangents(architecture: Any, weight: float, bias: float, kind: str = "nngp") -> Callable[[np.ndarray], Any]:
     import jax
 
     from kfx.kernels.nngp.by_neural_tangents import stax
@@ -140,13 +140,22 @@ def neural_tangents(architecture: Any, weight: float, bias: float) -> Callable[[
     for layer in architecture.layers:
         if isinstance(layer, Activation):
             layers.append(stax.Relu())
+        elif isinstance(layer, AvgPool2d):
+            layers.append(
+                stax.AvgPool(layer.along(0)[:1] + layer.along(1)[:1], layer.along(0)[1:] + layer.along(1)[1:])
+            )
+        elif isinstance(layer, GlobalAvgPool):
+            layers.append(stax.GlobalAvgPool())
+        elif isinstance(layer, Dense):
+            w = np.sqrt(weight * layer.weight_multiplier)
+            layers.append(stax.serial(stax.Flatten(), stax.Dense(1, W_std=w, b_std=np.sqrt(bias))))
         else:
             size = layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size,) * 2
             w = np.sqrt(weight * layer.weight_multiplier)
             layers.append(
                 stax.Conv(1, size, (1, 1), "SAME" if layer.padding == "same" else "VALID", W_std=w, b_std=np.sqrt(bias))
             )
-    kernel = jax.jit(lambda x: stax.serial(*layers, stax.Flatten())[2](x, None, "nngp"))
+    kernel = jax.jit(lambda x: stax.serial(*layers, stax.Flatten())[2](x, None, kind))
     return lambda x: kernel(x).block_until_ready()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfx.config.choices import POOLED_ARCHITECTURES
-from kfx.kernels import CNNGP, CNTK, AvgPool2d, Conv2d, Dense, Erf, GlobalAvgPool, ReLU, Residual, Sequential
+from kfx.kernels import CNNGP, CNTK, AvgPool2d, Conv2d, Dense, Erf, Flipped, GlobalAvgPool, ReLU, Residual, Sequential
 from kfx.kernels.cnngp.architectures import ARCHITECTURES, architecture
 from kfx.kernels.cnngp.spatial_engine import _tables
 from kfx.numerics import threads
@@ -180,6 +180,29 @@ def test_an_image_without_variance_gives_no_nan():
 def test_a_gradient_of_myrtle5_fits_in_30_megabytes_a_thread():
     largest, maps, cotangents, kept, *_ = _tables(ARCHITECTURES["myrtle5"]((32, 32)).program((32, 32))).sizes
     assert 4 * ((maps + cotangents) * largest + kept) <= 30e6
+
+
+@every_kind
+def test_flips_average_over_mirror_images(kind):
+    rng = np.random.default_rng(0)
+    x, z, g, direction = (rng.normal(size=shape) for shape in ((3, 2, 5, 6), (2, 2, 5, 6), (3, 3), (3, 2, 5, 6)))
+    kernel = KINDS[kind](Sequential(Conv2d(2, padding="same"), ReLU(), AvgPool2d(2), Dense()), 1.3, 0.2)
+    flipped, g = Flipped(kernel), g + g.T
+    mirrored = [(x, z), (x[..., ::-1].copy(), z), (x, z[..., ::-1].copy()), (x[..., ::-1].copy(), z[..., ::-1].copy())]
+    expected = np.mean([kernel.gram(*pair) for pair in mirrored], axis=0)
+    np.testing.assert_allclose(flipped.gram(x, z), expected, rtol=1e-12)
+    np.testing.assert_allclose(flipped.gram(mirrored[1][0], z), expected, rtol=1e-12)
+    np.testing.assert_allclose(np.diagonal(flipped.gram(x)), np.diagonal(flipped.gram(x, x)), rtol=1e-10)
+    found, to_x = flipped.pullback(x)[1](g, inputs=True)
+
+    def value(flat, points):
+        return float((flipped.with_flat(flat).gram(points) * g).sum())
+
+    slope = (value(flipped.flat, x + 1e-5 * direction) - value(flipped.flat, x - 1e-5 * direction)) / 2e-5
+    assert (to_x * direction).sum() == pytest.approx(slope, rel=1e-6)
+    step = np.array([1e-5, 0.0])
+    slope = (value(flipped.flat + step, x) - value(flipped.flat - step, x)) / 2e-5
+    assert found[0] == pytest.approx(slope, rel=1e-6)
 
 
 def test_errors():

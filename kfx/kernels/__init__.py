@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kfx.kernels.conv_dkm.kernel import ConvDKM
     from kfx.kernels.dictionary import Dictionary
     from kfx.kernels.dot_product import Linear, Polynomial
+    from kfx.kernels.flipped import Flipped
     from kfx.kernels.formula import Formula
     from kfx.kernels.greens_function import GreensFunction
     from kfx.kernels.network_features import NetworkFeatures
@@ -33,6 +34,7 @@ __all__ = [
     "Dense",
     "Dictionary",
     "Erf",
+    "Flipped",
     "Formula",
     "GlobalAvgPool",
     "GreensFunction",
@@ -58,6 +60,7 @@ _HOMES = {
     "CNTK": "cnngp.kernel",
     "ConvDKM": "conv_dkm.kernel",
     "Dictionary": "dictionary",
+    "Flipped": "flipped",
     "Formula": "formula",
     "GreensFunction": "greens_function",
     "NNGP": "nngp.kernel",

@@ -14,7 +14,7 @@ from kfx.config.choices import (
     FIXED_LAYERS,
     NETWORKS,
 )
-from kfx.config.fields import number, one_of, parameter, ranged
+from kfx.config.fields import flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, option
 from kfx.kernels.kernel_option import ARDOption, DistanceOption, Image, KernelOption, NetworkOption, a_length
 from kfx.outcomes import ConfigError
@@ -219,6 +219,7 @@ class NetworkFeaturesOption(NetworkOption):
 class CNNGPOption(_NetworkOption):
     builds = "kfx.kernels:CNNGP"
     images_only = True
+    implied = {"depth": None, "flips": False}  # noqa: RUF012
 
     architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
     variances: str = one_of(
@@ -239,6 +240,7 @@ class CNNGPOption(_NetworkOption):
         "number of layers of cntk_gap, the last dense one among them",
         null="14; the other architectures have their own",
     )
+    flips: bool = flag(False, "average over images and their mirror images; takes four times as long")
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = one_of(
         "auto",
@@ -257,12 +259,13 @@ class CNNGPOption(_NetworkOption):
         import numpy as np
 
         from kfx.kernels.cnngp.architectures import architecture
+        from kfx.kernels.flipped import Flipped
 
         assert image is not None
         size = (image[0], image[1])
         network = architecture(self.architecture, size, self.hidden_weight_multiplier, self.depth)
         each: Any = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
-        return self.constructor()(
+        kernel = self.constructor()(
             network,
             np.multiply(self.weight_variance, each),
             np.multiply(self.bias_variance, each),
@@ -271,6 +274,7 @@ class CNNGPOption(_NetworkOption):
             tile_megabytes=self.tile_megabytes,
             **common,
         )
+        return Flipped(kernel) if self.flips else kernel
 
     def own_threads(self) -> bool:
         return self.engine == "torch"
