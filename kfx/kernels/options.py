@@ -293,6 +293,7 @@ class CNNGPOption(_NetworkOption):
 )
 class CNTKOption(CNNGPOption):
     builds = "kfx.kernels:CNTK"
+    quick = ("kernel.depth=3",)
 
     architecture: str = one_of(
         "cntk_gap", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image"
