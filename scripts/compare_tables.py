@@ -196,8 +196,8 @@ def ntk(data: Dataset) -> tuple[float, Predicted]:
 
     def error(kernel: NTK) -> float:
         fitted = KernelFlowClassifier(kernel, **UNTRAINED).fit(data.x_train[some], data.labels_train[some])
-        places, left_out = fitted._left_out_predictions()
-        return float(np.mean((fitted._targets[places] - left_out) ** 2))
+        targets, left_out = fitted._interpolant.left_out()
+        return float(np.mean((targets - left_out) ** 2))
 
     fitted = KernelFlowClassifier(min(NTKS, key=error), **UNTRAINED).fit(data.x_train, data.labels_train)
     return time.perf_counter() - began, classified(fitted, data)

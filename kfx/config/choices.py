@@ -4,9 +4,11 @@ SCALES = ("absolute", "mean_diagonal", "centered")
 """Scales of λ: `kfx.numerics.regularization`."""
 SOLVERS = ("cholesky", "lstsq", "inverse")
 """Solvers of kernel ridge regression: `kfx.numerics.regression`."""
+CENTRES = ("uniform", "rpcholesky", "flow", "kmeans")
+"""Ways to choose the centres of Nyström regression: `kfx.evaluation.centres`."""
 STEPS = ("center", "unit_norm", "mean_norm", "normalize", "normalize_channels", "zca")
 """Steps of preprocessing: `kfx.data.dataset`."""
-EVALUATION_SOLVERS = ("cholesky", "conjugate_gradients", "lstsq", "inverse")
+EVALUATION_SOLVERS = ("cholesky", "conjugate_gradients", "nystrom", "lstsq", "inverse")
 """Solvers of an evaluation, beside Cholesky: `kfx.evaluation.systems`."""
 POINTS = ("uniform", "stratified", "neighbourhood")
 """Which points make a batch: `kfx.sampling.samplers`."""

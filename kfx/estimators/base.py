@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any, Self
 
@@ -25,7 +26,8 @@ from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, with_targets
 from kfx.estimators.fit import fit
 from kfx.estimators.frames import as_numbers, categories
-from kfx.estimators.settings import GROUPS, NESTED, Chosen, as_config, modules_of, settings_of, with_settings
+from kfx.estimators.settings import EVALUATION, GROUPS, NESTED, Chosen, as_config, modules_of, settings_of, with_settings
+from kfx.evaluation.interpolants import Exact, Interpolant
 from kfx.evaluation.scoring import interpolation_order
 from kfx.evaluation.systems import products
 from kfx.kernels.base import Kernel
@@ -33,7 +35,6 @@ from kfx.numerics import threads
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.process import exclusively
-from kfx.numerics.regression import inverse_diagonal, left_out_scale, posterior_variance, spread_over
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
@@ -68,6 +69,13 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     outputs : mapping
         Settings of the section `outputs` for several targets: {"reduce": "pca", "components": 0.999} learns their
         principal components; {"kernels": "separate"} learns a kernel for each.
+    solver : str
+        "cholesky"; or "nystrom", for many points: through centres, from one pass over all points. "auto": cholesky, and
+        nystrom for more than 30000 points or where centres or choose is given.
+    centres : int
+        With nystrom: the number of centres; None: 2000, or all points where they are fewer.
+    choose : str
+        With nystrom: how centres are chosen, as `evaluation.choose`; None: "rpcholesky".
     n_interpolation : int
         The number of training points, drawn at random, from which to predict; None for all.
     image_shape : tuple
@@ -113,6 +121,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         flow: Mapping[str, object] | Option | None = None,
         targets: str = "auto",
         outputs: Mapping[str, object] | Option | None = None,
+        solver: str = "auto",
+        centres: int | None = None,
+        choose: str | None = None,
         n_interpolation: int | None = None,
         image_shape: Sequence[int] | None = None,
         device: Chosen | Option = "cpu",
@@ -127,6 +138,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.flow = flow
         self.targets = targets
         self.outputs = outputs
+        self.solver = solver
+        self.centres = centres
+        self.choose = choose
         self.n_interpolation = n_interpolation
         self.image_shape = image_shape
         self.device = device
@@ -233,6 +247,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
+        size = self.n_interpolation if isinstance(self.n_interpolation, numbers.Integral) else None
+        settings |= {name: getattr(self, name) for name in EVALUATION}
+        settings |= {"n_interpolation": None if size is None or not 1 <= size <= len(x) else [int(size)]}
         config = as_config(settings, x.shape, image, labels is not None, self.targets, self._seed_)
         nothing, names = x[:0], tuple(getattr(self, "feature_names_in_", ()))
         data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0], features=names)
@@ -247,7 +264,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         self.regularization_, self._threads = fitted.regularization, fitted.threads
         self._dtype = getattr(torch, config.device.dtype)
         self._device, self._allow_tf32 = config.device.pick(), config.device.allow_tf32
-        self._interpolate(data)
+        if fitted.interpolant is not None:
+            self._take(fitted.interpolant)
+        else:
+            self._interpolate(data)
 
     def _of_one_output(self) -> Self:
         """The estimator of one output or component."""
@@ -276,25 +296,20 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     components_: list[Self] = []  # noqa: RUF012
     _units: Dataset
 
-    def _left_out_predictions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of interpolation points, (k,), and the targets predicted for each by all others, (k, outputs)."""
-        factor = self._factor_and_scale()[0]
-        with self._own_settings():
-            some = spread_over(factor)
-            errors = self._coefficients[some] / inverse_diagonal(factor, some)[:, None]
-        return some.cpu().numpy(), self._targets[some.cpu().numpy()] - in_numpy(errors)
-
     def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
         """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs), as learned."""
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
-            self._points = mapped(self._tensor(x))
-            self._targets, targets = y, torch.as_tensor(y, device=self._device)
-            gram = compare.gram(self._points)
-            self._effective = self.regularization_.of(gram)
-            factor = cholesky(gram, self._effective)
-            self._coefficients = solve_upper(factor, solve_lower(factor, targets))
-        self._kept: list[tuple[torch.Tensor, np.ndarray]] = []
+            points, targets = mapped(self._tensor(x)), torch.as_tensor(y, device=self._device)
+            gram = compare.gram(points)
+            effective = self.regularization_.of(gram)
+            factor = cholesky(gram, effective)
+            alpha = solve_upper(factor, solve_lower(factor, targets))
+        self._take(Exact(points, alpha, effective, targets, partial(_factor, compare, points, effective)))
+
+    def _take(self, interpolant: Interpolant) -> None:
+        """Predict by this interpolant from now on."""
+        self._interpolant = interpolant
 
     def _tensor(self, x: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(x, dtype=self._dtype, device=self._device)
@@ -310,28 +325,19 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             each = [part._predicted(x, deviation) for part in self.components_]
             mean = np.concatenate([own for own, _ in each], axis=1)
             return mean, np.concatenate([spread for _, spread in each], axis=1) if deviation else None
+        own = self._interpolant
         with self._own_settings():
             mapped, compare = self.kernel_.feature_map_and_kernel()
             points = self._tensor(x)
-            of_a_row = compare.multiplications(points[:1], self._points) + deviation * len(self._points) ** 2
+            of_a_row = compare.multiplications(points[:1], own.points) + deviation * len(own.points) ** 2
             with threads.as_many_as_worth(len(x) * of_a_row):
                 if not deviation:
-                    rows = max(_ENTRIES // len(self._points), 1)
-                    blocks = (compare.gram(mapped(block), self._points) for block in points.split(rows))
-                    return in_numpy(torch.cat([products(block, self._coefficients) for block in blocks])), None
-                cross = torch.cat([compare.gram(mapped(block), self._points) for block in points.split(_BLOCK)])
-                mean = in_numpy(products(cross, self._coefficients))
-                variance = posterior_variance(self._factor_and_scale()[0], cross, self.kernel_.diagonal(points))
-        return mean, np.sqrt((variance.cpu().numpy()[:, None] + self._effective) * self._factor_and_scale()[1])
-
-    def _factor_and_scale(self) -> tuple[torch.Tensor, np.ndarray]:
-        """The Cholesky factor of A = Θ + λI, and the scale of the targets as learned; kept, but not in pickles."""
-        if not self._kept:
-            with self._own_settings():
-                factor = cholesky(self.kernel_.feature_map_and_kernel()[1].gram(self._points), self._effective)
-                scale = left_out_scale(factor, self._coefficients).cpu().numpy()
-            self._kept.append((factor, scale))
-        return self._kept[0]
+                    rows = max(_ENTRIES // len(own.points), 1)
+                    blocks = (compare.gram(mapped(block), own.points) for block in points.split(rows))
+                    return in_numpy(torch.cat([products(block, own.alpha) for block in blocks])), None
+                cross = torch.cat([compare.gram(mapped(block), own.points) for block in points.split(_BLOCK)])
+                mean = in_numpy(products(cross, own.alpha))
+                return mean, in_numpy(own.deviation(cross, self.kernel_.diagonal(points)))
 
     @property
     def scale_(self) -> np.ndarray:
@@ -340,7 +346,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         check_is_fitted(self, "kernel_")
         if self.components_:
             return np.concatenate([part.scale_ for part in self.components_])
-        scale = self._factor_and_scale()[1]
+        with self._own_settings():
+            scale = in_numpy(self._interpolant.scale())
         return scale if self._units.reduction else np.square(self._units.target_scale) * scale
 
     def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
@@ -352,8 +359,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             covariance: np.ndarray = in_numpy(compare.gram(points)).astype(np.float64)
             if prior:
                 return covariance
-            factor = self._factor_and_scale()[0]
-            half = in_numpy(solve_lower(factor, compare.gram(self._points, points).to(factor)))
+            half = in_numpy(self._interpolant.half(compare.gram(points, self._interpolant.points)))
         covariance -= half.T @ half
         return covariance
 
@@ -361,10 +367,11 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         """A block that computes with the precision and the threads of the device's settings."""
         return exclusively(*self._threads, allow_tf32=self._allow_tf32)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {**state, "_kept": []} if "_kept" in state else state  # recomputed when needed
-
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
         return self._folded(validate_data(self, as_numbers(X, self.categories_), reset=False, **_ACCEPTED))
+
+
+def _factor(kernel: Kernel, points: torch.Tensor, effective: float) -> torch.Tensor:
+    """The Cholesky factor of K(points, points) + λI."""
+    return cholesky(kernel.gram(points), effective)

@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from kfx.data.dataset import one_hot
 from kfx.estimators.base import KernelFlow
+from kfx.evaluation.interpolants import Interpolant
 from kfx.numerics.calibration import probabilities, sharpness
 
 
@@ -54,12 +55,13 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         """The probabilities of the classes, (n, classes), for predicted targets (n, classes)."""
         if not self._kept_sharpness:
-            some, left_out = self._left_out_predictions()
-            self._kept_sharpness.append(sharpness(left_out, self._targets[some].argmax(axis=1)))
+            with self._own_settings():
+                targets, predicted = self._interpolant.left_out()
+            self._kept_sharpness.append(sharpness(predicted, targets.argmax(axis=1)))
         return probabilities(scores, self._kept_sharpness[0])
 
-    def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
-        super()._solve(x, y)
+    def _take(self, interpolant: Interpolant) -> None:
+        super()._take(interpolant)
         self._kept_sharpness: list[float] = []
 
     def predict(self, X: ArrayLike) -> np.ndarray:

@@ -35,7 +35,7 @@ def design(emulator: KernelFlowRegressor, candidates: ArrayLike, count: int) -> 
         chosen.append(best)
         for covariance, factor, own, part in zip(covariances, factors, left, parts, strict=True):
             column = covariance[best] - factor[:step, best] @ factor[:step]
-            factor[step] = column / np.sqrt(max(own[best], 0.0) + part._effective)
+            factor[step] = column / np.sqrt(max(own[best], 0.0) + part._interpolant.effective)
             own -= factor[step] ** 2
     return np.array(chosen)
 

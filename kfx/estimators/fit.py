@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from kfx.data.dataset import Dataset
+from kfx.evaluation.interpolants import ThroughCentres
+from kfx.evaluation.nystrom import passed, solved
+from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment import preflight
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow, read_rows
@@ -26,7 +29,8 @@ from kfx.record.fitted import recorded_layers
 from kfx.record.trace import Trace
 from kfx.running import remarks, stages
 from kfx.running.context import Machine, RunContext
-from kfx.screen.progress import Audience, TraceProgress, told_to
+from kfx.screen.progress import Audience, Steps, TraceProgress, told_to
+from kfx.store.work import Work, in_this_process
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +42,8 @@ class Fitted:
 
     kernel: the kernel with which a run of the same config on the same training points ends, bit for bit.
     regularization: the λ with which a run evaluates it. trace: the rows of `trace.csv`. remarks: notes on problems.
-    threads: of torch and of the engine, with which a run evaluates.
+    threads: of torch and of the engine, with which a run evaluates. interpolant: the solution through centres, with
+    solver `nystrom`.
     """
 
     kernel: Kernel
@@ -46,6 +51,7 @@ class Fitted:
     trace: pd.DataFrame
     remarks: list[str]
     threads: tuple[int, int]
+    interpolant: ThroughCentres | None = None
 
 
 def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
@@ -53,13 +59,17 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
-    with process.exclusively(), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
+    audience = Audience.COMMAND if verbose else Audience.NOBODY
+    with process.exclusively(), told_to(audience), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))
         tensors = stages.tensors_of(data, machine)
         of_fit, of_evaluation = stages.threads_for(config, [data], machine)
         threads.use(of_fit, count)
         notes = _Notes(Path(folder))
+        disk = DiskStores(Path(folder) / "sums", config.evaluation.memory_bytes(), _do)
         context = RunContext(config, notes, machine, Streams(config.seed), [data], [tensors], of_evaluation)
+        approximation = config.evaluation.approximation(config)
+        context.disk = disk if approximation is not None else None
         start = stages.choose_starts(context)[0]
         start.prepare(dtype, device)
         optimizer = config.optimizer.build(config)
@@ -85,8 +95,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         rows = read_rows(notes.folder / "trace.csv")
         kernel = chosen = stages.fixed_on(context, [fitted])[0]
         if fitted is not start:
-            with told_to(Audience.COMMAND if verbose else Audience.NOBODY):
-                stages.measure_on_held_out_batches(context, [start], [fitted])
+            stages.measure_on_held_out_batches(context, [start], [fitted])
             remarks.of_fit(context, [start], [fitted])
         threads.use(of_evaluation, count)
         if config.evaluation.chooses_again(config) and (fitted is not start or not config.regularization.is_chosen):
@@ -95,7 +104,18 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         if fitted is not start:
             remarks.of_points_left_out(context, stages.fixed_on(context, [start])[0], chosen)
         regularization = chosen.own_regularization or config.regularization.build()
-        return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count))
+        interpolant = None
+        if approximation is not None:
+            with passed(kernel, *tensors[:2], approximation, disk) as found:
+                interpolant = solved(found, regularization)
+        return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count), interpolant)
+
+
+def _do(work: Work, label: str) -> None:
+    """Do the tasks of a work that are left, with progress."""
+    if left := work.tasks():
+        with Steps(label, len(left)) as steps:
+            in_this_process(work, lambda task: steps.advance())
 
 
 class _Notes(Journal):

@@ -104,9 +104,9 @@ def _write(group: Any, model: Model, directory: Path) -> None:
         weight, length, slope, lengths = _parameters(part.kernel_, directory)
         geometry[f"Xproj{number}/vectors"], geometry[f"Xproj{number}/values"] = np.eye(count), np.ones(count)
         own = group.create_group(f"M{number}")
-        own["Z"] = (in_numpy(part._points) / lengths).T
-        own["lambda"], own["h"] = 1 / lengths, in_numpy(part._coefficients)[:, 0]
-        own["theta"] = np.array([weight, length, slope, part._effective])
+        own["Z"] = (in_numpy(part._interpolant.points) / lengths).T
+        own["lambda"], own["h"] = 1 / lengths, in_numpy(part._interpolant.alpha)[:, 0]
+        own["theta"] = np.array([weight, length, slope, part._interpolant.effective])
 
 
 def _parameters(kernel: Any, directory: Path) -> tuple[float, float, float, np.ndarray]:

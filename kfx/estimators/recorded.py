@@ -30,6 +30,7 @@ from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
+from kfx.record.fitted import recorded_solution
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
 from kfx.running.context import Machine
@@ -79,7 +80,8 @@ class Model:
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
         last = prepared[-1]
         order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
-        if 16 * len(order) ** 2 > config.evaluation.memory_bytes():
+        through_centres = config.evaluation.solver == "nystrom"
+        if not through_centres and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
             raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
         estimator = _unfitted(run, config, last)
         count = config.device.threads or threads.available()
@@ -97,7 +99,10 @@ class Model:
             model.regularization_ = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
             model.n_features_in_ = data.x_train.shape[1]
             model._keep_units(data)
-            model._solve(data.x_train[order], _targets(data)[order])
+            if through_centres:
+                model._take(recorded_solution(run.directory, machine.device))
+            else:
+                model._solve(data.x_train[order], _targets(data)[order])
             return model
 
         effective = "effective_regularization"
@@ -136,7 +141,7 @@ class Model:
     def predictions(self, path: Path) -> Iterator[tuple[Chunk, pd.DataFrame]]:
         """Read new rows from a file, and yield them in chunks with their predictions: `row`, from 1, and `columns`."""
         model = self.estimator.components_[0] if self.estimator.components_ else self.estimator
-        size = min(max(_MOST_PAIRS // len(model._points), 500), _MOST_ROWS)
+        size = min(max(_MOST_PAIRS // len(model._interpolant.points), 500), _MOST_ROWS)
         for chunk in self.encoding.chunks(path, size):
             predicted = self.predict(chunk.x)
             predicted.insert(0, "row", chunk.rows)

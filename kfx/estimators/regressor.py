@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 
 from kfx.estimators.base import KernelFlow
+from kfx.numerics.arrays import in_numpy
 
 
 class KernelFlowRegressor(RegressorMixin, KernelFlow):
@@ -63,7 +64,8 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         """Draws of the targets as learned, (count, n, outputs)."""
         if self.components_:
             return np.concatenate([part._drawn(x, count, rng, prior) for part in self.components_], axis=2)
-        scale = self._factor_and_scale()[1]
+        with self._own_settings():
+            scale = in_numpy(self._interpolant.scale())
         mean = np.zeros((len(x), len(scale))) if prior else self._predicted_as_learned(x, False)[0]
         values, vectors = np.linalg.eigh(self._covariance(x, prior))
         root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative

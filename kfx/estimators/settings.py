@@ -34,6 +34,8 @@ Chosen = str | Mapping[str, object]
 
 GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
 SECTIONS_TAKEN = ("regularization", "flow", "outputs")
+EVALUATION = ("solver", "centres", "choose")
+"""Parameters of an estimator that are settings of the evaluation."""
 NESTED = (*GROUPS, *SECTIONS_TAKEN)
 """Parameters of an estimator that have settings."""
 
@@ -57,6 +59,8 @@ def as_config(
             objects[name] = _as_option(name, value)
         elif value is not None:
             content[name] = _node(name, value)
+    own = {name: settings[name] for name in (*EVALUATION, "n_interpolation")}
+    content["evaluation"] = {**content["evaluation"], **_in_python(own)}
     for name in [name for name in objects if isinstance(objects[name], Mapping)]:
         content[name] = {**content[name], **objects.pop(name)}
     config = replace(_typed(content), **objects, seed=seed)

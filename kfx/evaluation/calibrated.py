@@ -9,7 +9,6 @@ from kfx.data.dataset import Dataset
 from kfx.evaluation.systems import System
 from kfx.numerics import calibration
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.regression import inverse_diagonal, left_out_scale, posterior_variance, spread_over
 from kfx.numerics.regularization import Regularization
 
 OF_CLASSES = ("log_loss", "brier", "calibration_error")
@@ -37,20 +36,15 @@ def distribution(
 
     Empty if the Gram matrix is on disk. alpha: A⁻¹Y. targets: Y, (k, outputs). prior: K(x*, x*), (m,).
     """
-    factor = system.factor(regularization, len(alpha))
-    if factor is None:
-        return {}
     if data.labels_test is None:
-        variance = posterior_variance(factor, system.cross(len(alpha)), prior) + system.effective(
-            regularization, len(alpha)
-        )
-        scale = left_out_scale(factor, alpha)
-        return deviations(in_numpy((variance[:, None] * scale).sqrt()), data)
-    some = spread_over(factor)
-    left_out = targets[some] - alpha[some] / inverse_diagonal(factor, some)[:, None]
-    of_training, of_test = (_scores(in_numpy(each)) for each in (left_out, system.predictions(alpha)))
-    labels = _scores(in_numpy(targets[some])).argmax(axis=1)
-    return {"probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels))}
+        deviation = system.deviation(regularization, alpha, targets, prior)
+        return {} if deviation is None else deviations(in_numpy(deviation), data)
+    left_out = system.left_out(regularization, alpha, targets)
+    if left_out is None:
+        return {}
+    labels, of_training = (_scores(each) for each in left_out)
+    of_test = _scores(in_numpy(system.predictions(alpha)))
+    return {"probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels.argmax(axis=1)))}
 
 
 def deviations(as_learned: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:

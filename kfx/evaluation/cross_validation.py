@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from kfx.evaluation.nystrom import Approximation, passed
 from kfx.evaluation.on_disk import DiskStores, factored
 from kfx.kernels.base import Kernel
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
@@ -35,14 +36,20 @@ def errors_of_candidates(
     points: int | None,
     rng: np.random.Generator,
     disk: DiskStores | None = None,
+    approximation: Approximation | None = None,
 ) -> list[float]:
     """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
     matrix has no Cholesky factor.
 
     folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
     x: (n, …). y: (n, outputs). points: None for all n.
-    One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory.
+    One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. With an approximation
+    all n points are in the five folds of its pass.
     """
+    if approximation is not None:
+        assert disk is not None
+        with passed(kernel, x, y, approximation, disk) as found:
+            return found.nystrom.errors(candidates)
     order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
     if disk is not None and disk.takes(len(order), 0, chosen.element_size()):

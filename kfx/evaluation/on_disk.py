@@ -39,6 +39,7 @@ Do = Callable[[Work, str], None]
 """`do(work, label)`: compute the missing tiles, with progress shown under that label."""
 _SECONDS_BETWEEN_SAVES = 60.0
 _AT_ONCE = 32
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,13 @@ class DiskStores:
         mapped, compare = kernel.feature_map_and_kernel()
         points, test_points = mapped(points), None if test_points is None else mapped(test_points)
         folder = self._folder(compare, points, test_points)
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _waited_for(folder)
-        try:
+        self.used.append(folder)
+        with held(folder):
             tile = tile_for(len(points), self.memory // self.processes)
             store = GramStore.prepare(folder, compare, points, test_points, tile=tile)
-            self.used.append(folder)
             self.do(GramWork.of(store, compare, points.device), "Gram")
             yield store
             shutil.rmtree(folder / "factor", ignore_errors=True)  # if interrupted, the factor stays
-        finally:
-            lock.release()
 
     def _folder(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Path:
         """Folder of the store that has, or will have, this kernel and these points."""
@@ -119,6 +116,17 @@ class DiskStores:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Make a store's folder, and hold its lock within the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _waited_for(folder)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _waited_for(folder: Path) -> Lock:
     """Wait until no other process holds the store, and return its lock."""
     told = False
@@ -141,12 +149,20 @@ class OnDisk:
     """The `System` of a store whose Gram matrix is complete.
 
     largest: the largest number of leading points that will be asked for. solver: `cholesky`, or `conjugate_gradients`
-        up to a relative residual of `tolerance`.
+        up to a relative residual of `tolerance`. device: the kernel's.
     """
 
     def __init__(
-        self, store: GramStore, disk: DiskStores, kernel: Kernel, largest: int, solver: str, tolerance: float
+        self,
+        store: GramStore,
+        disk: DiskStores,
+        kernel: Kernel,
+        largest: int,
+        solver: str,
+        tolerance: float,
+        device: torch.device = _CPU,
     ) -> None:
+        self._device = device
         self._store, self._disk, self._kernel, self._largest = store, disk, kernel, largest
         self._solver, self._tolerance = solver, tolerance
         self._sums: dict[int, tuple[float, float]] = {}
@@ -198,6 +214,7 @@ class OnDisk:
         before = _read(half_done) or {}
         solved = solve(
             lambda v: products.product(self._store, v),
+            self._entries,
             lambda points: products.columns(self._store, len(y), points),
             products.diagonal(self._store)[: len(y)],
             y,
@@ -215,6 +232,12 @@ class OnDisk:
             "residual": np.array(solved.residual),
             "iterations": np.array(iterations),
         }
+
+    def _entries(self, rows: np.ndarray, columns: np.ndarray) -> torch.Tensor:
+        """Θ at pairs of points, (rows, columns), computed anew, which is faster than reading their tiles."""
+        points = self._points(slice(0, self._largest), self._device)
+        compare = self._kernel.feature_map_and_kernel()[1]
+        return compare.gram(points[torch.from_numpy(rows)], points[torch.from_numpy(columns)]).cpu()
 
     def _factored(self, regularization: Regularization, size: int) -> FactorStore:
         """A Cholesky factor of the first `size` points; with a jitter where needed, as in memory.
@@ -277,11 +300,13 @@ class OnDisk:
             out[rows] -= factor.solve_lower(torch.from_numpy(cross.T)).square().sum(dim=0)
         return out.clamp_(min=0.0)
 
-    def factor(self, regularization: Regularization, size: int) -> None:
+    def deviation(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
+    ) -> None:
         return None
 
-    def cross(self, size: int) -> torch.Tensor:
-        raise NotImplementedError("the matrix is on disk")
+    def left_out(self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor) -> None:
+        return None
 
     def report(self) -> dict[str, float]:
         return self._report

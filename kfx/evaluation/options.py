@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import CHOSEN, EVALUATION_SOLVERS, SCALES
+from kfx.config.choices import CENTRES, CHOSEN, EVALUATION_SOLVERS, SCALES
 from kfx.config.fields import MOST_REPEATS, FieldError, flag, is_window, nested, number, one_of, ranged
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.config.registry import OPTIONS
@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.data.dataset import Dataset
+    from kfx.evaluation.nystrom import Approximation
     from kfx.evaluation.scoring import Scoring
     from kfx.numerics.regularization import Regularization
     from kfx.numerics.streams import Streams
+
+
+_MOST_CENTRES, _USUAL_CENTRES, _MOST_EXACT = 10_000, 2000, 30_000
+_WITH_VARIANCE = ("cholesky", "nystrom")
 
 
 def _is_not_negative(value: object) -> bool:
@@ -88,9 +93,25 @@ class EvaluationOption(Option, abc.ABC):
     )
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
     solver: str = one_of(
-        "cholesky",
+        "auto",
+        "auto",
         *EVALUATION_SOLVERS,
-        meaning="solver of kernel ridge regression; lstsq and inverse only to repeat published runs",
+        meaning="solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
+        f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all training points; "
+        "lstsq and inverse only to repeat published runs",
+    )
+    centres: int | None = number(
+        None,
+        f"whole >= 2 and <= {_MOST_CENTRES}",
+        "with solver=nystrom: number of centres",
+        null="2000, or all points where they are fewer",
+    )
+    choose: str | None = ranged(
+        None,
+        f"one of {', '.join(CENTRES)}, or null for rpcholesky",
+        lambda v: v is None or v in CENTRES,
+        "with solver=nystrom: how centres are chosen; uniform: at random; rpcholesky: by randomly pivoted Cholesky; "
+        "flow: those of rpcholesky, moved by a kernel flow; kmeans: means of clusters",
     )
     tolerance: float = number(
         1e-6,
@@ -139,23 +160,43 @@ class EvaluationOption(Option, abc.ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rcond is not None and self.solver != "lstsq":
-            raise FieldError("rcond", self.rcond, f"null with solver={self.solver}; only lstsq cuts eigenvalues off")
-        if self.rho and self.solver != "cholesky":
-            raise FieldError("rho", True, f"false with solver={self.solver}; it needs cholesky")
-        if self.posterior_variance and self.solver != "cholesky":
-            raise FieldError("posterior_variance", True, f"false with solver={self.solver}; it needs cholesky")
-        if self.calibration and self.solver != "cholesky":
-            raise FieldError("calibration", True, f"false with solver={self.solver}; it needs cholesky")
+        solver = "cholesky" if self.solver == "auto" else self.solver
+        if self.rcond is not None and solver != "lstsq":
+            raise FieldError("rcond", self.rcond, f"null with solver={solver}; only lstsq cuts eigenvalues off")
+        for name in ("centres", "choose"):
+            if getattr(self, name) is not None and self.solver not in ("auto", "nystrom"):
+                raise FieldError(name, getattr(self, name), f"null with solver={solver}; only nystrom has centres")
+        if self.n_interpolation is not None and solver == "nystrom":
+            raise FieldError("n_interpolation", self.n_interpolation, "null with solver=nystrom, which takes all points")
+        if self.rho and solver != "cholesky":
+            raise FieldError("rho", True, f"false with solver={solver}; it needs cholesky")
+        for name in ("posterior_variance", "calibration"):
+            if getattr(self, name) and solver not in _WITH_VARIANCE:
+                raise FieldError(name, True, f"false with solver={solver}; it needs {' or '.join(_WITH_VARIANCE)}")
 
     def settled(self, config: ConfigView) -> Settings:
         changes: Settings = {}
+        if self.solver == "auto":
+            changes["solver"] = "nystrom" if self._is_for_many(config) else "cholesky"
+        solver = changes.get("solver", self.solver)
         if self.calibration is None:
-            changes["calibration"] = config.dataset.is_own and self.solver == "cholesky"
+            changes["calibration"] = config.dataset.is_own and solver in _WITH_VARIANCE
         own = self.regularization
         if own.value is None and config.regularization.leaves_choice_to_evaluation(config):
             changes["regularization"] = replace(own, value=left_out_by(config))
         return changes
+
+    def _is_for_many(self, config: ConfigView) -> bool:
+        """Whether `auto` is nystrom."""
+        if self.centres is not None or self.choose is not None:
+            return True
+        takes = config.dataset.is_own and not config.dataset.is_series and self.n_interpolation is None
+        if not takes or self.rho or config.outputs.kernels == "separate":
+            return False
+        try:
+            return self.fold_size(config.training_size()) > _MOST_EXACT
+        except DataError:  # reported by the check
+            return False
 
     def forecast_steps(self) -> int | None:
         """The number of steps of a forecast that is asked for; None where nothing is."""
@@ -170,6 +211,15 @@ class EvaluationOption(Option, abc.ABC):
         from kfx.numerics.memory import machine_bytes
 
         return self.memory or machine_bytes() // 2
+
+    def approximation(self, config: ConfigView) -> Approximation | None:
+        """The settings of Nyström regression; None with another solver."""
+        if self.solver != "nystrom":
+            return None
+        from kfx.evaluation.nystrom import Approximation
+
+        count = self.centres or min(_USUAL_CENTRES, self.fold_size(config.training_size()))
+        return Approximation(count, self.choose or "rpcholesky", config.regularization.build(), config.seed)
 
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
         """The data sets on which kernels are trained and evaluated: the whole one, or a fold each."""
@@ -219,6 +269,7 @@ class EvaluationOption(Option, abc.ABC):
             rho=self.rho,
             head=config.objective.has_head,
             calibration=bool(self.calibration),
+            approximation=self.approximation(config),
         )
 
     def check(self, config: ConfigView) -> None:
@@ -226,6 +277,12 @@ class EvaluationOption(Option, abc.ABC):
             size = config.training_size()
         except DataError as error:
             raise ConfigError(str(error)) from error
+        if (self.centres or 0) > size:
+            raise ConfigError(f"evaluation.centres={self.centres}: there are {size} training points; take at most {size}")
+        if self.solver == "nystrom" and (config.dataset.is_series or config.outputs.is_separate):
+            key = "dataset" if config.dataset.is_series else "outputs.kernels"
+            named = config.dataset.name if config.dataset.is_series else "separate"
+            raise ConfigError(f"{key}={named}: needs evaluation.solver=cholesky; nystrom takes one kernel and no series")
         for n in self.n_interpolation or ():
             if n > size:
                 raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
@@ -269,7 +326,7 @@ class TestPointsOption(EvaluationOption):
     def check(self, config: ConfigView) -> None:
         super().check(config)
         size = config.training_size()
-        if self.draws and self.solver == "conjugate_gradients":
+        if self.draws and self.solver in ("conjugate_gradients", "nystrom"):
             raise ConfigError(f"evaluation.draws={self.draws}: of small subsets; needs evaluation.solver=cholesky")
         if self.draws * min(self.n_interpolation or [size]) > size:
             raise ConfigError(f"evaluation.draws={self.draws}: of the smallest N_I, {size} points do not hold so many")

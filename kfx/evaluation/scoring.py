@@ -15,6 +15,7 @@ from kfx.data.backtest import predictor
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation import calibrated
 from kfx.evaluation.calibrated import distribution
+from kfx.evaluation.nystrom import Approximation, NystromSystem, passed
 from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.rollout import Rollout
 from kfx.evaluation.rollout import names as rollout_names
@@ -61,6 +62,7 @@ class Scoring:
     calibration: also compute deviations or probabilities, and measure how well they fit.
     rollout: also forecast the test series.
     coefficients: also return those of the interpolation points, (n, outputs).
+    approximation: with solver `nystrom`: also return the arrays of `ThroughCentres`, `…/solution/…`.
     """
 
     regularizations: Sequence[Regularization]
@@ -76,6 +78,7 @@ class Scoring:
     calibration: bool = False
     rollout: Rollout | None = None
     coefficients: bool = False
+    approximation: Approximation | None = None
 
 
 def evaluate(
@@ -115,9 +118,14 @@ def evaluate(
     system: System | None = None
     held = ExitStack()
     try:
-        if disk is not None and disk.takes(len(points), len(x_test), points.element_size()):
+        if scoring.approximation is not None:
+            assert disk is not None
+            found_pass = held.enter_context(passed(kernel, x_train, y_train, scoring.approximation, disk))
+            disk.used.append(found_pass.store.folder)
+            system = NystromSystem(kernel, found_pass, x_test)
+        elif disk is not None and disk.takes(len(points), len(x_test), points.element_size()):
             store = held.enter_context(disk.store(kernel, points, x_test))
-            system = OnDisk(store, disk, kernel, len(points), scoring.solver, scoring.tolerance)
+            system = OnDisk(store, disk, kernel, len(points), scoring.solver, scoring.tolerance, points.device)
         else:
             system = InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)
     except NumericalError as error:
@@ -137,6 +145,9 @@ def evaluate(
                         alpha = system.coefficients(own, targets[:size])
                         if scoring.coefficients:
                             arrays[f"{key}/coefficients"] = in_numpy(alpha)
+                        if isinstance(system, NystromSystem):
+                            solution = system.interpolant(own).arrays()
+                            arrays |= {f"{key}/solution/{name}": array for name, array in solution.items()}
                         prediction = predicted(system.predictions(alpha), data, scoring.clip)
                         if not np.isfinite(prediction).all():
                             raise NumericalError(Event.DIVERGED, "a prediction is not finite")
@@ -237,6 +248,9 @@ def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str
         return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
 
 
+_OF_SOLVERS = {"conjugate_gradients": ["residual", "iterations"], "nystrom": ["centres"]}
+
+
 def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     """Names of the metrics that `evaluate` measures on this data."""
     accuracy = ["accuracy"] if data.labels_test is not None else []
@@ -244,7 +258,7 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     kept = [*(["rho"] if scoring.rho else []), *_head_metrics(scoring)]
     train = ["train_mse", "train_mae"] if scoring.train_error else []
     spread = ["mean_posterior_variance"] if scoring.variance else []
-    solved = ["residual", "iterations"] if scoring.solver == "conjugate_gradients" else []
+    solved = _OF_SOLVERS.get(scoring.solver, [])
     fit = calibrated.names(data) if scoring.calibration else ()
     forecasts = rollout_names(data) if scoring.rollout is not None else []
     own = [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *fit, *forecasts, *solved]

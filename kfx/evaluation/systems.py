@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 
+from kfx.evaluation.interpolants import Exact
 from kfx.kernels.base import Kernel
 from kfx.numerics.conjugate_gradients import solve
 from kfx.numerics.linear_algebra import cholesky, solve_lower
@@ -43,11 +46,19 @@ class System(Protocol):
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
         """Posterior variance of the test points given the first `size` points, (m,). prior: K(x*, x*), (m,)."""
 
-    def factor(self, regularization: Regularization, size: int) -> torch.Tensor | None:
-        """The Cholesky factor of Θ + λI for the first `size` points, (size, size); None if it is on disk."""
+    def deviation(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Standard deviations of observed targets of the test points, (m, outputs); None if the matrix is on disk.
 
-    def cross(self, size: int) -> torch.Tensor:
-        """K(x*, x) of the test points and the first `size` points, (m, size); not for a matrix on disk."""
+        alpha: α, (k, outputs), of targets Y, (k, outputs). prior: K(x*, x*), (m,).
+        """
+
+    def left_out(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Targets of some training points and their predictions without these points, (j, outputs) each; None if the
+        matrix is on disk. Arguments as for `deviation`."""
 
     def report(self) -> dict[str, float]:
         """Metrics of the last solution, such as its residual, if the solver gives any."""
@@ -85,7 +96,8 @@ class InMemory:
             theta = used.to(torch.float64)
             solved = solve(
                 theta.__matmul__,
-                lambda points: theta[:, points],
+                lambda rows, columns: theta[rows][:, columns],
+                None,
                 theta.diagonal(),
                 y,
                 effective,
@@ -112,17 +124,29 @@ class InMemory:
         return self._norms[effective]
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
-        return posterior_variance(self.factor(regularization, size), self._cross[:, :size], prior)
+        return posterior_variance(self._factor(regularization, size), self._cross[:, :size], prior)
 
-    def factor(self, regularization: Regularization, size: int) -> torch.Tensor:
+    def deviation(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
+    ) -> torch.Tensor:
+        return self._interpolant(regularization, alpha, targets).deviation(self._cross[:, : len(alpha)], prior)
+
+    def left_out(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self._interpolant(regularization, alpha, targets).left_out()
+
+    def _interpolant(self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor) -> Exact:
+        size = len(alpha)
+        factor = partial(self._factor, regularization, size)
+        return Exact(self._points[:size], alpha, self.effective(regularization, size), targets, factor)
+
+    def _factor(self, regularization: Regularization, size: int) -> torch.Tensor:
         used = self._gram[:size, :size]
         effective = regularization.of(used)
         if (size, effective) not in self._factors:
             self._factors = {(size, effective): cholesky(used, effective)}
         return self._factors[size, effective]
-
-    def cross(self, size: int) -> torch.Tensor:
-        return self._cross[:, :size]
 
     def report(self) -> dict[str, float]:
         return self._report

@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.outcomes import Event, NumericalError
 
 _MOST_PRODUCTS = 2000
 _MOST_LANDMARKS = 3000
+_CANDIDATES = 5
+"""Points for each column, among which columns are chosen where not all of Θ is at hand."""
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 """The product v ↦ Θ v, for v of shape (n, outputs)."""
+Block = Callable[[np.ndarray, np.ndarray], torch.Tensor]
+Columns = Callable[[np.ndarray], torch.Tensor]
 Watch = Callable[[int, float, torch.Tensor], None]
 """Called after each step with its number, the largest relative residual, and α, (n, outputs)."""
 
@@ -34,25 +40,25 @@ class Solved:
     iterations: int
 
 
-class Nystrom:
-    """The Nyström preconditioner P = C W⁻¹ Cᵀ + μI ≈ Θ + λI (Williams & Seeger 2001).
+class Preconditioner(Protocol):
+    """Something near Θ + λI that is easy to solve with."""
 
-    C are the columns of Θ at m points, W the rows of C at these points. μ is λ plus the mean over the diagonal of
-    Θ − C W⁻¹ Cᵀ.
-    columns: C, (n, m). points: their indices, (m,). diagonal: of Θ, (n,). regularization: λ.
+    def solve(self, v: torch.Tensor) -> torch.Tensor:
+        """Return P⁻¹ v, (n, outputs), for v, (n, outputs)."""
+
+
+class LowRank:
+    """The preconditioner P = B Bᵀ + μI ≈ Θ + λI. μ is λ plus the mean over the diagonal of Θ − B Bᵀ.
+
+    root: B, (n, m). diagonal: of Θ, (n,). regularization: λ.
     """
 
-    def __init__(
-        self, columns: torch.Tensor, points: torch.Tensor, diagonal: torch.Tensor, regularization: float
-    ) -> None:
-        inner = columns[points]
-        inner = (inner + inner.mT) / 2
-        step = torch.finfo(torch.float32).eps * float(inner.diagonal().sum())
-        self._root = solve_lower(cholesky(inner, step), columns.mT).mT  # B, with B Bᵀ = C W⁻¹ Cᵀ
-        missed = (diagonal - self._root.square().sum(dim=1)).clamp_(min=0.0)
-        self.shift = regularization + float(missed.mean()) + step / len(points)
-        small = self._root.mT @ self._root
-        self._small = cholesky(small, self.shift)
+    def __init__(self, root: torch.Tensor, diagonal: torch.Tensor, regularization: float) -> None:
+        self._root = root
+        missed = (diagonal - root.square().sum(dim=1)).clamp_(min=0.0)
+        step = torch.finfo(torch.float32).eps * float(diagonal.mean())
+        self.shift = regularization + float(missed.mean()) + step
+        self._small = cholesky(root.mT @ root, self.shift)
 
     def solve(self, v: torch.Tensor) -> torch.Tensor:
         """Return P⁻¹ v, (n, outputs), for v, (n, outputs): (v − B (μI + BᵀB)⁻¹ Bᵀ v) / μ."""
@@ -62,7 +68,8 @@ class Nystrom:
 
 def solve(
     product: Product,
-    columns: Callable[[np.ndarray], torch.Tensor],
+    block: Block,
+    columns: Columns | None,
     diagonal: torch.Tensor,
     y: torch.Tensor,
     regularization: float,
@@ -72,26 +79,43 @@ def solve(
     start: torch.Tensor | None = None,
     watch: Watch = lambda iteration, residual, alpha: None,
 ) -> Solved:
-    """Return α, (n, outputs), with (Θ + λI) α = Y, preconditioned by `Nystrom` with evenly spaced points.
+    """Return α, (n, outputs), with (Θ + λI) α = Y, preconditioned by columns of Θ that randomly pivoted Cholesky
+    chooses (Díaz et al. 2023).
 
-    product: v ↦ Θ v. columns: returns the columns of Θ, (n, m), at increasing indices, (m,). diagonal: of Θ, (n,).
-    y: Y, (n, outputs), float64. regularization: λ. tolerance: the largest ‖residual‖ / ‖Y‖ of an output. memory: bytes;
-    the columns take at most a quarter. start, watch and errors as for `conjugate_gradients`.
+    product: v ↦ Θ v. block: returns Θ at rows i and columns j, (len(i), len(j)). columns: returns the columns of Θ, (n,
+    m), at increasing indices, (m,), where `block` is too slow for them; points are then chosen among some alone.
+    diagonal: of Θ, (n,). y: Y, (n, outputs), float64. regularization: λ. tolerance: the largest ‖residual‖ / ‖Y‖ of an
+    output. memory: bytes; the columns take at most a quarter. start, watch and errors as for `conjugate_gradients`.
     """
-    n = len(y)
+    n, rng = len(y), np.random.default_rng(0)
     count = max(min(n // 4, memory // (4 * 8 * n), _MOST_LANDMARKS), 1)
-    points = np.unique(np.linspace(0, n - 1, count).astype(np.int64))
-    preconditioner = Nystrom(columns(points), torch.from_numpy(points), diagonal, regularization)
+    some = np.arange(n) if columns is None else np.sort(rng.permutation(n)[: _CANDIDATES * count])
+    of_some = diagonal[torch.from_numpy(some)]
+    chosen, root = randomly_pivoted(
+        lambda at: block(some, some[at]), lambda at: block(some[at], some[at]), of_some, count, rng
+    )
+    if columns is not None:
+        points = np.sort(some[chosen])
+        root = _root(columns(points), torch.from_numpy(points))
+    preconditioner = LowRank(root, diagonal.to(torch.float64), regularization)
     return conjugate_gradients(
         product, y, regularization, preconditioner, tolerance, _MOST_PRODUCTS, start=start, watch=watch
     )
 
 
+def _root(columns: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Return B, (n, m), with B Bᵀ = C W⁻¹ Cᵀ (Williams & Seeger 2001). columns: C, (n, m). points: the rows W of C."""
+    inner = columns[points]
+    inner = (inner + inner.mT) / 2
+    step = torch.finfo(torch.float32).eps * float(inner.diagonal().sum())
+    return solve_lower(cholesky(inner, step), columns.mT).mT
+
+
 def conjugate_gradients(
     product: Product,
     y: torch.Tensor,
-    regularization: float,
-    preconditioner: Nystrom | None,
+    regularization: float | torch.Tensor,
+    preconditioner: Preconditioner | None,
     tolerance: float,
     most: int,
     *,
@@ -102,7 +126,7 @@ def conjugate_gradients(
 
     All outputs share each product with Θ. Where the residual that the steps update meets the tolerance and the true
     one does not, the method restarts from the α reached.
-    product: v ↦ Θ v. y: Y, (n, outputs), float64. regularization: λ. start: initial α, (n, outputs); None for zero.
+    product: v ↦ Θ v. y: Y, (n, outputs), float64. regularization: λ, one for all outputs or (outputs,). start: initial α, (n, outputs); None for zero.
     watch: called after each step. Raises NumericalError where `most` steps do not suffice.
     """
     norms = y.norm(dim=0).clamp(min=torch.finfo(y.dtype).tiny)

@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
+from kfx.evaluation.interpolants import ThroughCentres
 from kfx.files import Document
 from kfx.flows.flow import Flow
 from kfx.flows.flowed import FlowedKernel
@@ -30,6 +31,21 @@ def flow_path(directory: Path, part: int) -> Path:
 def parameter_path(directory: Path, name: str) -> Path:
     """The file of parameters that are too many for `metrics.json`; name: `initial` or `final`."""
     return directory / f"parameters-{name}.npz"
+
+
+def solution_path(directory: Path, kernel: str) -> Path:
+    """The file of a solution through centres; kernel: `initial`, or `trained` if that is another."""
+    return directory / f"solution-{kernel}.npz"
+
+
+def recorded_solution(directory: Path, device: torch.device) -> ThroughCentres:
+    """The solution of the trained kernel through centres; RecordError if its file is missing or damaged."""
+    path = solution_path(directory, "trained")
+    path = path if path.is_file() else solution_path(directory, "initial")
+    try:
+        return ThroughCentres.from_arrays(_stored(path), device)
+    except KeyError as error:
+        raise RecordError(f"{path}: damaged: it lacks {error}") from error
 
 
 def recorded_parameters(directory: Path, parameters: Document) -> Document:

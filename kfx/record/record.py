@@ -38,7 +38,7 @@ from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
-from kfx.record.fitted import parameter_path
+from kfx.record.fitted import parameter_path, solution_path
 from kfx.record.reading import read_metrics, read_table
 from kfx.record.trace import Trace
 
@@ -345,6 +345,11 @@ class Record:
         self._predictions |= arrays
         with whole_file(self.directory / "predictions.npz") as stream:
             write_arrays(stream, self._predictions, compressed=True)
+
+    def solution(self, kernel: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the arrays of a solution through centres, from which a completed run predicts."""
+        with whole_file(solution_path(self.directory, kernel)) as stream:
+            write_arrays(stream, arrays)
 
     # ---- the end of the run
 

@@ -24,7 +24,7 @@ from kfx.store.work import TileTask, Work, in_this_process
 HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")
 """Columns of a store's `history.csv`. cost: number of pairs of points, or of multiplications and additions."""
 _SECONDS = 15.0
-_UNITS = {"gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
+_UNITS = {"sums": "pairs/s", "gram": "pairs/s", "test": "pairs/s", "factor": "flop/s"}
 
 
 @contextmanager

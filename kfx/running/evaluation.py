@@ -186,6 +186,9 @@ def _evaluated(
                         if config.outputs.is_separate
                         else evaluate(name, of_fold[0], *given)
                     )
+                    solution = {key: arrays.pop(key) for key in list(arrays) if "/solution/" in key}
+                    if solution and name in _COMPARED and fold == len(folds) - 1:
+                        record.solution(name, {key.rpartition("/")[2]: array for key, array in solution.items()})
                     if config.evaluation.save_predictions or is_curve:
                         record.predictions(arrays)
                     elif scoring.rollout is not None:

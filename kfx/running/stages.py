@@ -266,7 +266,8 @@ def _errors_of_candidates(
     """The error of a kernel with each λ on training points that are left out, as `how` says."""
     node, (x, y, _) = context.config.regularization, context.tensors[part]
     folds = node.folds if how == "validation" else None
-    return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk)
+    approximation = context.config.evaluation.approximation(context.config)
+    return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk, approximation)
 
 
 def _errors_of_forecasts(

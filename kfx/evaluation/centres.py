@@ -1,0 +1,105 @@
+"""Choose the centres of Nyström regression among training points, or move them by a kernel flow."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import in_numpy
+from kfx.numerics.pivoted_cholesky import randomly_pivoted
+from kfx.numerics.regularization import Regularization
+from kfx.objectives.relative_error import rho
+from kfx.screen.progress import Steps
+
+_CANDIDATES = 20_000
+"""Points, drawn at random, among which centres are chosen: their columns must be in memory."""
+_LAYERS = 200
+_RATE = 0.1
+_BATCH = 1000
+
+
+def chosen_centres(
+    kernel: Kernel,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    count: int,
+    how: str,
+    regularization: Regularization,
+    rng: np.random.Generator,
+) -> torch.Tensor:
+    """Return `count` centres, (M, …), or fewer where so many give the kernel exactly.
+
+    how: `uniform` draws points; `rpcholesky` draws them by randomly pivoted Cholesky; `kmeans` takes the means of
+    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow. x: mapped points, (n, …). y: their
+    targets, (n, outputs). regularization: λ of the flow.
+    """
+    some = rng.permutation(len(x))[: max(_CANDIDATES, count)]
+    among, candidates = torch.from_numpy(some), x[torch.from_numpy(some)]
+    if how == "uniform" or count >= len(x):
+        return candidates[:count]
+    if how == "kmeans":
+        return _means(kernel, candidates, count, rng)
+    pivots = torch.from_numpy(_pivots(kernel, candidates, count, rng))
+    centres = candidates[pivots]
+    return _flowed(kernel, centres, y[among[pivots]], x, y, regularization, rng) if how == "flow" else centres
+
+
+def _pivots(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return indices of points, at most `count`."""
+    with Steps("centres", count) as steps:
+        done = 0
+
+        def columns(points: np.ndarray) -> torch.Tensor:
+            nonlocal done
+            done += len(points)
+            steps.reach(done)
+            return kernel.gram(x, x[torch.from_numpy(points)])
+
+        def among(points: np.ndarray) -> torch.Tensor:
+            return kernel.gram(x[torch.from_numpy(points)])
+
+        return randomly_pivoted(columns, among, kernel.diagonal(x), count, rng)[0]
+
+
+def _means(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator) -> torch.Tensor:
+    """Return the means of clusters, in units of the kernel's lengths where each feature has one."""
+    from sklearn.cluster import MiniBatchKMeans
+
+    rows = in_numpy(x).reshape(len(x), -1)
+    lengths = kernel.parameters.get("lengths")
+    unit = np.ones(rows.shape[1]) if lengths is None else np.asarray(lengths)
+    seed = int(rng.integers(2**31))
+    means = MiniBatchKMeans(count, random_state=seed, n_init=1, batch_size=4096).fit(rows / unit).cluster_centers_
+    return torch.as_tensor(means * unit, dtype=x.dtype, device=x.device).reshape(-1, *x.shape[1:])
+
+
+def _flowed(
+    kernel: Kernel,
+    centres: torch.Tensor,
+    targets: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    regularization: Regularization,
+    rng: np.random.Generator,
+) -> torch.Tensor:
+    """Return centres moved by Adam along −∂ρ/∂z, where ρ compares them, with the targets of the points that they were,
+    to them and a batch of training points.
+
+    The rate is a share of the median distance between nearest centres, and falls linearly to zero.
+    """
+    m, moved = len(centres), centres.clone()
+    distances = torch.cdist(*[centres.reshape(m, -1)] * 2).fill_diagonal_(torch.inf)
+    unit = float(distances.min(dim=1).values.median()) / centres[0].numel() ** 0.5
+    adam = torch.optim.Adam([moved], lr=_RATE * unit)
+    decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _LAYERS)
+    with Steps("flow of centres", _LAYERS) as steps:
+        for layer in range(_LAYERS):
+            batch = torch.from_numpy(rng.choice(len(x), min(_BATCH, len(x)), replace=False))
+            gram, pull = kernel.pullback(torch.cat([moved, x[batch]]))
+            value, cotangent = rho(gram, torch.cat([targets, y[batch]]), m, regularization)
+            moved.grad = pull(cotangent, inputs=True)[1][:m]
+            adam.step()
+            decay.step()
+            steps.reach(layer + 1, f"rho {value:.4g}")
+    return moved

@@ -1,0 +1,159 @@
+"""Kernel ridge regression through centres, from one pass over the training points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kfx.evaluation.centres import chosen_centres
+from kfx.evaluation.interpolants import ThroughCentres
+from kfx.evaluation.on_disk import DiskStores, hashed, held
+from kfx.evaluation.systems import TEST_BLOCK
+from kfx.kernels.base import Kernel
+from kfx.kernels.regularized import Regularized
+from kfx.numerics.nystrom import Centres, Nystrom, Spectrum
+from kfx.numerics.regularization import Regularization
+from kfx.store.identity import Identity, digest
+from kfx.store.sums_store import SumsStore, SumsWork, tile_for
+
+_FOLDS = 5
+_CALIBRATED = 2000
+"""Training points whose predictions without their fold calibrate probabilities."""
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """Settings of Nyström regression.
+
+    centres: their number. choose: how they are chosen, and regularization: λ by which they flow
+    (`kfx.evaluation.centres`).
+    """
+
+    centres: int
+    choose: str = "rpcholesky"
+    regularization: Regularization = Regularization()
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass over the training points gives. store: the points, their targets and their sums, in `folder`."""
+
+    centres: Centres
+    nystrom: Nystrom
+    store: SumsStore
+
+
+@contextmanager
+def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation, disk: DiskStores) -> Iterator[Pass]:
+    """Yield the sums over all training points; a pass that an earlier process began is continued.
+
+    x: points, (n, …). y: (n, outputs).
+    """
+    bare = kernel.kernel if isinstance(kernel, Regularized) else kernel
+    mapped, compare = bare.feature_map_and_kernel()
+    order = np.random.default_rng(how.seed).permutation(len(x))  # so that folds are alike
+    points = mapped(x)[torch.from_numpy(order)]
+    targets = y[torch.from_numpy(order)].to("cpu", torch.float64)
+    identity = Identity.of(compare, points)
+    key = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]
+    folder = disk.root / f"sums-{hashed([*key, how.centres, how.choose, how.regularization.value, how.seed])}"
+
+    def choose() -> torch.Tensor:
+        rng = np.random.default_rng([how.seed, 1])
+        of_device = targets.to(points.device)
+        return chosen_centres(compare, points, of_device, how.centres, how.choose, how.regularization, rng)
+
+    with held(folder):
+        lanes = _FOLDS * -(-disk.processes // _FOLDS)
+        store = SumsStore.prepare(folder, points, targets, lanes, tile_for(len(points), lanes), choose)
+        centres = Centres.of(compare, store.centres().to(points.device))
+        disk.do(SumsWork(str(folder), centres, str(points.device)), "Nyström")
+        sums = [store.sums(lane, len(centres.points))[0] for lane in range(store.lanes)]
+        folds = [sum(sums[fold + _FOLDS :: _FOLDS], sums[fold]) for fold in range(_FOLDS)]
+        spectrum = store.spectrum(lambda: Spectrum.of(sum(folds[1:], folds[0])))
+        yield Pass(centres, Nystrom(folds, spectrum), store)
+
+
+def solved(found: Pass, regularization: Regularization) -> ThroughCentres:
+    """Solve for one λ."""
+    effective, centres, nystrom = found.nystrom.sums.effective(regularization), found.centres, found.nystrom
+    store, device = found.store, centres.points.device
+    places = np.unique(np.linspace(0, store.n - 1, min(store.n, _CALIBRATED)).astype(np.int64))
+    without = [nystrom.weights_without(fold, [effective])[0] for fold in range(_FOLDS)]
+    targets, predictions = [], []
+    for tile in np.unique(places // store.tile).tolist():
+        points, y = store.rows(tile)
+        some = torch.from_numpy(places[places // store.tile == tile] - tile * store.tile)
+        features = centres.features(points[some].to(device))
+        predictions.append(features.mT @ without[tile % store.lanes % _FOLDS].to(device))
+        targets.append(y[some])
+    return ThroughCentres(
+        centres.points,
+        centres.coefficients(nystrom.weights(effective).to(device)),
+        effective,
+        centres.root,
+        nystrom.reduction(effective).to(device),
+        nystrom.scale(effective, without).to(device),
+        torch.cat(targets),
+        torch.cat(predictions),
+    )
+
+
+class NystromSystem:
+    """The `System` of Nyström regression with all training points, whose coefficients are those of the centres."""
+
+    def __init__(self, kernel: Kernel, found: Pass, x_test: torch.Tensor) -> None:
+        self._mapped, self._compare = kernel.feature_map_and_kernel()
+        self._pass, self._x_test = found, x_test
+        self._solved: dict[Regularization, ThroughCentres] = {}
+
+    def interpolant(self, regularization: Regularization) -> ThroughCentres:
+        """The predictor with a λ."""
+        if regularization not in self._solved:
+            self._solved = {regularization: solved(self._pass, regularization)}
+        return self._solved[regularization]
+
+    def effective(self, regularization: Regularization, size: int) -> float:
+        return self._pass.nystrom.sums.effective(regularization)
+
+    def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        return self.interpolant(regularization).alpha
+
+    def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
+        return self._products(self._x_test, alpha)
+
+    def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        return self._products(x, alpha)
+
+    def _products(self, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self._cross(block).to(torch.float64) @ alpha for block in x.split(TEST_BLOCK)])
+
+    def _cross(self, x: torch.Tensor) -> torch.Tensor:
+        return self._compare.gram(self._mapped(x), self._pass.centres.points)
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("centres have no leading points")
+
+    def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
+        own, blocks = self.interpolant(regularization), self._x_test.split(TEST_BLOCK)
+        each = zip(blocks, prior.split(TEST_BLOCK), strict=True)
+        return torch.cat([own.variance(self._cross(block), of_block) for block, of_block in each])
+
+    def deviation(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
+    ) -> torch.Tensor:
+        own = self.interpolant(regularization)
+        return ((self.variance(regularization, len(alpha), prior) + own.effective)[:, None] * own.scale()).sqrt()
+
+    def left_out(
+        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self.interpolant(regularization).left_out()
+
+    def report(self) -> dict[str, float]:
+        return {"centres": float(len(self._pass.centres.points))}

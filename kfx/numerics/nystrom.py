@@ -1,0 +1,212 @@
+"""Kernel ridge regression through M centres (Nyström), from sums over the training points in one pass.
+
+With Z the centres and L Lᵀ = K(Z, Z), a point has the features φ(x) = L⁻¹ K(Z, x), and φ(x)·φ(x') approximates K(x, x')
+(Williams & Seeger 2001). Ridge regression with them needs only B = Σ φφᵀ and Σ φ yᵀ. Features rather than the columns
+K(Z, x) are summed, because Σ K(Z, x) K(x, Z) squares the condition number of K(Z, Z).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kfx.kernels.base import Kernel
+from kfx.numerics.conjugate_gradients import conjugate_gradients
+from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.numerics.regularization import Regularization
+from kfx.outcomes import NumericalError
+
+
+@dataclass(frozen=True)
+class Centres:
+    """M centres and the features that they give.
+
+    kernel: compares mapped points (`Kernel.feature_map_and_kernel`). points: Z, (M, …), mapped. root: L, (M, M).
+    """
+
+    kernel: Kernel
+    points: torch.Tensor
+    root: torch.Tensor
+
+    @classmethod
+    def of(cls, kernel: Kernel, points: torch.Tensor) -> Centres:
+        """NumericalError where K(Z, Z) cannot be factored."""
+        return cls(kernel, points, cholesky(kernel.gram(points), 0.0))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Return φ, (M, n), float64. x: mapped points, (n, …)."""
+        return solve_lower(self.root, self.cross(x).to(torch.float64).mT)
+
+    def cross(self, x: torch.Tensor) -> torch.Tensor:
+        """Return K(x, Z), (n, M)."""
+        return self.kernel.gram(x, self.points)
+
+    def coefficients(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return α with K(x, Z) α = φ(x)·w, (M, outputs). weights: w, (M, outputs)."""
+        return solve_upper(self.root, weights)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over n points: outer = Σ φφᵀ, (M, M); products = Σ φ yᵀ, (M, outputs); squares = Σ y², (outputs,);
+    total = Σ φ, (M,); trace = Σ K(x, x)."""
+
+    n: int
+    outer: torch.Tensor
+    products: torch.Tensor
+    squares: torch.Tensor
+    total: torch.Tensor
+    trace: float
+
+    @classmethod
+    def zero(cls, centres: int, outputs: int) -> Sums:
+        sizes = (centres, centres), (centres, outputs), (outputs,), (centres,)
+        return cls(0, *(torch.zeros(size, dtype=torch.float64) for size in sizes), 0.0)
+
+    def with_points(self, features: torch.Tensor, y: torch.Tensor, diagonal: torch.Tensor) -> Sums:
+        """Return the sums with further points; the arrays are updated in place.
+
+        features: φ, (M, k). y: (k, outputs), float64. diagonal: K(x, x), (k,).
+        """
+        _add_outer(self.outer, features)
+        self.products.add_(features @ y)
+        self.squares.add_(y.square().sum(dim=0))
+        self.total.add_(features.sum(dim=1))
+        trace = self.trace + float(diagonal.sum(dtype=torch.float64))
+        return Sums(self.n + len(y), self.outer, self.products, self.squares, self.total, trace)
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(*(mine + theirs for mine, theirs in zip(self._parts(), other._parts(), strict=True)))
+
+    def __sub__(self, other: Sums) -> Sums:
+        return Sums(*(mine - theirs for mine, theirs in zip(self._parts(), other._parts(), strict=True)))
+
+    def _parts(self) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+        return self.n, self.outer, self.products, self.squares, self.total, self.trace
+
+    def effective(self, regularization: Regularization) -> float:
+        """Return the effective λ for these points, with φ·φ for K where λ's scale takes the whole Gram matrix."""
+        return regularization.of_sums(self.n, self.trace, float(self.total.square().sum()))
+
+
+_BLOCKS = 8
+
+
+def _add_outer(out: torch.Tensor, features: torch.Tensor) -> None:
+    """Add φφᵀ, (M, M), of which only blocks on and below the diagonal are multiplied. features: φ, (M, k), float64."""
+    for rows in torch.arange(len(out)).tensor_split(_BLOCKS):
+        if len(rows):
+            start, stop = int(rows[0]), int(rows[-1]) + 1
+            block = features[start:stop] @ features[:stop].mT
+            out[start:stop, :stop] += block
+            out[:start, start:stop] += block[:, :start].mT
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """B = Q Λ Qᵀ. values: Λ, (M,), ≥ 0. vectors: Q, (M, M)."""
+
+    values: torch.Tensor
+    vectors: torch.Tensor
+
+    @classmethod
+    def of(cls, sums: Sums) -> Spectrum:
+        values, vectors = torch.linalg.eigh(sums.outer)
+        return cls(values.clamp(min=0.0), vectors)
+
+    def solve(self, y: torch.Tensor, regularization: torch.Tensor | float, share: float = 1.0) -> torch.Tensor:
+        """Return (share · B + λI)⁻¹ y, (M, outputs); 0 in directions without data where λ is 0.
+
+        y: (M, outputs). regularization: λ, one for all outputs or (outputs,).
+        """
+        shifted = share * self.values[:, None] + regularization
+        rotated = self.vectors.mT @ y
+        return self.vectors @ torch.where(shifted > 0, rotated / shifted, 0.0)
+
+
+class Nystrom:
+    """Ridge regression with features, for any λ, and its cross-validation, from the sums of folds.
+
+    folds: the sums of disjoint random parts of the training points, two at least. spectrum: of all sums together.
+    """
+
+    def __init__(self, folds: Sequence[Sums], spectrum: Spectrum) -> None:
+        self._folds, self._spectrum = list(folds), spectrum
+        self.sums = sum(self._folds[1:], self._folds[0])
+        self._spectra: dict[int, Spectrum] = {}
+
+    def weights(self, regularization: float) -> torch.Tensor:
+        """Return w = (B + λI)⁻¹ Σ φ yᵀ, (M, outputs), for an effective λ."""
+        return self._spectrum.solve(self.sums.products, regularization)
+
+    def weights_without(self, fold: int, regularizations: Sequence[float]) -> list[torch.Tensor]:
+        """Return w, (M, outputs), of all points but those of a fold, for each effective λ.
+
+        By conjugate gradients for all λ at once: the other folds are preconditioned by all, which are like them.
+        """
+        rest = self.sums - self._folds[fold]
+        share, outputs = rest.n / self.sums.n, len(rest.squares)
+        shifts = torch.tensor(regularizations, dtype=torch.float64).repeat_interleave(outputs)
+        y = rest.products.repeat(1, len(regularizations))
+        preconditioner = _Others(self._spectrum, shifts, share)
+        try:
+            found = conjugate_gradients(rest.outer.__matmul__, y, shifts, preconditioner, _TOLERANCE, _MOST_STEPS).alpha
+        except NumericalError:  # few points for so many centres: the folds are not alike
+            if fold not in self._spectra:
+                self._spectra[fold] = Spectrum.of(rest)
+            found = self._spectra[fold].solve(y, shifts)
+        return list(found.split(outputs, dim=1))
+
+    def errors(self, candidates: Sequence[Regularization]) -> list[float]:
+        """Return the sum of squared errors of each λ over the folds, each predicted from the others."""
+        found = torch.zeros(len(candidates), dtype=torch.float64)
+        for number, fold in enumerate(self._folds):
+            rest = self.sums - fold
+            weights = self.weights_without(number, [rest.effective(each) for each in candidates])
+            found += torch.stack([_squared_errors(fold, own).sum() for own in weights])
+        return found.tolist()
+
+    def scale(self, regularization: float, without: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the factor of the covariance, (outputs,), with which the squared errors on folds that are left out have
+        the predicted variance on average, with the other folds' spectrum in proportion to that of all.
+
+        without: `weights_without` for each fold.
+        """
+        errors = torch.zeros_like(self.sums.squares)
+        for fold, weights in zip(self._folds, without, strict=True):
+            errors += _squared_errors(fold, weights)
+        rest = self._spectrum.values * (1 - 1 / len(self._folds))
+        explained = torch.where(rest + regularization > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
+        variance = self.sums.trace - float(explained.sum()) + self.sums.n * regularization
+        return errors / max(variance, torch.finfo(torch.float64).tiny)
+
+    def reduction(self, regularization: float) -> torch.Tensor:
+        """Return R, (M, M), with the posterior variance K(x, x) − ‖Rᵀφ(x)‖² (DTC: Quiñonero-Candela & Rasmussen 2005,
+        eq. 20)."""
+        values = self._spectrum.values
+        shifted = values + regularization
+        return self._spectrum.vectors * torch.where(shifted > 0, values / shifted, 0.0).sqrt()
+
+
+_TOLERANCE, _MOST_STEPS = 1e-8, 30
+"""More steps would take longer than the spectrum of the other folds."""
+
+
+@dataclass(frozen=True)
+class _Others:
+    """The preconditioner share · B + λI."""
+
+    spectrum: Spectrum
+    regularization: torch.Tensor
+    share: float
+
+    def solve(self, v: torch.Tensor) -> torch.Tensor:
+        return self.spectrum.solve(v, self.regularization, self.share)
+
+
+def _squared_errors(fold: Sums, weights: torch.Tensor) -> torch.Tensor:
+    """Return Σ (y − φ·w)² over the points of a fold, (outputs,), which rounding may not make negative."""
+    linear = (fold.products * weights).sum(dim=0)
+    return (fold.squares - 2 * linear + (weights * (fold.outer @ weights)).sum(dim=0)).clamp(min=0.0)

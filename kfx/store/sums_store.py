@@ -1,0 +1,187 @@
+"""A folder with the sums over training points from which Nyström regression is solved, and the tasks of its pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+
+from kfx.files import whole_file, write_arrays, write_json
+from kfx.kernels.base import Kernel
+from kfx.numerics.arrays import in_numpy
+from kfx.numerics.nystrom import Centres, Spectrum, Sums
+from kfx.outcomes import Event, NumericalError, StoreError
+from kfx.store.manifest import MANIFEST, read, require, whole
+from kfx.store.tiles import create_array, open_array
+from kfx.store.work import TileTask, fields_of
+
+SUMS = "sums"
+_MOST_ROWS = 8192
+_ENTRIES = {"n": whole(1), "outputs": whole(1), "tile": whole(1, _MOST_ROWS), "lanes": whole(2)}
+_OF_SUMS = ("outer", "products", "squares", "total")
+
+
+class SumsStore:
+    """A folder with training points, targets, centres and sums, for one kernel.
+
+    Tile i of the points is added to lane i modulo the number of lanes. A lane is one file, with its sums so far; the
+    lanes are disjoint parts of the points, from which cross-validation takes its folds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        content = read(folder, "store of sums", _ENTRIES)
+        self.n, self.outputs = content["n"], content["outputs"]
+        self.tile, self.lanes = content["tile"], content["lanes"]
+        self._points, self._targets = (open_array(folder / name, "r") for name in ("points", "targets"))
+        for name, array in (("points", self._points), ("targets", self._targets)):
+            require(array.shape[0] == self.n, folder / name, "shape", array.shape, f"{self.n} rows")
+
+    @classmethod
+    def prepare(
+        cls,
+        folder: Path,
+        points: torch.Tensor,
+        targets: torch.Tensor,
+        lanes: int,
+        tile: int,
+        choose: Callable[[], torch.Tensor],
+    ) -> Self:
+        """Open the store in a folder that belongs to these points and targets, creating it if it is missing.
+
+        points: mapped, (n, …). targets: (n, outputs), float64. tile: rows of a tile. choose: returns the centres.
+        """
+        if not (folder / MANIFEST).exists():
+            for name, array in (("points", points), ("targets", targets)):
+                dtype = str(array.dtype).removeprefix("torch.")
+                chunks = (tile, *array.shape[1:])
+                create_array(folder / name, shape=tuple(array.shape), chunks=chunks, dtype=dtype)[:] = in_numpy(array)
+            with whole_file(folder / "centres.npy") as stream:
+                np.save(stream, in_numpy(choose()))
+            write_json(
+                folder / MANIFEST, {"n": len(points), "outputs": targets.shape[1], "tile": tile, "lanes": lanes}
+            )
+        return cls(folder)
+
+    def centres(self) -> torch.Tensor:
+        """Return the centres, (M, …), mapped; StoreError if their file is damaged."""
+        path = self.folder / "centres.npy"
+        try:
+            return torch.from_numpy(np.load(path, allow_pickle=False))
+        except (OSError, ValueError, EOFError) as error:
+            raise StoreError(f"{path}: is damaged ({error}); delete the folder, and the same command starts anew") from error
+
+    def rows(self, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the points, (k, …), and the targets, (k, outputs), of a tile."""
+        at = slice(tile * self.tile, (tile + 1) * self.tile)
+        return torch.from_numpy(np.asarray(self._points[at])), torch.from_numpy(np.asarray(self._targets[at]))
+
+    def tiles(self, lane: int) -> range:
+        """Return the tiles of a lane."""
+        return range(lane, -(-self.n // self.tile), self.lanes)
+
+    def size(self, tile: int) -> int:
+        """Return the number of rows of a tile."""
+        return min((tile + 1) * self.tile, self.n) - tile * self.tile
+
+    def _path(self, lane: int) -> Path:
+        return self.folder / SUMS / f"{lane}.npz"
+
+    def sums(self, lane: int, centres: int) -> tuple[Sums, int]:
+        """Return a lane's sums and the number of its tiles that they hold; of a missing or damaged file, none."""
+        try:
+            with self._path(lane).open("rb") as stream, np.load(stream, allow_pickle=False) as held:
+                arrays = [torch.from_numpy(held[name]) for name in _OF_SUMS]
+                return Sums(int(held["n"]), *arrays, float(held["trace"])), int(held["tiles"])  # type: ignore[arg-type]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return Sums.zero(centres, self.outputs), 0
+
+    def spectrum(self, compute: Callable[[], Spectrum]) -> Spectrum:
+        """Return the spectrum of all sums, kept in the folder once it is computed."""
+        path = self.folder / "spectrum.npz"
+        try:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as held:
+                return Spectrum(torch.from_numpy(held["values"]), torch.from_numpy(held["vectors"]))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            found = compute()
+        with whole_file(path) as stream:
+            write_arrays(stream, {name: in_numpy(getattr(found, name)) for name in ("values", "vectors")})
+        return found
+
+    def write(self, lane: int, sums: Sums, tiles: int) -> None:
+        """Replace a lane's file at once."""
+        path = self._path(lane)
+        path.parent.mkdir(exist_ok=True)
+        arrays = {name: in_numpy(getattr(sums, name)) for name in _OF_SUMS}
+        numbers = {"n": sums.n, "trace": sums.trace, "tiles": tiles}
+        with whole_file(path) as stream:
+            write_arrays(stream, arrays | {name: np.array(number) for name, number in numbers.items()})
+
+
+def tile_for(n: int, lanes: int) -> int:
+    """Return the number of rows of a tile with which all lanes have equal numbers of points, up to one tile's rest."""
+    return -(-n // (lanes * -(-n // (lanes * _MOST_ROWS))))
+
+
+@dataclass(frozen=True)
+class SumsWork:
+    """Add the missing tiles of points to their lanes' sums: one task a tile, and one tile of a lane after the other.
+
+    device: where features are computed.
+    """
+
+    folder: str
+    centres: Centres
+    device: str = "cpu"
+
+    @property
+    def store(self) -> str:
+        return self.folder
+
+    def __getstate__(self) -> dict[str, object]:
+        return fields_of(self)
+
+    def within(self, processes: int) -> SumsWork:
+        return self
+
+    @cached_property
+    def _store(self) -> SumsStore:
+        return SumsStore(Path(self.folder))
+
+    def tasks(self) -> list[TileTask]:
+        count = len(self.centres.points)
+        done = [self._store.sums(lane, count)[1] for lane in range(self._store.lanes)]
+        left = [TileTask(SUMS, lane, tile) for lane, n in enumerate(done) for tile in self._store.tiles(lane)[n:]]
+        return sorted(left, key=lambda task: task.column)
+
+    def total(self) -> int:
+        return -(-self._store.n // self._store.tile)
+
+    def bytes_to_come(self) -> int:
+        return 8 * (self._store.lanes + 1) * len(self.centres.points) ** 2
+
+    def needs(self, task: TileTask) -> Iterable[TileTask]:
+        if task.column >= self._store.lanes:
+            yield TileTask(SUMS, task.row, task.column - self._store.lanes)
+
+    def cost(self, task: TileTask) -> float:
+        """Number of pairs of points and centres."""
+        return float(self._store.size(task.column) * len(self.centres.points))
+
+    def do(self, task: TileTask) -> None:
+        sums, done = self._store.sums(task.row, len(self.centres.points))
+        tiles = self._store.tiles(task.row)
+        for place in range(done, tiles.index(task.column) + 1):  # more than one where the lane's file was damaged
+            x, y = self._store.rows(tiles[place])
+            points = x.to(self.device)
+            features, own = self.centres.features(points).cpu(), self.centres.kernel.diagonal(points).cpu()
+            if not bool(features.isfinite().all()):
+                raise NumericalError(Event.DIVERGED, f"{self.centres.kernel!r} has entries that are not finite")
+            sums = sums.with_points(features, y, own)
+            self._store.write(task.row, sums, place + 1)

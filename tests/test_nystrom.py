@@ -1,0 +1,334 @@
+"""Nyström regression: pivots, sums over one pass, cross-validation and variances, each against a direct computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor
+from kfx.evaluation.centres import chosen_centres
+from kfx.evaluation.nystrom import Approximation, passed, solved
+from kfx.evaluation.on_disk import DiskStores
+from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
+from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
+from kfx.numerics.nystrom import Centres, Nystrom, Spectrum, Sums
+from kfx.numerics.pivoted_cholesky import randomly_pivoted
+from kfx.numerics.regularization import Regularization
+from kfx.store.sums_store import SumsStore, SumsWork
+from kfx.store.work import in_this_process
+
+
+def points_of(n, width=3, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, width)))
+
+
+def clusters(n=600, seed=0):
+    """Many points in a small cluster, and few far apart."""
+    rng = np.random.default_rng(seed)
+    near, far = 0.01 * rng.normal(size=(n - 40, 3)), 3 * rng.normal(size=(40, 3))
+    return torch.from_numpy(rng.permutation(np.concatenate([near, far])))
+
+
+def pivoted(kernel, x, count, seed=0, block=32):
+    def columns(at):
+        return kernel.gram(x, x[torch.from_numpy(at)])
+
+    def among(at):
+        return kernel.gram(x[torch.from_numpy(at)])
+
+    return randomly_pivoted(columns, among, kernel.diagonal(x), count, np.random.default_rng(seed), block)
+
+
+# ---- randomly pivoted Cholesky
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_the_root_is_that_of_the_nystrom_approximation(block):
+    kernel, x = Matern(1.0), points_of(120)
+    pivots, root = pivoted(kernel, x, 40, block=block)
+    gram, at = kernel.gram(x), torch.from_numpy(pivots)
+    expected = gram[:, at] @ torch.linalg.solve(gram[at][:, at], gram[at])
+    assert len(set(pivots)) == len(pivots) == 40
+    assert torch.allclose(root @ root.mT, expected, atol=1e-9)
+
+
+def test_pivots_end_where_the_kernel_is_exact():
+    x = points_of(5).repeat(20, 1)
+    pivots, root = pivoted(RBF(1.0), x, 30)
+    assert len(pivots) == 5
+    assert torch.allclose(root @ root.mT, RBF(1.0).gram(x), atol=1e-10)
+
+
+def test_blocks_draw_pivots_with_the_probabilities_of_single_draws():
+    """The second pivot's distribution, over many seeds."""
+    x, kernel = points_of(6, width=1), RBF(1.0)
+    counts = np.zeros((2, 6))
+    for row, block in enumerate((1, 8)):
+        for seed in range(3000):
+            pivots, _ = pivoted(kernel, x, 2, seed, block)
+            counts[row, pivots] += 1
+    share = counts / counts.sum(axis=1, keepdims=True)
+    assert np.abs(share[0] - share[1]).max() < 0.02  # three deviations of a share near 1/6
+
+
+def test_pivots_leave_less_than_points_drawn_at_random():
+    kernel, x = RBF(1.0), clusters()
+    _, root = pivoted(kernel, x, 30)
+    uniform = Centres.of(kernel, x[:30]).features(x)
+    missed, of_uniform = (float((1 - each).clamp(min=0).sum()) for each in (root.square().sum(1), uniform.square().sum(0)))
+    assert missed < 0.5 * of_uniform
+
+
+def test_pivoted_columns_make_a_better_preconditioner_than_evenly_spaced_ones():
+    kernel, x, y = RBF(1.0), clusters(), points_of(600, 1, seed=1)
+    theta = kernel.gram(x)
+    even = torch.linspace(0, 599, 150).long()
+    factor = torch.linalg.cholesky(theta[even][:, even] + 1e-8 * torch.eye(150))
+    root = torch.linalg.solve_triangular(factor, theta[even], upper=False).mT
+    before = conjugate_gradients(theta.__matmul__, y, 1e-4, LowRank(root, theta.diagonal(), 1e-4), 1e-8, 1000)
+    now = solve(theta.__matmul__, lambda i, j: theta[i][:, j], None, theta.diagonal(), y, 1e-4, 1e-8, 10**9)
+    assert now.iterations < before.iterations
+    assert torch.allclose(now.alpha, torch.linalg.solve(theta + 1e-4 * torch.eye(600).double(), y), rtol=1e-4, atol=1e-4)
+
+
+# ---- the regression
+
+
+def sums_of(centres, x, y, folds=5):
+    found = []
+    for fold in range(folds):
+        own = x[fold::folds]
+        empty = Sums.zero(len(centres.points), y.shape[1])
+        found.append(empty.with_points(centres.features(own), y[fold::folds], centres.kernel.diagonal(own)))
+    return found
+
+
+def regression(n=200, m=25, outputs=2):
+    kernel, x = Matern(2.0), points_of(n)
+    y = torch.stack([torch.sin(x[:, 0]), x[:, 1]], dim=1)[:, :outputs] + 0.1 * points_of(n, outputs, seed=3)
+    centres = Centres.of(kernel, x[:m])
+    folds = sums_of(centres, x, y)
+    return centres, x, y, Nystrom(folds, Spectrum.of(sum(folds[1:], folds[0])))
+
+
+def direct(centres, x, y, regularization):
+    phi = centres.features(x)
+    return torch.linalg.solve(phi @ phi.mT + regularization * torch.eye(len(phi)).double(), phi @ y)
+
+
+@pytest.mark.parametrize("regularization", [1e-6, 1e-2, 10.0])
+def test_weights_solve_the_normal_equations(regularization):
+    centres, x, y, nystrom = regression()
+    expected = direct(centres, x, y, regularization)
+    assert torch.allclose(nystrom.weights(regularization), expected, rtol=1e-6, atol=1e-8)
+    alpha = centres.coefficients(expected)
+    assert torch.allclose(centres.cross(x) @ alpha, centres.features(x).mT @ expected, atol=1e-8)
+
+
+def test_errors_of_folds_are_those_of_fits_without_them():
+    centres, x, y, nystrom = regression()
+    candidates = [Regularization(value, "absolute") for value in (1e-4, 1e-2, 1.0)]
+    for candidate, error in zip(candidates, nystrom.errors(candidates), strict=True):
+        expected = 0.0
+        for fold in range(5):
+            held = np.arange(fold, len(x), 5)
+            rest = np.setdiff1d(np.arange(len(x)), held)
+            w = direct(centres, x[rest], y[rest], candidate.value)
+            expected += float((y[held] - centres.features(x[held]).mT @ w).square().sum())
+        assert error == pytest.approx(expected, rel=1e-6)
+
+
+def test_folds_that_are_not_alike_are_solved_as_well():
+    """As many centres as points: a fold holds directions that the others lack."""
+    centres, x, y, nystrom = regression(n=50, m=50)
+    held = np.arange(0, 50, 5)
+    rest = np.setdiff1d(np.arange(50), held)
+    found = nystrom.weights_without(0, [1e-3])[0]
+    prediction = centres.features(x[held]).mT @ found
+    expected = centres.features(x[held]).mT @ direct(centres, x[rest], y[rest], 1e-3)
+    assert torch.allclose(prediction, expected, atol=1e-6)
+
+
+def test_the_unit_of_regularization_is_that_of_the_approximate_gram_matrix():
+    centres, x, _, nystrom = regression()
+    phi = centres.features(x)
+    gram = phi.mT @ phi
+    gram.diagonal().copy_(centres.kernel.diagonal(x))
+    n, own = len(x), nystrom.sums.effective(Regularization(2.0, "centered"))
+    approximate = float(gram.diagonal().sum()) / n - float((phi.mT @ phi).sum()) / n**2
+    assert own == pytest.approx(2 * approximate)
+
+
+def test_all_points_as_centres_give_exact_regression(tmp_path):
+    kernel, x, y = Matern(1.5), points_of(80), points_of(80, 1, seed=2)
+    how, test = Approximation(80, "uniform"), points_of(20, seed=5)
+    disk = DiskStores(tmp_path, 10**9, lambda work, label: in_this_process(work, lambda task: None))
+    with passed(kernel, x, y, how, disk) as found:
+        own = solved(found, Regularization(1e-2, "absolute"))
+    matrix = kernel.gram(x) + 1e-2 * torch.eye(80).double()
+    cross = kernel.gram(test, own.points)
+    assert torch.allclose(cross @ own.alpha, kernel.gram(test, x) @ torch.linalg.solve(matrix, y), atol=1e-7)
+    explained = kernel.gram(test, x) @ torch.linalg.solve(matrix, kernel.gram(x, test))
+    expected = kernel.diagonal(test) - explained.diagonal()
+    assert torch.allclose(own.variance(cross, kernel.diagonal(test)), expected, atol=1e-7)
+
+
+def test_the_scale_gives_left_out_errors_the_predicted_variance(tmp_path):
+    kernel, x = Matern(2.0), points_of(400)
+    y = 7 * (torch.sin(x[:, :1]) + 0.2 * points_of(400, 1, seed=3))
+    disk = DiskStores(tmp_path, 10**9, lambda work, label: in_this_process(work, lambda task: None))
+    with passed(kernel, x, y, Approximation(60), disk) as found:
+        own = solved(found, Regularization(3e-2, "absolute"))
+    test = points_of(2000, seed=9)
+    truth = 7 * (torch.sin(test[:, :1]) + 0.2 * points_of(2000, 1, seed=10))
+    cross = kernel.gram(test, own.points)
+    z = (truth - cross @ own.alpha) / own.deviation(cross, kernel.diagonal(test))
+    assert 0.8 < float(z.square().mean()) < 1.25
+
+
+# ---- centres
+
+
+@pytest.mark.parametrize("how", ["uniform", "rpcholesky", "kmeans", "flow"])
+def test_centres_have_the_shape_of_points(how):
+    kernel = CNNGP(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(4)), 1.3, 0.2)
+    x = torch.from_numpy(np.random.default_rng(0).random((60, 1, 4, 4)))
+    y = torch.eye(2, dtype=torch.float64)[torch.arange(60) % 2]
+    found = chosen_centres(kernel, x, y, 10, how, Regularization(1e-2), np.random.default_rng(0))
+    assert found.shape == (10, 1, 4, 4) and found.dtype == x.dtype
+
+
+def test_centres_that_flow_predict_better():
+    kernel, x = RBF(1.0), points_of(500, 2)
+    y = torch.sin(2 * x[:, :1]) * x[:, 1:]
+    errors = {}
+    for how in ("rpcholesky", "flow"):
+        own = Centres.of(kernel, chosen_centres(kernel, x, y, 12, how, Regularization(1e-4), np.random.default_rng(0)))
+        folds = sums_of(own, x, y)
+        errors[how] = Nystrom(folds, Spectrum.of(sum(folds[1:], folds[0]))).errors([Regularization(1e-6)])[0]
+    assert errors["flow"] < 0.7 * errors["rpcholesky"]
+
+
+# ---- the pass
+
+
+def begun(tmp_path, n=103):
+    x, y = points_of(n), points_of(n, 2, seed=1)
+    store = SumsStore.prepare(tmp_path / "s", x, y, 5, 9, lambda: x[:12])
+    return store, SumsWork(str(tmp_path / "s"), Centres.of(RBF(1.0), store.centres()))
+
+
+def all_sums(store):
+    return [store.sums(lane, 12)[0] for lane in range(store.lanes)]
+
+
+def test_a_pass_that_is_killed_after_any_tile_goes_on(tmp_path):
+    store, work = begun(tmp_path / "whole")
+    in_this_process(work, lambda task: None)
+    expected = all_sums(store)
+    assert sum(each.n for each in expected) == 103
+    for after in range(work.total()):
+        cut, own = begun(tmp_path / str(after))
+        for task in own.tasks()[:after]:
+            own.do(task)
+        again = SumsWork(own.folder, own.centres)  # another process
+        assert len(again.tasks()) == work.total() - after
+        in_this_process(again, lambda task: None)
+        for mine, theirs in zip(all_sums(cut), expected, strict=True):
+            assert torch.equal(mine.outer, theirs.outer) and torch.equal(mine.products, theirs.products)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+def test_a_damaged_lane_is_summed_again(tmp_path, damage):
+    store, work = begun(tmp_path)
+    in_this_process(work, lambda task: None)
+    expected, path = all_sums(store), tmp_path / "s" / "sums" / "2.npz"
+    path.write_bytes(path.read_bytes()[:-200] if damage is None else damage)
+    assert {task.row for task in work.tasks()} == {2}
+    in_this_process(work, lambda task: None)
+    assert torch.equal(all_sums(store)[2].outer, expected[2].outer)
+
+
+def test_tasks_of_a_lane_follow_each_other(tmp_path):
+    _, work = begun(tmp_path)
+    tasks = work.tasks()
+    for task in tasks:
+        assert all(tasks.index(before) < tasks.index(task) and before.row == task.row for before in work.needs(task))
+
+
+# ---- runs and estimators
+
+
+def table(folder, n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=np.sin(x[:, 0]) + 0.1 * rng.normal(size=n))
+    frame.to_csv(folder / "t.csv", index=False)
+    return frame
+
+
+RUN = ("run", "dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer.iterations=5", "hydra.run.dir=r")
+
+
+def test_a_run_predicts_new_rows_as_its_test_rows(kfx, in_folder):
+    frame = table(in_folder)
+    code, _, err = kfx(*RUN, "evaluation.centres=30")
+    assert code == 0, err
+    code, out, err = kfx("predict", "r", "t.csv", "--output", "p.csv")
+    assert code == 0, err
+    own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    new = pd.read_csv("p.csv")
+    rows = [int(np.abs(frame["y"] - value).argmin()) for value in own["target"]]
+    assert np.allclose(new["prediction"].to_numpy()[rows], own["prediction"])
+    assert np.allclose(new["deviation"].to_numpy()[rows], own["deviation"])
+    assert not (in_folder / "r" / "grams").exists()
+
+
+def test_a_run_and_an_estimator_agree(kfx, in_folder):
+    table(in_folder)
+    assert kfx(*RUN, "evaluation.centres=30")[0] == 0
+    rows = pd.read_csv("r/evaluation.csv").query("kernel == 'trained'").set_index("metric")["value"]
+    assert rows["centres"] == 30
+    frame = pd.read_csv("t.csv")
+    both = KernelFlowRegressor(centres=30, optimizer={"iterations": 5}).fit(frame[["a", "b", "c"]], frame["y"])
+    assert both.score(frame[["a", "b", "c"]], frame["y"]) > 0.9
+    assert len(both._interpolant.points) == 30
+
+
+def test_classes_have_probabilities():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    labels = np.where(x[:, 0] * x[:, 1] > 0, "same", "other")
+    found = KernelFlowClassifier(centres=40, optimizer={"iterations": 10}).fit(x, labels)
+    assert found.score(x, labels) > 0.85
+    assert np.allclose(found.predict_proba(x).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluation.centres=500"], "evaluation.centres=500: there are 320 training points; take at most 320"),
+        (["evaluation.centres=1"], "evaluation.centres=1: expected a whole number >= 2 and"),
+        (["evaluation.choose=best"], "evaluation.choose=best: expected one of uniform, rpcholesky, flow, kmeans"),
+        (["evaluation.solver=cholesky", "evaluation.centres=9"], "evaluation.centres=9: expected null with solver=chol"),
+        (["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"], "null with solver=nystrom, which takes all"),
+        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
+        (["evaluation.centres=9", "outputs.kernels=separate"], "outputs.kernels=separate: needs evaluation.solver=chol"),
+    ],
+)
+def test_what_does_not_go_together_is_said(kfx, in_folder, words, message):
+    table(in_folder)
+    code, _, err = kfx(*RUN, *words)
+    assert code == 2 and message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_sums(kfx, in_folder):
+    table(in_folder, n=2000)
+    assert kfx(*RUN, "evaluation.centres=50", "hydra.run.dir=one")[0] == 0
+    assert kfx(*RUN, "evaluation.centres=50", "hydra.run.dir=two", "cluster.workers=2")[0] == 0
+    one, two = (pd.read_csv(f"{name}/predictions.csv")["prediction"] for name in ("one", "two"))
+    assert np.allclose(one, two, rtol=1e-9)
