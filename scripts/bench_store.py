@@ -47,6 +47,10 @@ def many_digits(n: int) -> torch.Tensor:
     return torch.from_numpy(chosen[:, None].astype(np.float32))
 
 
+def of_digits() -> CNNGP:
+    return CNNGP(architecture("simple", (8, 8)), 1.0, 0.1)
+
+
 def seconds(work) -> float:
     started = time.perf_counter()
     work()
@@ -134,9 +138,16 @@ def by_dask_array(store: GramStore, y: torch.Tensor, folder: Path, count: int) -
 
 
 def by_conjugate_gradients(store: GramStore, y: torch.Tensor, folder: Path, count: int) -> float:
+    points = torch.from_numpy(store.points(slice(0, len(store))))
+    kernel = of_digits()
+
+    def block(rows: np.ndarray, columns: np.ndarray) -> torch.Tensor:
+        return kernel.gram(points[torch.from_numpy(rows)], points[torch.from_numpy(columns)])
+
     def work() -> None:
         found = conjugate_gradients.solve(
             partial(products.product, store),
+            block,
             partial(products.columns, store, len(store)),
             products.diagonal(store),
             y,
@@ -175,7 +186,7 @@ def main() -> None:
             took = WAYS[arguments.way](GramStore(arguments.folder / "gram"), y, Path(own), count)
         print(json.dumps([took, peak_bytes(torch.device("cpu"))]))
         return
-    kernel, x = CNNGP(architecture("simple", (8, 8)), 1.0, 0.1), many_digits(n)
+    kernel, x = of_digits(), many_digits(n)
     kernel.prepare(x.dtype, x.device)
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).absolute()

@@ -77,7 +77,9 @@ def test_pivots_leave_less_than_points_drawn_at_random():
     kernel, x = RBF(1.0), clusters()
     _, root = pivoted(kernel, x, 30)
     uniform = Centres.of(kernel, x[:30]).features(x)
-    missed, of_uniform = (float((1 - each).clamp(min=0).sum()) for each in (root.square().sum(1), uniform.square().sum(0)))
+    missed, of_uniform = (
+        float((1 - each).clamp(min=0).sum()) for each in (root.square().sum(1), uniform.square().sum(0))
+    )
     assert missed < 0.5 * of_uniform
 
 
@@ -90,7 +92,9 @@ def test_pivoted_columns_make_a_better_preconditioner_than_evenly_spaced_ones():
     before = conjugate_gradients(theta.__matmul__, y, 1e-4, LowRank(root, theta.diagonal(), 1e-4), 1e-8, 1000)
     now = solve(theta.__matmul__, lambda i, j: theta[i][:, j], None, theta.diagonal(), y, 1e-4, 1e-8, 10**9)
     assert now.iterations < before.iterations
-    assert torch.allclose(now.alpha, torch.linalg.solve(theta + 1e-4 * torch.eye(600).double(), y), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(
+        now.alpha, torch.linalg.solve(theta + 1e-4 * torch.eye(600).double(), y), rtol=1e-4, atol=1e-4
+    )
 
 
 # ---- the regression
@@ -197,7 +201,8 @@ def test_centres_have_the_shape_of_points(how):
     x = torch.from_numpy(np.random.default_rng(0).random((60, 1, 4, 4)))
     y = torch.eye(2, dtype=torch.float64)[torch.arange(60) % 2]
     found = chosen_centres(kernel, x, y, 10, how, Regularization(1e-2), np.random.default_rng(0))
-    assert found.shape == (10, 1, 4, 4) and found.dtype == x.dtype
+    assert found.shape == (10, 1, 4, 4)
+    assert found.dtype == x.dtype
 
 
 def test_centres_that_flow_predict_better():
@@ -237,7 +242,8 @@ def test_a_pass_that_is_killed_after_any_tile_goes_on(tmp_path):
         assert len(again.tasks()) == work.total() - after
         in_this_process(again, lambda task: None)
         for mine, theirs in zip(all_sums(cut), expected, strict=True):
-            assert torch.equal(mine.outer, theirs.outer) and torch.equal(mine.products, theirs.products)
+            assert torch.equal(mine.outer, theirs.outer)
+            assert torch.equal(mine.products, theirs.products)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no archive", None])
@@ -276,7 +282,7 @@ def test_a_run_predicts_new_rows_as_its_test_rows(kfx, in_folder):
     frame = table(in_folder)
     code, _, err = kfx(*RUN, "evaluation.centres=30")
     assert code == 0, err
-    code, out, err = kfx("predict", "r", "t.csv", "--output", "p.csv")
+    code, _, err = kfx("predict", "r", "t.csv", "--output", "p.csv")
     assert code == 0, err
     own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
     new = pd.read_csv("p.csv")
@@ -312,16 +318,23 @@ def test_classes_have_probabilities():
         (["evaluation.centres=500"], "evaluation.centres=500: there are 320 training points; take at most 320"),
         (["evaluation.centres=1"], "evaluation.centres=1: expected a whole number >= 2 and"),
         (["evaluation.choose=best"], "evaluation.choose=best: expected one of uniform, rpcholesky, flow, kmeans"),
-        (["evaluation.solver=cholesky", "evaluation.centres=9"], "evaluation.centres=9: expected null with solver=chol"),
+        (
+            ["evaluation.solver=cholesky", "evaluation.centres=9"],
+            "evaluation.centres=9: expected null with solver=chol",
+        ),
         (["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"], "null with solver=nystrom, which takes all"),
         (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
-        (["evaluation.centres=9", "outputs.kernels=separate"], "outputs.kernels=separate: needs evaluation.solver=chol"),
+        (
+            ["evaluation.centres=9", "outputs.kernels=separate"],
+            "outputs.kernels=separate: needs evaluation.solver=chol",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_said(kfx, in_folder, words, message):
     table(in_folder)
     code, _, err = kfx(*RUN, *words)
-    assert code == 2 and message in err
+    assert code == 2
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -585,7 +585,7 @@ def test_the_preconditioner_saves_most_of_the_products():
         return times
 
     conjugate_gradients(product(0), y, 1e-4, None, 1e-8, 5000)
-    solve(product(1), lambda points: theta[:, points], theta.diagonal(), y, 1e-4, 1e-8, 10**9)
+    solve(product(1), lambda rows, columns: theta[rows][:, columns], None, theta.diagonal(), y, 1e-4, 1e-8, 10**9)
     assert count[1] < count[0] / 5
 
 

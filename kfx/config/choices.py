@@ -49,7 +49,15 @@ BACKTESTED = (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1,
 """Values of λ for data without noise, among which a backtest chooses too: `kfx.data.backtest`."""
 SYSTEMS = ("lorenz", "roessler", "chua", "double_pendulum", "logistic", "henon", "bernoulli", "mackey_glass")
 """Dynamical systems by formula: `kfx.data.dynamics`."""
-SIMULATORS = {"borehole": 8, "wing_weight": 10, "piston": 7, "otl_circuit": 6, "ishigami": 3, "prosail": 13}
+SIMULATORS = {
+    "borehole": 8,
+    "wing_weight": 10,
+    "piston": 7,
+    "otl_circuit": 6,
+    "ishigami": 3,
+    "friedman": 20,
+    "prosail": 13,
+}
 """Simulators and their numbers of inputs: `kfx.data.simulators`."""
 TARGETS = ("as_given", "centered", "standardized")
 """What kernels are trained on: `kfx.data.dataset`."""

@@ -30,9 +30,8 @@ def _is_count_or_share(value: object) -> bool:
 class SimulatorOption(DatasetOption):
     builds = "kfx.data.simulators:simulate"
     is_own = True
-    is_simulated = True
 
-    n_train: int = number(500, "whole >= 2 and <= 100000", "number of training runs, a Latin hypercube of the inputs")
+    n_train: int = number(500, "whole >= 2 and <= 2000000", "number of training runs, a Latin hypercube of the inputs")
     n_test: int = number(
         1000, "whole >= 0 and <= 100000", "number of test runs, with uniform inputs; 0 with evaluation=k_fold"
     )
@@ -44,7 +43,14 @@ class SimulatorOption(DatasetOption):
         meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'",
     )
 
+    noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
+
     is_table = True
+    implied = {**DatasetOption.implied, "noise": 0.0}  # noqa: RUF012
+
+    @property
+    def is_simulated(self) -> bool:  # type: ignore[override]
+        return self.noise == 0
 
     def feature_count(self) -> int:
         return SIMULATORS[self.function]

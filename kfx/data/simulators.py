@@ -59,6 +59,10 @@ def _ishigami(x: Columns) -> np.ndarray:
     return np.sin(x[0]) + 7 * np.sin(x[1]) ** 2 + 0.1 * x[2] ** 4 * np.sin(x[0])
 
 
+def _friedman(x: Columns) -> np.ndarray:
+    return 10 * np.sin(np.pi * x[0] * x[1]) + 20 * (x[2] - 0.5) ** 2 + 10 * x[3] + 5 * x[4]
+
+
 def _prosail(x: Columns) -> np.ndarray:
     try:
         from prosail import run_prosail
@@ -91,6 +95,8 @@ SIMULATORS = {
         _otl_circuit),
     # Ishigami & Homma 1990
     "ishigami": Simulator({"x1": PI, "x2": PI, "x3": PI}, _ishigami),
+    # Friedman 1991, eq. 61, with 15 inputs more that do not matter
+    "friedman": Simulator({f"x{i}": (0, 1) for i in range(1, 21)}, _friedman),
     # Jacquemoud et al. 2009: reflectance of a canopy, 400 to 2500 nm, with an ellipsoidal distribution of leaf angles
     "prosail": Simulator(
         {"N": (1.3, 2.5), "Cab": (10, 80), "Car": (2, 20), "Cbrown": (0, 0.5), "Cw": (0.005, 0.04), "Cm": (0.002, 0.02),
@@ -100,13 +106,18 @@ SIMULATORS = {
 """Their inputs with ranges."""
 
 
-def simulate(n_train: int, n_test: int, function: str, rng: np.random.Generator) -> Dataset:
-    """Runs of a simulator: training inputs are a Latin hypercube, test inputs uniform in their ranges."""
+def simulate(n_train: int, n_test: int, function: str, rng: np.random.Generator, noise: float = 0.0) -> Dataset:
+    """Runs of a simulator: training inputs are a Latin hypercube, test inputs uniform in their ranges.
+
+    noise: the standard deviation of what is added to training targets alone.
+    """
     from scipy.stats import qmc
 
     simulator = SIMULATORS[function]
     count = len(simulator.ranges)
     seeds = rng.integers(2**31, size=2)
     x_train, y_train = simulator(qmc.LatinHypercube(count, seed=int(seeds[0])).random(n_train))
+    if noise:
+        y_train = y_train + noise * rng.standard_normal(y_train.shape)
     x_test, y_test = simulator(np.random.default_rng(seeds[1]).random((n_test, count)))
     return Dataset("simulator", x_train, y_train, x_test, y_test, features=tuple(simulator.ranges))

@@ -26,7 +26,16 @@ from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, with_targets
 from kfx.estimators.fit import fit
 from kfx.estimators.frames import as_numbers, categories
-from kfx.estimators.settings import EVALUATION, GROUPS, NESTED, Chosen, as_config, modules_of, settings_of, with_settings
+from kfx.estimators.settings import (
+    EVALUATION,
+    GROUPS,
+    NESTED,
+    Chosen,
+    as_config,
+    modules_of,
+    settings_of,
+    with_settings,
+)
 from kfx.evaluation.interpolants import Exact, Interpolant
 from kfx.evaluation.scoring import interpolation_order
 from kfx.evaluation.systems import products

@@ -44,7 +44,9 @@ def distribution(
         return {}
     labels, of_training = (_scores(each) for each in left_out)
     of_test = _scores(in_numpy(system.predictions(alpha)))
-    return {"probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels.argmax(axis=1)))}
+    return {
+        "probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels.argmax(axis=1)))
+    }
 
 
 def deviations(as_learned: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:

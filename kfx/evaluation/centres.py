@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -10,7 +12,6 @@ from kfx.numerics.arrays import in_numpy
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.relative_error import rho
-from kfx.screen.progress import Steps
 
 _CANDIDATES = 20_000
 """Points, drawn at random, among which centres are chosen: their columns must be in memory."""
@@ -27,12 +28,13 @@ def chosen_centres(
     how: str,
     regularization: Regularization,
     rng: np.random.Generator,
+    follow: Callable[[str], None] = lambda state: None,
 ) -> torch.Tensor:
     """Return `count` centres, (M, …), or fewer where so many give the kernel exactly.
 
     how: `uniform` draws points; `rpcholesky` draws them by randomly pivoted Cholesky; `kmeans` takes the means of
     k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow. x: mapped points, (n, …). y: their
-    targets, (n, outputs). regularization: λ of the flow.
+    targets, (n, outputs). regularization: λ of the flow. follow: called with the state in words.
     """
     some = rng.permutation(len(x))[: max(_CANDIDATES, count)]
     among, candidates = torch.from_numpy(some), x[torch.from_numpy(some)]
@@ -40,26 +42,27 @@ def chosen_centres(
         return candidates[:count]
     if how == "kmeans":
         return _means(kernel, candidates, count, rng)
-    pivots = torch.from_numpy(_pivots(kernel, candidates, count, rng))
+    pivots = torch.from_numpy(_pivots(kernel, candidates, count, rng, follow))
     centres = candidates[pivots]
-    return _flowed(kernel, centres, y[among[pivots]], x, y, regularization, rng) if how == "flow" else centres
+    return _flowed(kernel, centres, y[among[pivots]], x, y, regularization, rng, follow) if how == "flow" else centres
 
 
-def _pivots(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator) -> np.ndarray:
+def _pivots(
+    kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator, follow: Callable[[str], None]
+) -> np.ndarray:
     """Return indices of points, at most `count`."""
-    with Steps("centres", count) as steps:
-        done = 0
+    done = 0
 
-        def columns(points: np.ndarray) -> torch.Tensor:
-            nonlocal done
-            done += len(points)
-            steps.reach(done)
-            return kernel.gram(x, x[torch.from_numpy(points)])
+    def columns(points: np.ndarray) -> torch.Tensor:
+        nonlocal done
+        done += len(points)
+        follow(f"centres {done}/{count}")
+        return kernel.gram(x, x[torch.from_numpy(points)])
 
-        def among(points: np.ndarray) -> torch.Tensor:
-            return kernel.gram(x[torch.from_numpy(points)])
+    def among(points: np.ndarray) -> torch.Tensor:
+        return kernel.gram(x[torch.from_numpy(points)])
 
-        return randomly_pivoted(columns, among, kernel.diagonal(x), count, rng)[0]
+    return randomly_pivoted(columns, among, kernel.diagonal(x), count, rng)[0]
 
 
 def _means(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator) -> torch.Tensor:
@@ -82,24 +85,24 @@ def _flowed(
     y: torch.Tensor,
     regularization: Regularization,
     rng: np.random.Generator,
+    follow: Callable[[str], None],
 ) -> torch.Tensor:
     """Return centres moved by Adam along −∂ρ/∂z, where ρ compares them, with the targets of the points that they were,
     to them and a batch of training points.
 
     The rate is a share of the median distance between nearest centres, and falls linearly to zero.
     """
-    m, moved = len(centres), centres.clone()
-    distances = torch.cdist(*[centres.reshape(m, -1)] * 2).fill_diagonal_(torch.inf)
-    unit = float(distances.min(dim=1).values.median()) / centres[0].numel() ** 0.5
-    adam = torch.optim.Adam([moved], lr=_RATE * unit)
+    m, moved, rows = len(centres), centres.clone(), centres.reshape(len(centres), -1)
+    nearest = torch.cdist(rows, rows).fill_diagonal_(torch.inf).min(dim=1).values
+    adam = torch.optim.Adam([moved], lr=_RATE * float(nearest.median()) / rows.shape[1] ** 0.5)
     decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _LAYERS)
-    with Steps("flow of centres", _LAYERS) as steps:
-        for layer in range(_LAYERS):
-            batch = torch.from_numpy(rng.choice(len(x), min(_BATCH, len(x)), replace=False))
-            gram, pull = kernel.pullback(torch.cat([moved, x[batch]]))
-            value, cotangent = rho(gram, torch.cat([targets, y[batch]]), m, regularization)
-            moved.grad = pull(cotangent, inputs=True)[1][:m]
-            adam.step()
-            decay.step()
-            steps.reach(layer + 1, f"rho {value:.4g}")
+    for layer in range(_LAYERS):
+        batch = torch.from_numpy(rng.choice(len(x), min(_BATCH, len(x)), replace=False))
+        gram, pull = kernel.pullback(torch.cat([moved, x[batch]]))
+        value, cotangent = rho(gram, torch.cat([targets, y[batch]]), m, regularization)
+        assert cotangent is not None
+        moved.grad = pull(cotangent, inputs=True)[1][:m]
+        adam.step()
+        decay.step()
+        follow(f"flow of centres {layer + 1}/{_LAYERS}: rho {value:.4g}")
     return moved

@@ -39,7 +39,10 @@ class Interpolant(abc.ABC):
         them, (j, outputs)."""
 
     def variance(self, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
-        """Return the posterior variance, (m,), ≥ 0, for a kernel of scale 1. cross: as for `half`. prior: K(x, x), (m,)."""
+        """Return the posterior variance, (m,), ≥ 0, for a kernel of scale 1.
+
+        cross: as for `half`. prior: K(x, x), (m,).
+        """
         explained = self.half(cross).square().sum(dim=0)
         return (prior.to(explained) - explained).clamp_(min=0.0)
 

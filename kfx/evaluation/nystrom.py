@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ import torch
 from kfx.evaluation.centres import chosen_centres
 from kfx.evaluation.interpolants import ThroughCentres
 from kfx.evaluation.on_disk import DiskStores, hashed, held
-from kfx.evaluation.systems import TEST_BLOCK
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import Regularized
 from kfx.numerics.nystrom import Centres, Nystrom, Spectrum
@@ -21,6 +20,7 @@ from kfx.store.identity import Identity, digest
 from kfx.store.sums_store import SumsStore, SumsWork, tile_for
 
 _FOLDS = 5
+_TEST_BLOCK = 512
 _CALIBRATED = 2000
 """Training points whose predictions without their fold calibrate probabilities."""
 
@@ -35,7 +35,7 @@ class Approximation:
 
     centres: int
     choose: str = "rpcholesky"
-    regularization: Regularization = Regularization()
+    regularization: Regularization = field(default_factory=Regularization)
     seed: int = 0
 
 
@@ -66,11 +66,11 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
     def choose() -> torch.Tensor:
         rng = np.random.default_rng([how.seed, 1])
         of_device = targets.to(points.device)
-        return chosen_centres(compare, points, of_device, how.centres, how.choose, how.regularization, rng)
+        return chosen_centres(compare, points, of_device, how.centres, how.choose, how.regularization, rng, disk.follow)
 
     with held(folder):
         lanes = _FOLDS * -(-disk.processes // _FOLDS)
-        store = SumsStore.prepare(folder, points, targets, lanes, tile_for(len(points), lanes), choose)
+        store = SumsStore.prepare(folder, points, targets, lanes, tile_for(len(points), lanes, how.centres), choose)
         centres = Centres.of(compare, store.centres().to(points.device))
         disk.do(SumsWork(str(folder), centres, str(points.device)), "Nyström")
         sums = [store.sums(lane, len(centres.points))[0] for lane in range(store.lanes)]
@@ -131,7 +131,7 @@ class NystromSystem:
         return self._products(x, alpha)
 
     def _products(self, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self._cross(block).to(torch.float64) @ alpha for block in x.split(TEST_BLOCK)])
+        return torch.cat([self._cross(block).to(torch.float64) @ alpha for block in x.split(_TEST_BLOCK)])
 
     def _cross(self, x: torch.Tensor) -> torch.Tensor:
         return self._compare.gram(self._mapped(x), self._pass.centres.points)
@@ -140,8 +140,8 @@ class NystromSystem:
         raise NotImplementedError("centres have no leading points")
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
-        own, blocks = self.interpolant(regularization), self._x_test.split(TEST_BLOCK)
-        each = zip(blocks, prior.split(TEST_BLOCK), strict=True)
+        own, blocks = self.interpolant(regularization), self._x_test.split(_TEST_BLOCK)
+        each = zip(blocks, prior.split(_TEST_BLOCK), strict=True)
         return torch.cat([own.variance(self._cross(block), of_block) for block, of_block in each])
 
     def deviation(

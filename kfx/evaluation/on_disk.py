@@ -50,7 +50,7 @@ class DiskStores:
         to this kernel and these points.
     memory: bytes that a matrix may take, and that all `processes` together have for the tiles of a factorisation.
     keep: keep the stores for later runs; otherwise a store is deleted when its results are recorded.
-    follow: called with each step of conjugate gradients and its residual.
+    follow: called with the state of long work, in words.
     """
 
     root: Path
@@ -58,7 +58,7 @@ class DiskStores:
     do: Do
     processes: int = 1
     keep: bool = False
-    follow: Callable[[int, float], None] = lambda iteration, residual: None
+    follow: Callable[[str], None] = lambda state: None
     used: list[Path] = field(default_factory=list)
 
     def takes(self, n: int, n_test: int, itemsize: int) -> bool:
@@ -206,7 +206,7 @@ class OnDisk:
 
         def watch(iteration: int, residual: float, alpha: torch.Tensor) -> None:
             nonlocal saved
-            self._disk.follow(iteration, residual)
+            self._disk.follow(f"conjugate gradients, step {iteration}: residual {residual:.1e}")
             if time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
                 _write(half_done, {"alpha": in_numpy(alpha), "iterations": np.array(iteration)})
                 saved = time.monotonic()

@@ -97,8 +97,8 @@ class EvaluationOption(Option, abc.ABC):
         "auto",
         *EVALUATION_SOLVERS,
         meaning="solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
-        f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all training points; "
-        "lstsq and inverse only to repeat published runs",
+        f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all "
+        "training points; lstsq and inverse only to repeat published runs",
     )
     centres: int | None = number(
         None,
@@ -167,7 +167,9 @@ class EvaluationOption(Option, abc.ABC):
             if getattr(self, name) is not None and self.solver not in ("auto", "nystrom"):
                 raise FieldError(name, getattr(self, name), f"null with solver={solver}; only nystrom has centres")
         if self.n_interpolation is not None and solver == "nystrom":
-            raise FieldError("n_interpolation", self.n_interpolation, "null with solver=nystrom, which takes all points")
+            raise FieldError(
+                "n_interpolation", self.n_interpolation, "null with solver=nystrom, which takes all points"
+            )
         if self.rho and solver != "cholesky":
             raise FieldError("rho", True, f"false with solver={solver}; it needs cholesky")
         for name in ("posterior_variance", "calibration"):
@@ -278,11 +280,15 @@ class EvaluationOption(Option, abc.ABC):
         except DataError as error:
             raise ConfigError(str(error)) from error
         if (self.centres or 0) > size:
-            raise ConfigError(f"evaluation.centres={self.centres}: there are {size} training points; take at most {size}")
+            raise ConfigError(
+                f"evaluation.centres={self.centres}: there are {size} training points; take at most {size}"
+            )
         if self.solver == "nystrom" and (config.dataset.is_series or config.outputs.is_separate):
             key = "dataset" if config.dataset.is_series else "outputs.kernels"
             named = config.dataset.name if config.dataset.is_series else "separate"
-            raise ConfigError(f"{key}={named}: needs evaluation.solver=cholesky; nystrom takes one kernel and no series")
+            raise ConfigError(
+                f"{key}={named}: needs evaluation.solver=cholesky; nystrom takes one kernel and no series"
+            )
         for n in self.n_interpolation or ():
             if n > size:
                 raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")

@@ -126,8 +126,9 @@ def conjugate_gradients(
 
     All outputs share each product with Θ. Where the residual that the steps update meets the tolerance and the true
     one does not, the method restarts from the α reached.
-    product: v ↦ Θ v. y: Y, (n, outputs), float64. regularization: λ, one for all outputs or (outputs,). start: initial α, (n, outputs); None for zero.
-    watch: called after each step. Raises NumericalError where `most` steps do not suffice.
+    product: v ↦ Θ v. y: Y, (n, outputs), float64. regularization: λ, one for all outputs or (outputs,). start: initial
+    α, (n, outputs); None for zero. watch: called after each step. Raises NumericalError where `most` steps do not
+    suffice.
     """
     norms = y.norm(dim=0).clamp(min=torch.finfo(y.dtype).tiny)
     alpha = torch.zeros_like(y) if start is None else start.clone()

@@ -9,14 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from kfx.kernels.base import Kernel
 from kfx.numerics.conjugate_gradients import conjugate_gradients
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import NumericalError
+
+
+class Comparison(Protocol):
+    """A kernel."""
+
+    def gram(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        """Return K(x, y), (n, m), or K(x, x), (n, n)."""
+
+    def diagonal(self, x: torch.Tensor) -> torch.Tensor:
+        """Return K(x_i, x_i), (n,)."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,12 @@ class Centres:
     kernel: compares mapped points (`Kernel.feature_map_and_kernel`). points: Z, (M, …), mapped. root: L, (M, M).
     """
 
-    kernel: Kernel
+    kernel: Comparison
     points: torch.Tensor
     root: torch.Tensor
 
     @classmethod
-    def of(cls, kernel: Kernel, points: torch.Tensor) -> Centres:
+    def of(cls, kernel: Comparison, points: torch.Tensor) -> Centres:
         """NumericalError where K(Z, Z) cannot be factored."""
         return cls(kernel, points, cholesky(kernel.gram(points), 0.0))
 
@@ -63,7 +73,8 @@ class Sums:
     @classmethod
     def zero(cls, centres: int, outputs: int) -> Sums:
         sizes = (centres, centres), (centres, outputs), (outputs,), (centres,)
-        return cls(0, *(torch.zeros(size, dtype=torch.float64) for size in sizes), 0.0)
+        outer, products, squares, total = (torch.zeros(size, dtype=torch.float64) for size in sizes)
+        return cls(0, outer, products, squares, total, 0.0)
 
     def with_points(self, features: torch.Tensor, y: torch.Tensor, diagonal: torch.Tensor) -> Sums:
         """Return the sums with further points; the arrays are updated in place.
@@ -78,13 +89,20 @@ class Sums:
         return Sums(self.n + len(y), self.outer, self.products, self.squares, self.total, trace)
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(*(mine + theirs for mine, theirs in zip(self._parts(), other._parts(), strict=True)))
+        return self._with(other, 1)
 
     def __sub__(self, other: Sums) -> Sums:
-        return Sums(*(mine - theirs for mine, theirs in zip(self._parts(), other._parts(), strict=True)))
+        return self._with(other, -1)
 
-    def _parts(self) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float]:
-        return self.n, self.outer, self.products, self.squares, self.total, self.trace
+    def _with(self, other: Sums, sign: int) -> Sums:
+        return Sums(
+            self.n + sign * other.n,
+            self.outer + sign * other.outer,
+            self.products + sign * other.products,
+            self.squares + sign * other.squares,
+            self.total + sign * other.total,
+            self.trace + sign * other.trace,
+        )
 
     def effective(self, regularization: Regularization) -> float:
         """Return the effective λ for these points, with φ·φ for K where λ's scale takes the whole Gram matrix."""
@@ -169,8 +187,8 @@ class Nystrom:
         return found.tolist()
 
     def scale(self, regularization: float, without: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the factor of the covariance, (outputs,), with which the squared errors on folds that are left out have
-        the predicted variance on average, with the other folds' spectrum in proportion to that of all.
+        """Return the factor of the covariance, (outputs,), with which the squared errors on folds that are left out
+        have the predicted variance on average, with the other folds' spectrum in proportion to that of all.
 
         without: `weights_without` for each fold.
         """

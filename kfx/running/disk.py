@@ -42,21 +42,21 @@ def disk_stores(config: Config, folder: Path) -> Iterator[DiskStores]:
             do,
             config.cluster.workers,
             kept is not None,
-            _Steps(),
+            _States(),
         )
     if kept is None:  # all results are recorded
         shutil.rmtree(root, ignore_errors=True)
 
 
-class _Steps:
-    """Shows the steps of conjugate gradients from time to time."""
+class _States:
+    """Shows the state of long work from time to time."""
 
     def __init__(self) -> None:
         self._told = time.monotonic()
 
-    def __call__(self, iteration: int, residual: float) -> None:
+    def __call__(self, state: str) -> None:
         if time.monotonic() - self._told > _SECONDS:
-            say(f"conjugate gradients, step {iteration}: residual {residual:.1e}")
+            say(state)
             self._told = time.monotonic()
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from kfx.files import whole_file, write_arrays, write_json
-from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.nystrom import Centres, Spectrum, Sums
 from kfx.outcomes import Event, NumericalError, StoreError
@@ -22,7 +21,7 @@ from kfx.store.tiles import create_array, open_array
 from kfx.store.work import TileTask, fields_of
 
 SUMS = "sums"
-_MOST_ROWS = 8192
+_MOST_ROWS, _FEATURES = 8192, 2**23
 _ENTRIES = {"n": whole(1), "outputs": whole(1), "tile": whole(1, _MOST_ROWS), "lanes": whole(2)}
 _OF_SUMS = ("outer", "products", "squares", "total")
 
@@ -64,9 +63,7 @@ class SumsStore:
                 create_array(folder / name, shape=tuple(array.shape), chunks=chunks, dtype=dtype)[:] = in_numpy(array)
             with whole_file(folder / "centres.npy") as stream:
                 np.save(stream, in_numpy(choose()))
-            write_json(
-                folder / MANIFEST, {"n": len(points), "outputs": targets.shape[1], "tile": tile, "lanes": lanes}
-            )
+            write_json(folder / MANIFEST, {"n": len(points), "outputs": targets.shape[1], "tile": tile, "lanes": lanes})
         return cls(folder)
 
     def centres(self) -> torch.Tensor:
@@ -75,7 +72,9 @@ class SumsStore:
         try:
             return torch.from_numpy(np.load(path, allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
-            raise StoreError(f"{path}: is damaged ({error}); delete the folder, and the same command starts anew") from error
+            raise StoreError(
+                f"{path}: is damaged ({error}); delete the folder, and the same command starts anew"
+            ) from error
 
     def rows(self, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the points, (k, …), and the targets, (k, outputs), of a tile."""
@@ -97,8 +96,9 @@ class SumsStore:
         """Return a lane's sums and the number of its tiles that they hold; of a missing or damaged file, none."""
         try:
             with self._path(lane).open("rb") as stream, np.load(stream, allow_pickle=False) as held:
-                arrays = [torch.from_numpy(held[name]) for name in _OF_SUMS]
-                return Sums(int(held["n"]), *arrays, float(held["trace"])), int(held["tiles"])  # type: ignore[arg-type]
+                outer, products, squares, total = (torch.from_numpy(held[name]) for name in _OF_SUMS)
+                sums = Sums(int(held["n"]), outer, products, squares, total, float(held["trace"]))
+                return sums, int(held["tiles"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return Sums.zero(centres, self.outputs), 0
 
@@ -110,8 +110,9 @@ class SumsStore:
                 return Spectrum(torch.from_numpy(held["values"]), torch.from_numpy(held["vectors"]))
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             found = compute()
-        with whole_file(path) as stream:
-            write_arrays(stream, {name: in_numpy(getattr(found, name)) for name in ("values", "vectors")})
+        arrays = {"values": in_numpy(found.values), "vectors": in_numpy(found.vectors)}
+        with whole_file(path) as file:
+            write_arrays(file, arrays)
         return found
 
     def write(self, lane: int, sums: Sums, tiles: int) -> None:
@@ -124,9 +125,11 @@ class SumsStore:
             write_arrays(stream, arrays | {name: np.array(number) for name, number in numbers.items()})
 
 
-def tile_for(n: int, lanes: int) -> int:
-    """Return the number of rows of a tile with which all lanes have equal numbers of points, up to one tile's rest."""
-    return -(-n // (lanes * -(-n // (lanes * _MOST_ROWS))))
+def tile_for(n: int, lanes: int, centres: int) -> int:
+    """Return the number of rows of a tile with which all lanes have equal numbers of points, up to one tile's rest;
+    their features take 64 MB at most, or the rows are as many as centres, so that sums are read for enough work."""
+    most = min(max(_FEATURES // centres, centres, 1024), _MOST_ROWS)
+    return -(-n // (lanes * -(-n // (lanes * most))))
 
 
 @dataclass(frozen=True)
