@@ -109,6 +109,37 @@ def test_a_run_that_is_killed_at_its_gram_goes_on_from_the_tiles(tmp_path, count
     assert not (run / "grams").exists()
 
 
+@pytest.mark.slow
+def test_a_run_that_is_killed_in_its_pass_over_the_points_goes_on_from_the_tiles(tmp_path, counts):
+    words = [
+        "kernel=slow", "kernel.seconds=0.3", "optimizer=none", "optimizer.iterations=1",
+        "dataset=digits", "dataset.n_train=300", "dataset.n_test=20", "sampler.batch_size=20", "figures=false",
+        "evaluation.batches=0", "evaluation.n_interpolation=null", "evaluation.solver=nystrom", "evaluation.centres=20",
+        "evaluation.choose=uniform", "checkpoint.iterations=1", "device.precision_check=off",
+        "regularization.selection=leave_one_out", "hydra.run.dir=r",
+    ]  # fmt: skip
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        write_slow(tmp_path / name)
+    plugin = ["--plugin", "slow.py"]
+    assert finish(tmp_path / "whole", "run", *plugin, *words) == 0
+    run, began = tmp_path / "killed" / "r", ["run", *plugin, *words]
+    for lane in ("1", "3"):
+        command = Command(tmp_path / "killed", *began)
+        wait_for(partial(_is_there_or_over, run / "grams", f"sums-*/sums/{lane}.npz", command.process))
+        command.signal(signal.SIGKILL)
+        command.wait()
+        counts["store kills"] += 1
+        began = ["resume", "r", *plugin]
+    assert finish(tmp_path / "killed", *began) == 0
+    assert (tmp_path / "killed" / "log").read_text().count("were there") == 2
+    found, wanted = (
+        (folder / "r" / "evaluation.csv").read_text() for folder in (tmp_path / "killed", tmp_path / "whole")
+    )
+    assert found == wanted
+    assert not (run / "grams").exists()
+
+
 @needs_full
 @pytest.mark.timeout(300)
 def test_the_next_command_removes_the_folders_of_workers_of_a_killed_one_alone(tmp_path, counts):
