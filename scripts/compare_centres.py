@@ -3,7 +3,6 @@
 python scripts/compare_centres.py centres [--sets kin40k,protein] [--centres 250,1000] [--repeats 3]
 python scripts/compare_centres.py steps [--sets kin40k]
 python scripts/compare_centres.py run NAME -- WORDS
-python scripts/compare_centres.py --page
 
 centres: the kernel of a table is fitted once; then every choice of centres serves the same kernel, with λ by the folds
 of its own pass, and the error is that on the split's test rows. steps: conjugate gradients to 1e-6 on 4000 training

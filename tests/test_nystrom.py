@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor
+from kfx.estimators.recorded import Model
 from kfx.evaluation.centres import chosen_centres
 from kfx.evaluation.nystrom import Approximation, passed, solved
 from kfx.evaluation.on_disk import DiskStores
+from kfx.experiment.compose import composed, without_hydra
+from kfx.experiment.config import check
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
 from kfx.numerics.nystrom import Centres, Nystrom, Spectrum, Sums
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
+from kfx.record.reading import load_run
 from kfx.store.sums_store import SumsStore, SumsWork
 from kfx.store.work import in_this_process
 
@@ -297,10 +303,30 @@ def test_a_run_and_an_estimator_agree(kfx, in_folder):
     assert kfx(*RUN, "evaluation.centres=30")[0] == 0
     rows = pd.read_csv("r/evaluation.csv").query("kernel == 'trained'").set_index("metric")["value"]
     assert rows["centres"] == 30
-    frame = pd.read_csv("t.csv")
-    both = KernelFlowRegressor(centres=30, optimizer={"iterations": 5}).fit(frame[["a", "b", "c"]], frame["y"])
-    assert both.score(frame[["a", "b", "c"]], frame["y"]) > 0.9
-    assert len(both._interpolant.points) == 30
+    model = Model.of_run(load_run(Path("r")))
+    data = model.config.dataset.preprocessed(model.data)
+    own = KernelFlowRegressor(centres=30, optimizer={"iterations": 5}).fit(data.x_train, data.y_train[:, 0])
+    prediction, deviation = own.predict(data.x_test, return_std=True)
+    written = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    np.testing.assert_allclose(prediction, written["prediction"], rtol=1e-9)
+    np.testing.assert_allclose(deviation, written["deviation"], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "solver"),
+    [
+        ([], "nystrom"),
+        (["dataset.n_train=30000"], "cholesky"),
+        (["outputs.reduce=pca"], "cholesky"),
+        (["evaluation.n_interpolation=[100]"], "cholesky"),
+        (["dataset=mnist", "dataset.n_train=40000"], "cholesky"),
+    ],
+)
+def test_many_points_of_own_data_go_through_centres(words, solver):
+    said = {word.partition("=")[0] for word in words}
+    usual = ["dataset=simulator", "dataset.n_train=30001"]
+    raw = composed([*(word for word in usual if word.partition("=")[0] not in said), *words])
+    assert check(without_hydra(raw)).evaluation.solver == solver
 
 
 def test_classes_have_probabilities():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -41,7 +41,7 @@ class Approximation:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass over the training points gives. store: the points, their targets and their sums, in `folder`."""
+    """What one pass over the training points gives. store: the points, their targets and their sums, on disk."""
 
     centres: Centres
     nystrom: Nystrom
@@ -137,18 +137,22 @@ class NystromSystem:
         return self._compare.gram(self._mapped(x), self._pass.centres.points)
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("centres have no leading points")
+        raise NotImplementedError("centres have no leading points")  # evaluation.rho is refused before
 
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
-        own, blocks = self.interpolant(regularization), self._x_test.split(_TEST_BLOCK)
-        each = zip(blocks, prior.split(_TEST_BLOCK), strict=True)
-        return torch.cat([own.variance(self._cross(block), of_block) for block, of_block in each])
+        return self._by_blocks(self.interpolant(regularization).variance, prior)
 
     def deviation(
         self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
     ) -> torch.Tensor:
-        own = self.interpolant(regularization)
-        return ((self.variance(regularization, len(alpha), prior) + own.effective)[:, None] * own.scale()).sqrt()
+        return self._by_blocks(self.interpolant(regularization).deviation, prior)
+
+    def _by_blocks(
+        self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], prior: torch.Tensor
+    ) -> torch.Tensor:
+        """A function of K(x*, Z) and K(x*, x*) at the test points, some at a time."""
+        blocks = zip(self._x_test.split(_TEST_BLOCK), prior.split(_TEST_BLOCK), strict=True)
+        return torch.cat([function(self._cross(block), of_block) for block, of_block in blocks])
 
     def left_out(
         self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor

@@ -193,7 +193,8 @@ class EvaluationOption(Option, abc.ABC):
         if self.centres is not None or self.choose is not None:
             return True
         takes = config.dataset.is_own and not config.dataset.is_series and self.n_interpolation is None
-        if not takes or self.rho or config.outputs.kernels == "separate":
+        separate = config.outputs.kernels == "separate" or config.outputs.reduce != "none"
+        if not takes or separate or self.rho:
             return False
         try:
             return self.fold_size(config.training_size()) > _MOST_EXACT
