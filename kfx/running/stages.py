@@ -267,7 +267,9 @@ def _errors_of_candidates(
     node, (x, y, _) = context.config.regularization, context.tensors[part]
     folds = node.folds if how == "validation" else None
     approximation = context.config.evaluation.approximation(context.config)
-    return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk, approximation)
+    with threads.restored():  # during a fit there may be one thread, for small batches
+        threads.use(context.threads_of_evaluation, context.machine.threads)
+        return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk, approximation)
 
 
 def _errors_of_forecasts(

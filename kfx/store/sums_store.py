@@ -184,7 +184,7 @@ class SumsWork:
             x, y = self._store.rows(tiles[place])
             points = x.to(self.device)
             features, own = self.centres.features(points).cpu(), self.centres.kernel.diagonal(points).cpu()
-            if not bool(features.isfinite().all()):
-                raise NumericalError(Event.DIVERGED, f"{self.centres.kernel!r} has entries that are not finite")
             sums = sums.with_points(features, y, own)
+            if not bool(sums.total.isfinite().all()):
+                raise NumericalError(Event.DIVERGED, f"{self.centres.kernel!r} has entries that are not finite")
             self._store.write(task.row, sums, place + 1)
