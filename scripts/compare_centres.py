@@ -1,13 +1,19 @@
-"""Compare ways to choose the centres of Nyström regression, on ten tables and on images, and time large runs.
+"""Compare ways to choose the centres of Nyström regression with each other and with other libraries; time large runs.
 
-python scripts/compare_centres.py centres [--sets kin40k,protein] [--centres 250,1000] [--repeats 3]
+python scripts/compare_centres.py centres [--sets kin40k,protein] [--centres 250,1000] [--repeats 3] [--choose uniform]
+python scripts/compare_centres.py rivals [--sets kin40k,protein] [--centres 500]
+python scripts/compare_centres.py memory [--centres 2000]
 python scripts/compare_centres.py steps [--sets kin40k]
 python scripts/compare_centres.py run NAME -- WORDS
+python scripts/compare_centres.py draw
 
 centres: the kernel of a table is fitted once; then every choice of centres serves the same kernel, with λ by the folds
-of its own pass, and the error is that on the split's test rows. steps: conjugate gradients to 1e-6 on 4000 training
-rows, with 500 evenly spaced columns or 500 pivots as the preconditioner. run: `kfx run WORDS` with its time and the
-peak of its memory. Rows are appended to runs/scale/. Tables are read from KFX_DATA_DIR/uci_regression.
+of its own pass, and the error is that on the split's test rows. rivals: kfx by default; scikit-learn's Nystroem with
+the length and the λ that are best on held-out rows; GPyTorch's SVGP with as many inducing points, 20 epochs. memory:
+the pass over 100 000 rows of Friedman's function beside least squares with the same features in memory. steps:
+conjugate gradients to 1e-6 on 4000 training rows, with 500 evenly spaced columns or 500 pivots as the preconditioner.
+run: `kfx run WORDS` with its time and the peak of its memory. draw: errors against M. Rows are appended to runs/scale/.
+Tables are read from KFX_DATA_DIR/uci_regression.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ import torch
 
 from kfx.data import uci
 from kfx.data.dataset import Dataset, preprocess, with_targets
+from kfx.data.simulators import simulate
 from kfx.estimators import KernelFlowRegressor
 from kfx.evaluation.nystrom import Approximation, passed, solved
 from kfx.evaluation.on_disk import DiskStores
@@ -33,6 +40,7 @@ from kfx.evaluation.systems import products
 from kfx.kernels.base import Kernel
 from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients
 from kfx.numerics.linear_algebra import cholesky, solve_lower
+from kfx.numerics.nystrom import Centres
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
 from kfx.store.work import in_this_process
@@ -42,6 +50,9 @@ SETS = (
     *("bike", "elevators", "keggdirected", "keggundirected", "kin40k"),
     *("parkinsons", "pol", "protein", "pumadyn32nm", "tamielectric"),
 )
+EXACT = {"kin40k": 0.099, "protein": 0.536, "keggundirected": 0.118}
+"""The same error of exact Gaussian processes (Wang et al. 2019, Table 1)."""
+DRAWN = tuple(EXACT)
 CHOICES = ("uniform", "rpcholesky", "kmeans", "flow")
 LAMBDAS = [Regularization(float(value)) for value in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)]
 _COLUMNS, _ROWS = 500, 4000
@@ -70,20 +81,110 @@ def error(kernel: Kernel, data: Dataset, how: Approximation) -> tuple[float, flo
             own = solved(found, LAMBDAS[int(np.argmin(errors))])
     mapped, compare = kernel.feature_map_and_kernel()
     prediction = torch.cat([products(compare.gram(mapped(b), own.points), own.alpha) for b in test.split(2000)])
-    wrong = data.in_units(prediction.numpy()) - data.y_test
-    return float(np.sqrt(np.mean((wrong / data.target_scale) ** 2))), time.perf_counter() - started
+    return in_deviations(data, prediction.numpy()), time.perf_counter() - started
 
 
-def centres(names: list[str], counts: list[int], repeats: int) -> None:
+def centres(names: list[str], counts: list[int], repeats: int, choices: list[str]) -> None:
     for name in names:
         data = prepared(name)
         kernel = fitted(data)
         for count in counts:
-            for how in CHOICES:
+            for how in choices:
                 for seed in range(repeats):
                     rmse, seconds = error(kernel, data, Approximation(count, how, Regularization(1e-2), seed))
                     row = {"set": name, "n": len(data.x_train), "centres": count, "choose": how, "seed": seed}
                     append("centres", row | {"rmse": round(rmse, 5), "seconds": round(seconds, 1)})
+
+
+def in_deviations(data: Dataset, prediction: np.ndarray) -> float:
+    """The root of the mean squared test error of predicted targets, in deviations of the training targets."""
+    wrong = data.in_units(prediction.reshape(-1, 1)) - data.y_test
+    return float(np.sqrt(np.mean((wrong / data.target_scale) ** 2)))
+
+
+def by_kfx(data: Dataset, count: int) -> np.ndarray:
+    model = KernelFlowRegressor(solver="nystrom", centres=count)
+    return model.fit(data.x_train, data.targets[:, 0]).predict(data.x_test)
+
+
+def by_scikit_learn(data: Dataset, count: int) -> np.ndarray:
+    from sklearn.kernel_approximation import Nystroem
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GridSearchCV, ShuffleSplit
+    from sklearn.pipeline import Pipeline
+
+    x, y = data.x_train, data.targets[:, 0]
+    steps = [("features", Nystroem(n_components=count, random_state=0)), ("ridge", Ridge())]
+    grid = {"features__gamma": 4.0 ** np.arange(-3, 3) / x.shape[1], "ridge__alpha": 10.0 ** np.arange(-6, 2)}
+    few = np.random.default_rng(0).permutation(len(x))[:10_000]
+    search = GridSearchCV(Pipeline(steps), grid, cv=ShuffleSplit(1, test_size=0.2, random_state=0), refit=False)
+    best = search.fit(x[few], y[few]).best_params_
+    return Pipeline(steps).set_params(**best).fit(x, y).predict(data.x_test)
+
+
+def by_gpytorch(data: Dataset, count: int, epochs: int = 20) -> np.ndarray:
+    import gpytorch
+
+    class Inducing(gpytorch.models.ApproximateGP):
+        def __init__(self, points: torch.Tensor) -> None:
+            posterior = gpytorch.variational.CholeskyVariationalDistribution(len(points))
+            super().__init__(gpytorch.variational.VariationalStrategy(self, points, posterior))
+            self.mean_module = gpytorch.means.ConstantMean()
+            matern = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=points.shape[1])
+            self.covar_module = gpytorch.kernels.ScaleKernel(matern)
+
+        def forward(self, at: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(at), self.covar_module(at))
+
+    torch.manual_seed(0)
+    x, y = torch.from_numpy(data.x_train).float(), torch.from_numpy(data.targets[:, 0]).float()
+    model, likelihood = Inducing(x[torch.randperm(len(x))[:count]].clone()), gpytorch.likelihoods.GaussianLikelihood()
+    evidence = gpytorch.mlls.VariationalELBO(likelihood, model, len(x))
+    adam = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(x)).split(1024):
+            adam.zero_grad()
+            (-evidence(model(x[batch]), y[batch])).backward()
+            adam.step()
+    model.eval()
+    with torch.no_grad():
+        test = torch.from_numpy(data.x_test).float()
+        return torch.cat([model(part).mean for part in test.split(2000)]).double().numpy()
+
+
+def rivals(names: list[str], counts: list[int]) -> None:
+    methods = {"kfx": by_kfx, "scikit-learn, Nystroem": by_scikit_learn, "GPyTorch, SVGP": by_gpytorch}
+    for name in names:
+        data = prepared(name)
+        for count in counts:
+            for method, predict in methods.items():
+                started = time.perf_counter()
+                rmse = in_deviations(data, predict(data, count))
+                row = {"set": name, "n": len(data.x_train), "centres": count, "method": method}
+                append("rivals", row | {"rmse": round(rmse, 5), "seconds": round(time.perf_counter() - started, 1)})
+
+
+def memory(count: int, n: int = 100_000, n_test: int = 20_000) -> None:
+    """Compare the sums of a pass with least squares by a QR factorization of the features of all rows."""
+    raw = simulate(n, n_test, "friedman", np.random.default_rng(0), 1.0)
+    data = with_targets(preprocess(raw, ["normalize"]), "standardized")
+    kernel = fitted(data)
+    mapped, compare = kernel.feature_map_and_kernel()
+    x, y, test = (torch.from_numpy(each) for each in (data.x_train, data.targets, data.x_test))
+    with tempfile.TemporaryDirectory() as folder:
+        disk = DiskStores(Path(folder), 10**10, lambda work, label: in_this_process(work, lambda task: None))
+        with passed(kernel, x, y, Approximation(count), disk) as found:
+            own = solved(found, LAMBDAS[int(np.argmin(found.nystrom.errors(LAMBDAS)))])
+    features = Centres.of(compare, own.points)
+    phi = torch.cat([features.features(part).mT for part in mapped(x).split(4000)])
+    ridge = own.regularization**0.5 * torch.eye(phi.shape[1], dtype=torch.float64)
+    w = torch.linalg.lstsq(torch.cat([phi, ridge]), torch.cat([y, y.new_zeros(len(ridge), 1)])).solution
+    blocks = mapped(test).split(4000)
+    by_pass = torch.cat([products(compare.gram(block, own.points), own.alpha) for block in blocks])
+    in_memory = torch.cat([features.features(block).mT @ w for block in blocks])
+    for method, prediction in (("one pass", by_pass), ("in memory", in_memory)):
+        rmse = in_deviations(data, prediction.numpy())
+        append("memory", {"set": "friedman", "n": n, "centres": count, "method": method, "rmse": rmse})
 
 
 def steps(names: list[str]) -> None:
@@ -125,12 +226,40 @@ def run(name: str, words: list[str]) -> None:
         append("runs", {**row, "accuracy": "", "mse": "", "nlpd": "", **measured})
 
 
+def draw() -> None:
+    """Draw errors against the number of centres into runs/scale/centres.png."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    found = pd.read_csv(FOLDER / "centres.csv").groupby(["set", "choose", "centres"])["rmse"].mean().unstack("centres")
+    others = pd.read_csv(FOLDER / "rivals.csv")
+    picture = Figure(figsize=(9.6, 3.4), dpi=130, layout="constrained")
+    FigureCanvasAgg(picture)
+    panels = picture.subplots(1, len(DRAWN))
+    for axes, name in zip(panels, DRAWN, strict=True):
+        for colour, how in zip(("#0072b2", "#d55e00", "#009e73", "#cc79a7"), CHOICES, strict=True):
+            line = found.loc[(name, how)].dropna()
+            axes.plot(line.index, line, color=colour, marker="o", ms=4, label=how)
+        for marker, (method, own) in zip("s^D", others[others["set"] == name].groupby("method"), strict=False):
+            axes.plot(own["centres"], own["rmse"], "k", ls="", marker=marker, mfc="white", label=method)
+        axes.axhline(EXACT[name], color="#555555", ls="--", lw=1, label="exact, Wang et al. 2019")
+        axes.set(xscale="log", title=name, xlabel="centres M")
+        axes.set_xticks(list(found.columns), [str(count) for count in found.columns], minor=False)
+        axes.minorticks_off()
+        axes.grid(color="#d5d9e0")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("test RMSE, in deviations of y")
+    picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    picture.savefig(FOLDER / "centres.png")
+
+
 def append(table: str, row: dict[str, object]) -> None:
     """Add a row to a table in runs/scale/, in place of an earlier one with the same name or setting."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{table}.csv"
     new = pd.DataFrame([row])
-    keys = [key for key in ("name", "set", "regularization", "centres", "choose", "seed") if key in row]
+    keys = [key for key in ("name", "set", "regularization", "centres", "choose", "method", "seed") if key in row]
     old = pd.read_csv(path) if path.exists() else new.iloc[:0]
     both = pd.concat([old, new], ignore_index=True) if len(old) else new
     both.drop_duplicates(keys, keep="last").to_csv(path, index=False)
@@ -139,16 +268,23 @@ def append(table: str, row: dict[str, object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("centres", "steps", "run"))
+    parser.add_argument("part", choices=("centres", "rivals", "memory", "steps", "run", "draw"))
     parser.add_argument("name", nargs="?", default="")
     parser.add_argument("words", nargs="*")
     parser.add_argument("--sets", default=",".join(SETS), help="tables, separated by commas (default: ten)")
     parser.add_argument("--centres", default="500", help="numbers of centres, separated by commas (default: 500)")
     parser.add_argument("--repeats", type=int, default=3, help="seeds of each choice (default: 3)")
+    parser.add_argument("--choose", default=",".join(CHOICES), help="ways to choose them (default: all four)")
     parsed = parser.parse_args()
-    names = parsed.sets.split(",")
+    names, counts = parsed.sets.split(","), [int(count) for count in parsed.centres.split(",")]
     if parsed.part == "centres":
-        centres(names, [int(count) for count in parsed.centres.split(",")], parsed.repeats)
+        centres(names, counts, parsed.repeats, parsed.choose.split(","))
+    elif parsed.part == "rivals":
+        rivals(names, counts)
+    elif parsed.part == "memory":
+        memory(counts[0])
+    elif parsed.part == "draw":
+        draw()
     elif parsed.part == "steps":
         steps(names)
     else:

@@ -222,6 +222,17 @@ def test_centres_that_flow_predict_better():
     assert errors["flow"] < 0.7 * errors["rpcholesky"]
 
 
+def test_a_flow_that_predicts_worse_leaves_the_centres_where_they_were(monkeypatch):
+    monkeypatch.setattr("kfx.evaluation.centres._RATE", 1e3)
+    kernel, x = RBF(1.0), points_of(500, 2)
+    y = torch.sin(2 * x[:, :1]) * x[:, 1:]
+    start, found = (
+        chosen_centres(kernel, x, y, 12, how, Regularization(1e-4), np.random.default_rng(0))
+        for how in ("rpcholesky", "flow")
+    )
+    assert torch.equal(found, start)
+
+
 # ---- the pass
 
 

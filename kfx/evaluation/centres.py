@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,15 +10,19 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
+from kfx.numerics.nystrom import Centres, Nystrom, Spectrum, Sums
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.relative_error import rho
+from kfx.outcomes import NumericalError
 
 _CANDIDATES = 20_000
 """Points, drawn at random, among which centres are chosen: their columns must be in memory."""
+_FOLDS = 5
 _LAYERS = 200
 _RATE = 0.1
 _BATCH = 1000
+_REGULARIZATIONS = [Regularization(10.0**exponent) for exponent in range(-8, 1)]
 
 
 def chosen_centres(
@@ -33,8 +38,9 @@ def chosen_centres(
     """Return `count` centres, (M, …), or fewer where so many give the kernel exactly.
 
     how: `uniform` draws points; `rpcholesky` draws them by randomly pivoted Cholesky; `kmeans` takes the means of
-    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow. x: mapped points, (n, …). y: their
-    targets, (n, outputs). regularization: λ of the flow. follow: called with the state in words.
+    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow, and keeps them where their
+    cross-validated error is smaller. x: mapped points, (n, …). y: their targets, (n, outputs). regularization: λ of the
+    flow. follow: called with the state in words.
     """
     some = rng.permutation(len(x))[: max(_CANDIDATES, count)]
     among, candidates = torch.from_numpy(some), x[torch.from_numpy(some)]
@@ -44,7 +50,10 @@ def chosen_centres(
         return _means(kernel, candidates, count, rng)
     pivots = torch.from_numpy(_pivots(kernel, candidates, count, rng, follow))
     centres = candidates[pivots]
-    return _flowed(kernel, centres, y[among[pivots]], x, y, regularization, rng, follow) if how == "flow" else centres
+    if how == "rpcholesky":
+        return centres
+    moved = _flowed(kernel, centres, y[among[pivots]], x, y, regularization, rng, follow)
+    return min((moved, centres), key=lambda z: _cross_validated_error(kernel, z, candidates, y[among]))
 
 
 def _pivots(
@@ -75,6 +84,21 @@ def _means(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator
     seed = int(rng.integers(2**31))
     means = MiniBatchKMeans(count, random_state=seed, n_init=1, batch_size=4096).fit(rows / unit).cluster_centers_
     return torch.as_tensor(means * unit, dtype=x.dtype, device=x.device).reshape(-1, *x.shape[1:])
+
+
+def _cross_validated_error(kernel: Kernel, centres: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the sum of squared errors of regression through centres over five folds of the points, with the best λ."""
+    try:
+        features = Centres.of(kernel, centres)
+    except NumericalError:
+        return math.inf
+    folds = []
+    for points, targets in zip(x.tensor_split(_FOLDS), y.tensor_split(_FOLDS), strict=True):
+        sums = Sums.zero(len(centres), y.shape[1])
+        phi, diagonal = features.features(points).cpu(), kernel.diagonal(points).cpu()
+        folds.append(sums.with_points(phi, targets.to("cpu", torch.float64), diagonal))
+    errors = Nystrom(folds, Spectrum.of(sum(folds[1:], folds[0]))).errors(_REGULARIZATIONS)
+    return min((error for error in errors if not math.isnan(error)), default=math.inf)
 
 
 def _flowed(

@@ -113,9 +113,12 @@ class CNNGP(Kernel):
             if name == "triton":
                 raise ValueError(f"engine=triton: does not take {type(self).__name__} with pooling; use torch or auto")
             if name == "fused":
-                from kfx.kernels.cnngp.spatial_engine import SpatialEngine
+                from kfx.kernels.cnngp.spatial_engine import ForwardSpatialEngine, SpatialEngine
 
-                return SpatialEngine(program, weights, biases, self._trained(program))
+                trained = self._trained(program)
+                if trained is None:
+                    return ForwardSpatialEngine(program, weights, biases)
+                return SpatialEngine(program, weights, biases, trained)
             from kfx.kernels.cnngp.spatial_torch_engine import SpatialTorchEngine
 
             return SpatialTorchEngine(program, weights, biases, self.tile_megabytes, self._trained(program))

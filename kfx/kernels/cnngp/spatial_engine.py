@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class SpatialEngine:
 
     def _arguments(self, x: np.ndarray) -> tuple[object, ...]:
         sizes = np.array([1 + self.is_tangent, *self.tables.sizes])
-        return self.tables.steps, *(v.astype(x.dtype) for v in self.values), sizes
+        return self.tables.groups, self.tables.steps, *(v.astype(x.dtype) for v in self.values), sizes
 
     def _scales(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the scales and inverse scales at the activations, (n, variances), and the diagonal, (n,)."""
@@ -131,13 +132,68 @@ class SpatialEngine:
         return (list(total[0]), list(total[1])), torch.from_numpy(to_x).reshape(x.shape) if inputs else None
 
 
+class ForwardSpatialEngine(SpatialEngine):
+    """A `SpatialEngine` for the covariance kernel, with forward mode for two shared parameters.
+
+    A thread then holds three times the maps of a value, and none for a way back.
+    """
+
+    def gram_along(
+        self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return K(x, x), (n, n), and its derivatives along two directions, (2, n, n).
+
+        x: (n, channels, height, width). along_weights, along_biases: the directions, (2, instructions).
+        """
+        points = _flat(x)
+        groups, steps, weights, biases, _, sizes = self._arguments(points)
+        directions = [
+            np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
+        ]
+        arguments = (groups, steps, weights, biases, *directions, sizes)
+        n = len(points)
+        r, q = (np.empty((n, self.tables.variances), points.dtype) for _ in range(2))
+        v = np.empty((n, 2, self.tables.variances), points.dtype)
+        matrices = torch.empty(3, n, n, dtype=x.dtype)
+        out = matrices.numpy()
+
+        def of_images(at: slice) -> None:
+            block = np.empty((3, at.stop - at.start, 1), points.dtype)
+            own = (r[at], q[at]) * 2 + (v[at], v[at])
+            loops.values_along(points[at], points[at], loops.OWN, *arguments, *own, block)
+            places = np.arange(at.start, at.stop)
+            out[:, places, places] = block[:, :, 0]
+
+        def of_pairs(tile: tuple[slice, slice]) -> None:
+            rows, columns = tile
+            block = np.zeros((3, rows.stop - rows.start, columns.stop - columns.start), points.dtype)
+            both = r[rows], q[rows], r[columns], q[columns], v[rows], v[columns]
+            pairs = loops.ABOVE if rows == columns else loops.ALL
+            loops.values_along(points[rows], points[columns], pairs, *arguments, *both, block)
+            if rows == columns:
+                above = np.triu_indices(len(block[0]), 1)
+                for matrix, own in zip(out, block, strict=True):
+                    here = matrix[rows, columns]
+                    here[above] = here.T[above] = own[above]
+            else:
+                out[:, rows, columns] = block
+                out[:, columns, rows] = block.transpose(0, 2, 1)
+
+        for _ in in_order(of_images, [slice(k, min(k + _SIDE, n)) for k in range(0, n, _SIDE)]):
+            pass
+        for _ in in_order(of_pairs, list(tiles(n, None, _SIDE))):
+            pass
+        return matrices[0], matrices[1:]
+
+
 def compile_for(dtype: torch.dtype) -> None:
     """Load the compiled loops for float32 or float64; the first call on a machine compiles and caches them."""
     size = (2, 2)
     program = (Instruction(Conv2d(1), (0,), size), Instruction(AvgPool2d(2), (1,), size))
-    engine = SpatialEngine(program, [1.0, 0.0], [1.0, 0.0])
+    engine = ForwardSpatialEngine(program, [1.0, 0.0], [1.0, 0.0])
     x = torch.ones(2, 1, *size, dtype=dtype)
     engine.pull(x, engine.gram(x, None), inputs=True)
+    engine.gram_along(x, np.ones((2, 2)), np.ones((2, 2)))
 
 
 def _flat(x: torch.Tensor) -> np.ndarray:
@@ -171,14 +227,16 @@ class _Tables:
                 taps, first, stride, dilation = _geometry(layer, axis, size[axis])
                 row[place : place + 6] = size[axis], output[axis], taps, first, stride, dilation
                 row[back : back + 6] = output[axis], size[axis], taps, -first - (taps - 1) * dilation, stride, dilation
-        maps = _share(steps, [sources for _, _, sources, _, _ in fused], names, forward=True)
-        cotangents = _share(steps, [sources for _, _, sources, _, _ in fused], names, forward=False)
+        sources = [own for _, _, own, _, _ in fused]
+        self.groups = np.array(_groups(steps, sources, names))
+        maps = _place_maps(steps, sources, names, self.groups.tolist())
+        cotangents = _share_cotangents(steps, sources, names)
         each = [size for _, _, _, *both in fused for size in both]
         largest, rows = max(map(_entries, each)), max(height * width * (width + 1) for height, width in each)
         block = max(width * (width + 1) for _, width in each)
         line = max(width * (width + 1) + 2 * (width + 2) for _, width in each)
         self.steps, self.variances = steps, max(variances, 1)
-        self.sizes = np.array([largest, maps, cotangents, max(kept, 1), line, block, rows])
+        self.sizes = np.array([maps, largest, cotangents, max(kept, 1), line, block, rows])
 
 
 def _entries(size: tuple[int, int]) -> int:
@@ -231,39 +289,68 @@ def _fuse(program: tuple[Instruction, ...]) -> tuple[list[_Fused], list[int]]:
     return fused, names
 
 
-def _share(steps: np.ndarray, sources: list[tuple[int, ...]], names: list[int], forward: bool) -> int:
-    """Assign each map, or each cotangent on the way back, a place in memory, reusing those no longer needed.
+def _groups(steps: np.ndarray, sources: list[tuple[int, ...]], names: list[int]) -> list[int]:
+    """Return the first step of each group that is walked shift by shift, and the number of steps.
 
-    Fills in the columns of places in `steps`, and returns the number of places.
+    All steps of a group make maps of one size, and read those of the group along diagonals of blocks.
     """
-    place: dict[int, int] = {}
-    free: list[int] = []
+    starts = [0]
+    for k in range(1, len(steps)):
+        row, before = steps[k], steps[k - 1]
+        axes = (loops.ROWS, loops.COLUMNS)
+        same = all(row[axis + loops.OUTPUTS] == before[axis + loops.OUTPUTS] for axis in axes)
+        mixes = row[loops.KIND] == loops.POOL or any(row[axis + loops.STRIDE] > 1 for axis in axes)
+        if not same or (mixes and set(sources[k]) & set(names[starts[-1] : k])):
+            starts.append(k)
+    return [*starts, len(steps)]
+
+
+def _place_maps(steps: np.ndarray, sources: list[tuple[int, ...]], names: list[int], groups: list[int]) -> int:
+    """Assign each map a place in memory, reusing those no longer needed; return the number of entries.
+
+    A map that is read in its group alone is held for one shift at a time, so its place is free again within the group;
+    others hold all shifts.
+    """
+    places: dict[int, tuple[int, int, int]] = {0: (loops.IMAGES, 0, 0)}
+    taken: dict[int, tuple[int, int]] = {}  # entries, place
+    free: list[tuple[int, int]] = []
     count = 0
+    for first, stop in pairwise(groups):
+        later = {source for own in sources[stop:] for source in own} | {names[-1]}
+        free_in_group: list[tuple[int, int]] = []  # each shift is written there again
+        for k in range(first, stop):
+            row, name = steps[k], names[k]
+            m, n = (int(row[axis + loops.OUTPUTS]) for axis in (loops.ROWS, loops.COLUMNS))
+            size, shifts = n * (n + 1), m if name in later else 1
+            among = [own for own in ([] if name in later else free_in_group) + free if own[0] >= m * shifts * size]
+            if among:
+                taken[name] = among[0]
+                (free if among[0] in free else free_in_group).remove(among[0])
+            else:
+                taken[name], count = (m * shifts * size, count), count + m * shifts * size
+            places[name] = taken[name][1], size * shifts, size if name in later else 0
+            row[loops.OUT : loops.OUT + 3] = places[name]
+            row[loops.IN : loops.IN + 3], row[loops.IN2 : loops.IN2 + 3] = places[sources[k][0]], places[sources[k][-1]]
+            read = {source for own in sources[k + 1 : stop] for source in own}
+            free_in_group += [taken.pop(each) for each in set(names[first:k]) & set(taken) - later - read]
+        free += free_in_group + [taken.pop(each) for each in set(taken) - later]
+        free.sort()
+    return count
 
-    def take(name: int) -> int:
-        nonlocal count
-        if free:
-            place[name] = free.pop()
-        else:
-            place[name], count = count, count + 1
-        return place[name]
 
-    if forward:
-        place[0] = loops.IMAGES
-    else:
-        take(names[-1])
-    for k in range(len(steps)) if forward else reversed(range(len(steps))):
+def _share_cotangents(steps: np.ndarray, sources: list[tuple[int, ...]], names: list[int]) -> int:
+    """Assign each cotangent on the way back a place in memory, reusing those no longer needed; return their number."""
+    place: dict[int, int] = {names[-1]: 0}
+    free: list[int] = []
+    count = 1
+    for k in reversed(range(len(steps))):
         row = steps[k]
-        if forward:
-            row[loops.IN], row[loops.IN2] = place[sources[k][0]], place[sources[k][-1]]
-            row[loops.OUT] = take(names[k])
-            dead = [s for s in set(sources[k]) if not any(s in later for later in sources[k + 1 :])]
-        else:
-            row[loops.G_OUT] = place[names[k]]
-            columns = ((loops.G_IN, loops.FRESH), (loops.G_IN2, loops.FRESH2))
-            for (column, fresh), source in zip(columns, sources[k], strict=False):
-                row[fresh] = source not in place
-                row[column] = place[source] if source in place else take(source)
-            dead = [names[k]]
-        free += [place.pop(name) for name in dead if name or not forward]
+        row[loops.G_OUT] = place[names[k]]
+        columns = ((loops.G_IN, loops.FRESH), (loops.G_IN2, loops.FRESH2))
+        for (column, fresh), source in zip(columns, sources[k], strict=False):
+            row[fresh] = source not in place
+            if source not in place:
+                place[source], count = (free.pop(), count) if free else (count, count + 1)
+            row[column] = place[source]
+        free.append(place.pop(names[k]))
     return count

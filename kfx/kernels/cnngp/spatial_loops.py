@@ -5,6 +5,9 @@ contiguous and stays in the nearest cache. A convolution shifts p and q together
 and then entries along the diagonals of a block; pooling sums over windows of p and of q. An activation is applied to a
 block as soon as it is there. The tangent kernel Θ goes through the same layers beside K.
 
+A convolution of stride 1 does not mix shifts q₁ − p₁. So a group of them is walked shift by shift, and what they pass
+on to each other is not a map, but its blocks of one shift, which stay in cache.
+
 The rows of a block end with a zero, so that a diagonal that leaves the block meets zeros, and every loop over a block
 is one flat loop.
 
@@ -30,12 +33,15 @@ from kfx.numerics.compilation import entry, inner, on_views, summing
 # Kinds of steps, and activations that follow them.
 CONV, POOL, COPY, ADD = range(4)
 NONE, RELU, ERF = range(3)
-# A row of the table of steps: the maps that it reads and writes, where what is kept of it stands, where its variances
+# A row of the table of steps: where it writes and reads blocks, where what is kept of it stands, where its variances
 # stand, the maps of cotangents, and along each axis its geometry and that of the adjoint of a convolution of stride 1.
-KIND, ACTIVATION, INDEX, OUT, IN, IN2, KEPT, SCALES, G_OUT, G_IN, G_IN2, FRESH, FRESH2 = range(13)
-ROWS, COLUMNS, ROWS_BACK, COLUMNS_BACK = 13, 19, 25, 31
+KIND, ACTIVATION, INDEX, KEPT, SCALES, G_OUT, G_IN, G_IN2, FRESH, FRESH2 = range(10)
+OUT, IN, IN2 = 10, 13, 16
+ROWS, COLUMNS, ROWS_BACK, COLUMNS_BACK = 19, 25, 31, 37
 INPUTS, OUTPUTS, TAPS, FIRST, STRIDE, DILATION = range(6)
-FIELDS = 37
+FIELDS = 43
+# Of OUT, IN and IN2: block (i, j) begins at PLACE + i · DOWN + j · ACROSS; ACROSS is 0 where one shift is held.
+PLACE, DOWN, ACROSS = range(3)
 NOT_KEPT = IMAGES = -1
 # Pairs of a tile: all, those above its diagonal, or images with themselves.
 ALL, ABOVE, OWN = range(3)
@@ -112,17 +118,17 @@ def _three_products_of_colours(line, x, z, i, j, step, n):
 
 
 @on_views
-def _sum_of_blocks(line, source, x, z, kind, o, u, rows, size, n):
+def _sum_of_blocks(line, source, down, across, x, z, kind, o, u, rows, size, n):
     """The sum of the blocks that a layer's windows around rows (o, u) take: along a diagonal, or for pooling all.
 
-    source: a map; of length 0 for the products of the images x and z.
+    source: blocks, of which (i, j) begins at i · down + j · across; of length 0 for the products of the images x and z.
     """
     height, taps = rows[INPUTS], rows[TAPS]
     top, left = rows[STRIDE] * o + rows[FIRST], rows[STRIDE] * u + rows[FIRST]
     if kind != POOL and taps == 3 and min(top, left) >= 0 and max(top, left) + 2 * rows[DILATION] < height:
         if len(source) > 0:
-            a = (top * height + left) * size
-            step = rows[DILATION] * (height + 1) * size
+            a = top * down + left * across
+            step = rows[DILATION] * (down + across)
             one, two, three = source[a : a + size], source[a + step :], source[a + 2 * step :]
             for k in range(size):
                 line[k] = one[k] + two[k] + three[k]
@@ -139,7 +145,7 @@ def _sum_of_blocks(line, source, x, z, kind, o, u, rows, size, n):
             j = left + other * rows[DILATION]
             if 0 <= i < height and 0 <= j < height:
                 if len(source) > 0:
-                    start = (i * height + j) * size
+                    start = i * down + j * across
                     _add_block(line[:size], source[start : start + size], fresh)
                 else:
                     _add_products(line, x, z, i, j, n)
@@ -189,14 +195,14 @@ def _over_windows(out, line, n, columns, share, guard):
 
 @on_views
 def _block(out, maps, x, z, step, o, u, weight, bias, line):
-    """The block (o, u) that a step makes before its activation."""
+    """The block (o, u) that a step makes before its activation. maps: memory of all maps of K, or of one beside it."""
     rows, columns = step[ROWS:COLUMNS], step[COLUMNS:]
     n = columns[INPUTS]
     size, guard = n * (n + 1), n + 2
     for side in range(2 if step[KIND] == ADD else 1):
-        at = step[IN + side]
-        source = maps[at, : 0 if at == IMAGES else maps.shape[1]]
-        _sum_of_blocks(line[guard:], source, x, z, step[KIND], o, u, rows, size, n)
+        at = step[IN2:] if side else step[IN:]
+        source = maps[:0] if at[PLACE] == IMAGES else maps[at[PLACE] :]
+        _sum_of_blocks(line[guard:], source, at[DOWN], at[ACROSS], x, z, step[KIND], o, u, rows, size, n)
         if step[KIND] == CONV:
             _along_diagonals(out, line, n, columns, weight, bias, guard)
         elif step[KIND] == POOL:
@@ -205,6 +211,29 @@ def _block(out, maps, x, z, step, o, u, weight, bias, line):
         else:
             _add_block(out, line[guard:], side == 0)
     _clear_ends(out, columns[OUTPUTS])
+
+
+@on_views
+def _blocks_along(out, out_a, out_b, maps, x, z, step, o, u, weight, bias, along_weights, along_biases, line):
+    """The block (o, u) that a step makes before its activation, and its derivatives along two directions a and b."""
+    one, zero, at = like(weight, 1.0), like(weight, 0.0), step[INDEX]
+    _block(out, maps[0], x, z, step, o, u, one, zero, line)
+    if step[KIND] != ADD and step[IN + PLACE] == IMAGES:
+        _clear(out_a)
+        _clear(out_b)
+    else:
+        _block(out_a, maps[1], x[:0], z[:0], step, o, u, weight, zero, line)
+        _block(out_b, maps[2], x[:0], z[:0], step, o, u, weight, zero, line)
+    if step[KIND] == CONV:
+        weight_a, bias_a = along_weights[0, at], along_biases[0, at]
+        weight_b, bias_b = along_weights[1, at], along_biases[1, at]
+        for k in range(len(out)):
+            total = out[k]
+            out[k] = bias + weight * total
+            out_a[k] += bias_a + weight_a * total
+            out_b[k] += bias_b + weight_b * total
+        for side in (out, out_a, out_b):
+            _clear_ends(side, step[COLUMNS + OUTPUTS])
 
 
 @on_views
@@ -246,7 +275,8 @@ def _linear_back(g, to_source, step, fresh, weight, line, block, none):
                 start = (i * height + i + shift) * size
                 out = to_source[start : start + size] if fresh else block[:size]
                 _sum_of_blocks(
-                    line[guard:], g, none, none, CONV, i, i + shift, back_rows, made, outputs
+                    line[guard:], g, back_rows[INPUTS] * made, made, none, none, CONV, i, i + shift, back_rows, made,
+                    outputs,
                 )  # fmt: skip
                 _along_diagonals(out, line, outputs, back_columns, weight, like(weight, 0.0), guard)
                 _clear_ends(out, n)
@@ -283,23 +313,48 @@ def _spread_scales(r, q, own_rows, m, n, scale, inverse):
 
 
 @on_views
-def _activate(block, theta, activation, ri, qi, rj, qj):
-    """Apply an activation to a block of K, and multiply that of Θ, if there is one, by its slope."""
-    if len(theta) > 0:
-        if activation == RELU:
-            for k in range(len(block)):
-                block[k], slope, _, _ = relu(block[k], ri[k], qi[k], rj[k], qj[k])
-                theta[k] *= slope
+def _activate(block, theta, activation, n, ri, qi, rj, qj):
+    """Apply an activation to a block of K, and multiply that of Θ, if there is one, by its slope.
+
+    ri, qi: scales of the block's rows, (n,). rj, qj: of its columns, (n,).
+    """
+    for p in range(n):
+        r, q, at = ri[p], qi[p], p * (n + 1)
+        row, slopes = block[at : at + n], theta[at : at + n]
+        if len(theta) > 0:
+            if activation == RELU:
+                for k in range(n):
+                    row[k], slope, _, _ = relu(row[k], r, q, rj[k], qj[k])
+                    slopes[k] *= slope
+            else:
+                for k in range(n):
+                    row[k], slope, _, _ = erf(row[k], r, q, rj[k], qj[k])
+                    slopes[k] *= slope
+        elif activation == RELU:
+            for k in range(n):
+                row[k], _, _, _ = relu(row[k], r, q, rj[k], qj[k])
         else:
-            for k in range(len(block)):
-                block[k], slope, _, _ = erf(block[k], ri[k], qi[k], rj[k], qj[k])
-                theta[k] *= slope
-    elif activation == RELU:
-        for k in range(len(block)):
-            block[k], _, _, _ = relu(block[k], ri[k], qi[k], rj[k], qj[k])
-    else:
-        for k in range(len(block)):
-            block[k], _, _, _ = erf(block[k], ri[k], qi[k], rj[k], qj[k])
+            for k in range(n):
+                row[k], _, _, _ = erf(row[k], r, q, rj[k], qj[k])
+
+
+@on_views
+def _activate_along(block, block_a, block_b, activation, n, ri, qi, rj, qj, vi_a, vi_b, vj_a, vj_b):
+    """As `_activate`, and its derivatives along two directions, along which the variances of the block's rows change by
+    vi_a and vi_b, (n,), and those of its columns by vj_a and vj_b."""
+    for p in range(n):
+        r, q, da, db, at = ri[p], qi[p], vi_a[p], vi_b[p], p * (n + 1)
+        row, a, b = block[at : at + n], block_a[at : at + n], block_b[at : at + n]
+        if activation == RELU:
+            for k in range(n):
+                row[k], slope, slope_i, slope_j = relu(row[k], r, q, rj[k], qj[k])
+                a[k] = slope * a[k] + slope_i * da + slope_j * vj_a[k]
+                b[k] = slope * b[k] + slope_i * db + slope_j * vj_b[k]
+        else:
+            for k in range(n):
+                row[k], slope, slope_i, slope_j = erf(row[k], r, q, rj[k], qj[k])
+                a[k] = slope * a[k] + slope_i * da + slope_j * vj_a[k]
+                b[k] = slope * b[k] + slope_i * db + slope_j * vj_b[k]
 
 
 @on_views
@@ -379,65 +434,111 @@ def _products_back(g, x, z, to_x, to_z, height, n):
                         to_other[k] += factor * row[k]
 
 
-@on_views
-def _own_variances(maps, x, step, weight, bias, r, q, line, block):
-    """The scales at a step's activation, from the diagonal of what the step makes of an image and itself."""
-    m, n = step[ROWS + OUTPUTS], step[COLUMNS + OUTPUTS]
-    for o in range(m):
-        _block(block[: n * (n + 1)], maps, x, x, step, o, o, weight, bias, line)
-        for i in range(n):
-            v = block[i * (n + 1) + i]
-            at = o * n + i
-            r[at], q[at] = relu_scales(v) if step[ACTIVATION] == RELU else erf_scales(v)
+@inner
+def _shift(turn, m):
+    """The shift of a turn: 0, 1, …, m − 1, −1, …, 1 − m. The first is that of the variances."""
+    return turn if turn < m else m - 1 - turn
 
 
 @on_views
-def _walk(x, z, steps, weights, biases, trained, own, maps, ri, qi, rj, qj, kept, line, blocks):
-    """From images x and z to the last map, whose number is returned.
+def _take_scales(block, n, activation, r, q):
+    """Fill in the scales of an image's row from the variances on the diagonal of its block with itself."""
+    for i in range(n):
+        v = block[i * (n + 1) + i]
+        r[i], q[i] = relu_scales(v) if activation == RELU else erf_scales(v)
 
-    own: z is x, whose scales ri, qi (the same arrays as rj, qj) are filled in. maps: those of K, and of Θ for a tangent
-    kernel. kept: what `_walk_back` needs, (K, Θ), or of no entries. blocks: memory for scales.
+
+@on_views
+def _take_diagonal(block, n, v):
+    for i in range(n):
+        v[i] = block[i * (n + 1) + i]
+
+
+@on_views
+def _walk(x, z, groups, steps, weights, biases, trained, own, maps, ri, qi, rj, qj, kept, line):
+    """From images x and z through all groups of steps; return where the last map stands.
+
+    own: z is x, whose scales ri, qi (the same arrays as rj, qj) are filled in. maps: memory for those of K, and of Θ
+    for a tangent kernel. kept: what `_walk_back` needs, (K, Θ), or of no entries.
     """
     one, zero = like(weights[0], 1.0), like(weights[0], 0.0)
     tangent, keep = len(maps) == 2, kept.shape[1] > 0
-    for s in range(len(steps)):
-        step = steps[s]
-        at = step[INDEX]
-        weight, bias = (weights[at], biases[at]) if step[KIND] == CONV else (one, zero)
-        m, n = step[ROWS + OUTPUTS], step[COLUMNS + OUTPUTS]
-        size, scales = n * (n + 1), step[SCALES]
-        keep_step = keep and step[KEPT] != NOT_KEPT
-        _clear(line)
-        if step[ACTIVATION] != NONE:
-            if own:
-                _own_variances(maps[0], x, step, weight, bias, ri[scales:], qi[scales:], line, blocks[0])
-            _spread_scales(ri[scales:], qi[scales:], True, m, n, blocks[0], blocks[1])
-            _spread_scales(rj[scales:], qj[scales:], False, m, n, blocks[2], blocks[3])
-        for shift in range(1 - m, m):
-            for o in range(max(0, -shift), min(m, m - shift)):
-                u = o + shift
-                start = (o * m + u) * size
-                for which in range(len(maps)):
-                    out, count = maps[which, step[OUT], start : start + size], len(x) if which == 0 else 0
-                    own_weight, own_bias = one if keep_step else weight, zero if keep_step or which else bias
-                    _block(out, maps[which], x[:count], z[:count], step, o, u, own_weight, own_bias, line)
-                    if keep_step:
-                        to = step[KEPT] + start
-                        _add_block(kept[which, to : to + size], out, True)
-                        _affine(out, weight, zero if which else bias)
-                        _clear_ends(out, n)
-                out = maps[0, step[OUT], start : start + size]
-                theta = maps[len(maps) - 1, step[OUT], start : start + size * tangent]
-                if tangent and step[KIND] == CONV:
-                    _add_times(theta, trained[at], out)
-                if step[ACTIVATION] != NONE:
-                    left, right = slice(o * size, (o + 1) * size), slice(u * size, (u + 1) * size)
-                    _activate(
-                        out, theta, step[ACTIVATION],
-                        blocks[0, left], blocks[1, left], blocks[2, right], blocks[3, right],
+    for group in range(len(groups) - 1):
+        m, n = steps[groups[group], ROWS + OUTPUTS], steps[groups[group], COLUMNS + OUTPUTS]
+        size = n * (n + 1)
+        for turn in range(2 * m - 1):
+            shift = _shift(turn, m)
+            for s in range(groups[group], groups[group + 1]):
+                step = steps[s]
+                at, scales = step[INDEX], step[SCALES]
+                weight, bias = (weights[at], biases[at]) if step[KIND] == CONV else (one, zero)
+                keep_step = keep and step[KEPT] != NOT_KEPT
+                _clear(line)
+                for o in range(max(0, -shift), min(m, m - shift)):
+                    u = o + shift
+                    start = step[OUT + PLACE] + o * step[OUT + DOWN] + u * step[OUT + ACROSS]
+                    for which in range(len(maps)):
+                        out, count = maps[which, start : start + size], len(x) if which == 0 else 0
+                        own_weight, own_bias = one if keep_step else weight, zero if keep_step or which else bias
+                        _block(out, maps[which], x[:count], z[:count], step, o, u, own_weight, own_bias, line)
+                        if keep_step:
+                            to = step[KEPT] + (o * m + u) * size
+                            _add_block(kept[which, to : to + size], out, True)
+                            _affine(out, weight, zero if which else bias)
+                            _clear_ends(out, n)
+                    out, theta = maps[0, start : start + size], maps[len(maps) - 1, start : start + size * tangent]
+                    if tangent and step[KIND] == CONV:
+                        _add_times(theta, trained[at], out)
+                    if step[ACTIVATION] != NONE:
+                        left, right = scales + o * n, scales + u * n
+                        if own and shift == 0:
+                            _take_scales(out, n, step[ACTIVATION], ri[left:], qi[left:])
+                        _activate(out, theta, step[ACTIVATION], n, ri[left:], qi[left:], rj[right:], qj[right:])
+    return steps[len(steps) - 1, OUT + PLACE]
+
+
+@on_views
+def _walk_along(
+    x, z, groups, steps, weights, biases, along_weights, along_biases, own, maps, ri, qi, rj, qj, vi, vj, line
+):  # fmt: skip
+    """As `_walk`, for K and its derivatives along two directions of weights and biases.
+
+    vi, vj: derivatives of the images' variances, (2, variances), filled in with `own`. maps: memory for those of K and
+    of the derivatives.
+    """
+    one, zero = like(weights[0], 1.0), like(weights[0], 0.0)
+    for group in range(len(groups) - 1):
+        m, n = steps[groups[group], ROWS + OUTPUTS], steps[groups[group], COLUMNS + OUTPUTS]
+        size = n * (n + 1)
+        for turn in range(2 * m - 1):
+            shift = _shift(turn, m)
+            for s in range(groups[group], groups[group + 1]):
+                step = steps[s]
+                at, scales = step[INDEX], step[SCALES]
+                weight, bias = (weights[at], biases[at]) if step[KIND] == CONV else (one, zero)
+                _clear(line)
+                for o in range(max(0, -shift), min(m, m - shift)):
+                    u = o + shift
+                    start = step[OUT + PLACE] + o * step[OUT + DOWN] + u * step[OUT + ACROSS]
+                    out, a, b = (
+                        maps[0, start : start + size],
+                        maps[1, start : start + size],
+                        maps[2, start : start + size],
+                    )
+                    _blocks_along(
+                        out, a, b, maps, x, z, step, o, u, weight, bias, along_weights, along_biases, line
                     )  # fmt: skip
-                    _clear_ends(out, n)
-    return steps[len(steps) - 1, OUT]
+                    if step[ACTIVATION] != NONE:
+                        left, right = scales + o * n, scales + u * n
+                        if own and shift == 0:
+                            _take_scales(out, n, step[ACTIVATION], ri[left:], qi[left:])
+                            _take_diagonal(a, n, vi[0, left:])
+                            _take_diagonal(b, n, vi[1, left:])
+                        _activate_along(
+                            out, a, b, step[ACTIVATION], n, ri[left:], qi[left:], rj[right:], qj[right:],
+                            vi[0, left:], vi[1, left:], vj[0, right:], vj[1, right:],
+                        )  # fmt: skip
+    return steps[len(steps) - 1, OUT + PLACE]
 
 
 @on_views
@@ -502,7 +603,8 @@ def _walk_back(
                         to_weights[at] += np.float64(to_v * kept[0, step[KEPT] + on])
         for which in range(len(cotangents)):
             for side in range(2 if step[KIND] == ADD else 1):
-                if step[IN + side] != IMAGES or (inputs and which == 0):
+                place = step[IN2 + PLACE] if side else step[IN + PLACE]
+                if place != IMAGES or (inputs and which == 0):
                     to_source = cotangents[which, step[G_IN + side]]
                     _linear_back(
                         cotangents[which, step[G_OUT]], to_source, step, step[FRESH + side], weight, line, block, x[:0]
@@ -521,33 +623,53 @@ def _columns(pairs, i, count):
 
 
 @entry
-def values(x, z, pairs, steps, weights, biases, trained, sizes, ri, qi, rj, qj, out):
+def values(x, z, pairs, groups, steps, weights, biases, trained, sizes, ri, qi, rj, qj, out):
     """K(x, z) or Θ(x, z) of a tile into `out`, (len(x), len(z)); which of its pairs, `pairs` says.
 
     OWN: images x with themselves, whose scales ri, qi are filled in; `out` is (len(x), 1).
     """
-    maps = np.empty((sizes[0], sizes[2], sizes[1]), x.dtype)
-    line, blocks, none = np.empty(sizes[5], x.dtype), np.empty((6, sizes[7]), x.dtype), maps[0, :, :0]
+    maps = np.empty((sizes[0], sizes[1]), x.dtype)
+    line, none = np.empty(sizes[5], x.dtype), maps[:, :0]
     for i in range(len(x)):
         for j in range(*_columns(pairs, i, len(z))):
             last = _walk(
-                x[i], z[j], steps, weights, biases, trained, pairs == OWN, maps, ri[i], qi[i], rj[j], qj[j], none,
-                line, blocks,
+                x[i], z[j], groups, steps, weights, biases, trained, pairs == OWN, maps, ri[i], qi[i], rj[j], qj[j],
+                none, line,
             )  # fmt: skip
-            out[i, 0 if pairs == OWN else j] = maps[len(maps) - 1, last, 0]
+            out[i, 0 if pairs == OWN else j] = maps[len(maps) - 1, last]
+
+
+@entry
+def values_along(
+    x, z, pairs, groups, steps, weights, biases, along_weights, along_biases, sizes, ri, qi, rj, qj, vi, vj, out
+):  # fmt: skip
+    """K(x, z) of a tile and its derivatives along two directions into `out`, (3, len(x), len(z)), as `values`.
+
+    OWN: the scales ri, qi and the variances' derivatives vi, (images, 2, variances), are filled in; `out` is
+    (3, len(x), 1).
+    """
+    maps, line = np.empty((3, sizes[1]), x.dtype), np.empty(sizes[5], x.dtype)
+    for i in range(len(x)):
+        for j in range(*_columns(pairs, i, len(z))):
+            last = _walk_along(
+                x[i], z[j], groups, steps, weights, biases, along_weights, along_biases, pairs == OWN, maps,
+                ri[i], qi[i], rj[j], qj[j], vi[i], vj[j], line,
+            )  # fmt: skip
+            for which in range(3):
+                out[which, i, 0 if pairs == OWN else j] = maps[which, last]
 
 
 @entry
 def pull(
-    x, z, g, pairs, steps, weights, biases, trained, sizes, ri, qi, rj, qj, inputs,
+    x, z, g, pairs, groups, steps, weights, biases, trained, sizes, ri, qi, rj, qj, inputs,
     to_vi, to_vj, to_weights, to_biases, to_x, to_z,
 ):  # fmt: skip
     """From the cotangents g of a tile to those of weights and biases, and of the images' variances and pixels.
 
     With OWN g is (len(x), 1), and the variances' cotangents to_vi are then complete.
     """
-    maps = np.empty((sizes[0], sizes[2], sizes[1]), x.dtype)
-    cotangents = np.empty((sizes[0], sizes[3], sizes[1]), x.dtype)
+    maps = np.empty((sizes[0], sizes[1]), x.dtype)
+    cotangents = np.empty((sizes[0], sizes[3], sizes[2]), x.dtype)
     kept = np.empty((sizes[0], sizes[4]), x.dtype)
     line, blocks = np.empty(sizes[5], x.dtype), np.empty((6, sizes[7]), x.dtype)
     block, block_theta = np.empty(sizes[6], x.dtype), np.empty(sizes[6], x.dtype)
@@ -555,7 +677,7 @@ def pull(
     for i in range(len(x)):
         for j in range(*_columns(pairs, i, len(z))):
             _walk(
-                x[i], z[j], steps, weights, biases, trained, own, maps, ri[i], qi[i], rj[j], qj[j], kept, line, blocks
+                x[i], z[j], groups, steps, weights, biases, trained, own, maps, ri[i], qi[i], rj[j], qj[j], kept, line
             )  # fmt: skip
             cotangents[:, end, :2] = 0
             cotangents[len(cotangents) - 1, end, 0] = g[i, 0 if own else j]
