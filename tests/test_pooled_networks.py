@@ -145,6 +145,19 @@ def test_gradients_against_differences(engine, kind):
     assert (to_x * direction).sum() == pytest.approx(slope, rel=1e-6)
 
 
+@given(network=pooled_networks(), n=st.integers(1, 6), seed=st.integers(0, 100))
+@settings(max_examples=25, deadline=None)
+def test_forward_mode_is_reverse_mode(network, n, seed):
+    layers, image = network
+    rng = np.random.default_rng(seed)
+    x, g = rng.normal(size=(n, 2, *image)), rng.normal(size=(n, n))
+    kernel = CNNGP(Sequential(*layers), 1.3, 0.2, engine="fused")
+    gram, pull = kernel.pullback(x)
+    np.testing.assert_array_equal(gram, kernel.gram(x))
+    reverse, _ = pull(g + g.T, inputs=True)
+    np.testing.assert_allclose(pull(g + g.T), reverse, rtol=1e-8, atol=1e-10 * np.abs(reverse).max())
+
+
 def test_bits_do_not_depend_on_threads():
     x, g = np.random.default_rng(0).normal(size=(11, 1, 6, 6)), np.ones((11, 11))
     kernel, before, found = CNTK(SMALL, 1.6, 0.2), torch.get_num_threads(), []

@@ -10,7 +10,7 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.nystrom import Centres, Nystrom, Spectrum, Sums
+from kfx.numerics.nystrom import Centres, Spectrum, Sums
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.relative_error import rho
@@ -18,10 +18,10 @@ from kfx.outcomes import NumericalError
 
 _CANDIDATES = 20_000
 """Points, drawn at random, among which centres are chosen: their columns must be in memory."""
-_FOLDS = 5
 _LAYERS = 200
 _RATE = 0.1
 _BATCH = 1000
+_BLOCK = 4096
 _REGULARIZATIONS = [Regularization(10.0**exponent) for exponent in range(-8, 1)]
 
 
@@ -38,9 +38,9 @@ def chosen_centres(
     """Return `count` centres, (M, …), or fewer where so many give the kernel exactly.
 
     how: `uniform` draws points; `rpcholesky` draws them by randomly pivoted Cholesky; `kmeans` takes the means of
-    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow, and keeps them where their
-    cross-validated error is smaller. x: mapped points, (n, …). y: their targets, (n, outputs). regularization: λ of the
-    flow. follow: called with the state in words.
+    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow, and keeps them where they predict points
+    better that the flow has not seen. x: mapped points, (n, …). y: their targets, (n, outputs). regularization: λ of
+    the flow. follow: called with the state in words.
     """
     some = rng.permutation(len(x))[: max(_CANDIDATES, count)]
     among, candidates = torch.from_numpy(some), x[torch.from_numpy(some)]
@@ -48,12 +48,16 @@ def chosen_centres(
         return candidates[:count]
     if how == "kmeans":
         return _means(kernel, candidates, count, rng)
-    pivots = torch.from_numpy(_pivots(kernel, candidates, count, rng, follow))
-    centres = candidates[pivots]
+    pivots = _pivots(kernel, candidates, count, rng, follow)
+    centres = candidates[torch.from_numpy(pivots)]
     if how == "rpcholesky":
         return centres
-    moved = _flowed(kernel, centres, y[among[pivots]], x, y, regularization, rng, follow)
-    return min((moved, centres), key=lambda z: _cross_validated_error(kernel, z, candidates, y[among]))
+    others = np.delete(some, pivots)
+    unseen, seen = (torch.from_numpy(part) for part in np.split(others, [len(others) // 5]))
+    targets = y[among[torch.from_numpy(pivots)]]
+    moved = _flowed(kernel, centres, targets, x, y, unseen, regularization, rng, follow)
+    errors = [_error(kernel, z, x[seen], y[seen], x[unseen], y[unseen]) for z in (moved, centres)]
+    return moved if errors[0] < errors[1] else centres
 
 
 def _pivots(
@@ -86,19 +90,26 @@ def _means(kernel: Kernel, x: torch.Tensor, count: int, rng: np.random.Generator
     return torch.as_tensor(means * unit, dtype=x.dtype, device=x.device).reshape(-1, *x.shape[1:])
 
 
-def _cross_validated_error(kernel: Kernel, centres: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the sum of squared errors of regression through centres over five folds of the points, with the best λ."""
+def _error(
+    kernel: Kernel,
+    centres: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    x_test: torch.Tensor,
+    y_test: torch.Tensor,
+) -> float:
+    """Return the sum of squared errors at test points of regression through centres, with the best λ."""
     try:
         features = Centres.of(kernel, centres)
     except NumericalError:
         return math.inf
-    folds = []
-    for points, targets in zip(x.tensor_split(_FOLDS), y.tensor_split(_FOLDS), strict=True):
-        sums = Sums.zero(len(centres), y.shape[1])
+    sums = Sums.zero(len(centres), y.shape[1])
+    for points, targets in zip(x.split(_BLOCK), y.split(_BLOCK), strict=True):
         phi, diagonal = features.features(points).cpu(), kernel.diagonal(points).cpu()
-        folds.append(sums.with_points(phi, targets.to("cpu", torch.float64), diagonal))
-    errors = Nystrom(folds, Spectrum.of(sum(folds[1:], folds[0]))).errors(_REGULARIZATIONS)
-    return min((error for error in errors if not math.isnan(error)), default=math.inf)
+        sums = sums.with_points(phi, targets.to("cpu", torch.float64), diagonal)
+    spectrum, phi, expected = Spectrum.of(sums), features.features(x_test).cpu(), y_test.to("cpu", torch.float64)
+    weights = [spectrum.solve(sums.products, sums.effective(each)) for each in _REGULARIZATIONS]
+    return min(float((phi.mT @ w - expected).square().sum()) for w in weights)
 
 
 def _flowed(
@@ -107,12 +118,13 @@ def _flowed(
     targets: torch.Tensor,
     x: torch.Tensor,
     y: torch.Tensor,
+    unseen: torch.Tensor,
     regularization: Regularization,
     rng: np.random.Generator,
     follow: Callable[[str], None],
 ) -> torch.Tensor:
     """Return centres moved by Adam along −∂ρ/∂z, where ρ compares them, with the targets of the points that they were,
-    to them and a batch of training points.
+    to them and a batch of training points, none of them `unseen`.
 
     The rate is a share of the median distance between nearest centres, and falls linearly to zero.
     """
@@ -120,8 +132,9 @@ def _flowed(
     nearest = torch.cdist(rows, rows).fill_diagonal_(torch.inf).min(dim=1).values
     adam = torch.optim.Adam([moved], lr=_RATE * float(nearest.median()) / rows.shape[1] ** 0.5)
     decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _LAYERS)
+    others = np.delete(np.arange(len(x)), unseen.numpy())
     for layer in range(_LAYERS):
-        batch = torch.from_numpy(rng.choice(len(x), min(_BATCH, len(x)), replace=False))
+        batch = torch.from_numpy(rng.choice(others, min(_BATCH, len(others)), replace=False))
         gram, pull = kernel.pullback(torch.cat([moved, x[batch]]))
         value, cotangent = rho(gram, torch.cat([targets, y[batch]]), m, regularization)
         assert cotangent is not None

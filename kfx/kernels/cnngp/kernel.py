@@ -164,7 +164,7 @@ class CNNGP(Kernel):
 
         Where all layers share the two parameters, an engine with forward mode computes their derivatives, two more
         matrices, along with the value. Value and gradient then take 2.0 to 2.8 times the value's time, instead of 3.0
-        to 3.9 in reverse mode; `scripts/bench_cnngp.py` compares.
+        to 3.9 in reverse mode; `scripts/bench_cnngp.py` and `scripts/bench_pooled.py` compare.
         """
         engine, program = self._engine(x), self._program(x)
         along: torch.Tensor | None = None

@@ -24,8 +24,8 @@ class SpatialEngine:
     """Gram matrices and gradients of a program with pooling on a CPU, in x's dtype.
 
     trained: None for the covariance kernel (NNGP); for the tangent kernel (NTK) a 0 or 1 for each instruction, whether
-    its weights and biases are trained. A thread holds three to five maps of (height · width)² entries, and for a
-    gradient one more for each convolution. Results are bitwise equal for any number of threads.
+    its weights and biases are trained. A thread holds a map of (height · width)² entries or two, and for a gradient two
+    more and one for each convolution. Results are bitwise equal for any number of threads.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SpatialEngine:
 class ForwardSpatialEngine(SpatialEngine):
     """A `SpatialEngine` for the covariance kernel, with forward mode for two shared parameters.
 
-    A thread then holds three times the maps of a value, and none for a way back.
+    A thread then holds three times the maps of a value.
     """
 
     def gram_along(
