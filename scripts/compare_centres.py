@@ -177,7 +177,7 @@ def memory(count: int, n: int = 100_000, n_test: int = 20_000) -> None:
             own = solved(found, LAMBDAS[int(np.argmin(found.nystrom.errors(LAMBDAS)))])
     features = Centres.of(compare, own.points)
     phi = torch.cat([features.features(part).mT for part in mapped(x).split(4000)])
-    ridge = own.regularization**0.5 * torch.eye(phi.shape[1], dtype=torch.float64)
+    ridge = own.effective**0.5 * torch.eye(phi.shape[1], dtype=torch.float64)
     w = torch.linalg.lstsq(torch.cat([phi, ridge]), torch.cat([y, y.new_zeros(len(ridge), 1)])).solution
     blocks = mapped(test).split(4000)
     by_pass = torch.cat([products(compare.gram(block, own.points), own.alpha) for block in blocks])

@@ -12,6 +12,7 @@ import yaml
 from markupsafe import escape
 
 from kfx.config.nodes import make
+from kfx.config.published import Quantity
 from kfx.experiment.compose import composed, of_job
 from kfx.jobs import logged
 from kfx.jobs.reproduce import Missing
@@ -19,6 +20,7 @@ from kfx.jobs.study import read as read_study
 from kfx.outcomes import ConfigError, RecordError
 from kfx.report import claims, html, markdown, tables, words
 from kfx.report.claims import Standing
+from kfx.report.measured import measured_as
 from kfx.report.reproduction import FOLDER, gather, of_command, read_notes, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import RANKED, Verdict, half_a_digit, verdict
@@ -508,3 +510,14 @@ def test_curves_are_not_among_the_closing_lines(kfx, in_folder):
     code, out, err = kfx("run", *words, "figures=false", "hydra.run.dir=r")
     assert code == 0, err
     assert "published" not in out
+
+
+@pytest.mark.parametrize(("kernel", "error"), [("initial", 0.1), ("trained", 0.3)])
+def test_errors_over_the_last_layers_are_those_of_the_trained_kernel(tmp_path, kernel, error):
+    evaluation = [
+        {"kernel": name, "metric": "accuracy", "n_interpolation": 10, "mean": mean}
+        for name, mean in (("initial", 0.9), ("trained", 0.8))
+    ]
+    metrics = {"evaluation": evaluation, "last_layers": [{"metric": "error", "n_interpolation": 10, "mean": 0.3}]}
+    found = measured_as(Quantity(metric="error", kernel=kernel, n_interpolation=10), metrics, tmp_path)
+    assert found == pytest.approx(error)

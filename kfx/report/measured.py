@@ -45,7 +45,7 @@ def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float 
     It is that of the number's kernel, at the largest N_I unless one is named; for an error over the last layers or
     iterations at the smallest N_I; for a parameter the mean over folds.
     """
-    metric, size = printed.metric, printed.n_interpolation
+    metric, size, is_trained = printed.metric, printed.n_interpolation, printed.kernel == "trained"
 
     def at(rows: Sequence[TableRow], name: str, pick: Callable[..., Any]) -> TableRow:
         own = [row for row in rows if row["metric"] == name and size in (None, row["n_interpolation"])]
@@ -53,11 +53,11 @@ def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float 
         return found
 
     if printed.window is not None:
-        of_fit = metrics.get("windows", []) if printed.kernel == "trained" else []
+        of_fit = metrics.get("windows", []) if is_trained else []
         within = [row for row in of_fit if row["window"] == printed.window]
         return _statistic(at(within, metric, min), printed.statistic)
     rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == printed.kernel]
-    last = [*metrics.get("last_layers", []), *metrics.get("last_iterations", [])]
+    last = [*metrics.get("last_layers", []), *metrics.get("last_iterations", [])] if is_trained else []
     if found := at(rows, metric, max):
         return _statistic(found, printed.statistic)
     if (value := _parameter(printed, metrics.get("parameters", {}))) is not None:
@@ -69,7 +69,8 @@ def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float 
     if metric == "error" and (found := at(rows, "accuracy", max)):
         value = _statistic(found, printed.statistic)
         return 1 - value if value is not None and printed.statistic == "mean" else value
-    if printed.statistic == "mean" and size is None and (found_last := _last_of(metric, directory)) is not None:
+    takes_last = is_trained and printed.statistic == "mean" and size is None
+    if takes_last and (found_last := _last_of(metric, directory)) is not None:
         return found_last
     return _of_the_fit(metric, metrics, directory)
 
