@@ -243,7 +243,7 @@ def draw() -> None:
         for marker, (method, own) in zip("s^D", others[others["set"] == name].groupby("method"), strict=False):
             axes.plot(own["centres"], own["rmse"], "k", ls="", marker=marker, mfc="white", label=method)
         axes.axhline(EXACT[name], color="#555555", ls="--", lw=1, label="exact, Wang et al. 2019")
-        axes.set(xscale="log", title=name, xlabel="centres M")
+        axes.set(xscale="log", xlim=(450, 4500), title=name, xlabel="centres M")
         axes.set_xticks(list(found.columns), [str(count) for count in found.columns], minor=False)
         axes.minorticks_off()
         axes.grid(color="#d5d9e0")
