@@ -3,6 +3,7 @@
 python scripts/compare_centres.py centres [--sets kin40k,protein] [--centres 250,1000] [--repeats 3] [--choose uniform]
 python scripts/compare_centres.py rivals [--sets kin40k,protein] [--centres 500]
 python scripts/compare_centres.py memory [--centres 2000]
+python scripts/compare_centres.py exact [--sets kin40k,protein]
 python scripts/compare_centres.py steps [--sets kin40k]
 python scripts/compare_centres.py run NAME -- WORDS
 python scripts/compare_centres.py draw
@@ -10,7 +11,8 @@ python scripts/compare_centres.py draw
 centres: the kernel of a table is fitted once; then every choice of centres serves the same kernel, with λ by the folds
 of its own pass, and the error is that on the split's test rows. rivals: kfx by default; scikit-learn's Nystroem with
 the length and the λ that are best on held-out rows; GPyTorch's SVGP with as many inducing points, 20 epochs. memory:
-the pass over 100 000 rows of Friedman's function beside least squares with the same features in memory. steps:
+the pass over 100 000 rows of Friedman's function beside least squares with the same features in memory. exact: the same
+kernel without centres, by conjugate gradients on the whole Gram matrix in memory, and λ by held-out rows. steps:
 conjugate gradients to 1e-6 on 4000 training rows, with 500 evenly spaced columns or 500 pivots as the preconditioner.
 run: `kfx run WORDS` with its time and the peak of its memory. draw: errors against M. Rows are appended to runs/scale/.
 Tables are read from KFX_DATA_DIR/uci_regression.
@@ -38,8 +40,8 @@ from kfx.evaluation.nystrom import Approximation, passed, solved
 from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.systems import products
 from kfx.kernels.base import Kernel
-from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients
-from kfx.numerics.linear_algebra import cholesky, solve_lower
+from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
+from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.nystrom import Centres
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
@@ -187,6 +189,42 @@ def memory(count: int, n: int = 100_000, n_test: int = 20_000) -> None:
         append("memory", {"set": "friedman", "n": n, "centres": count, "method": method, "rmse": rmse})
 
 
+def exact(names: list[str]) -> None:
+    """Predict through all training rows: α by conjugate gradients to 1e-5, in float32 above 45 000 rows."""
+    for name in names:
+        data = prepared(name)
+        mapped, compare = fitted(data).feature_map_and_kernel()
+        x, test = (mapped(torch.from_numpy(points)) for points in (data.x_train, data.x_test))
+        y = torch.from_numpy(data.targets)
+        started = time.perf_counter()
+        own = on_held_out_rows(compare, x, y)
+        n = len(x)
+        theta = torch.empty(n, n, dtype=torch.float64 if n <= 45_000 else torch.float32)
+        for rows in torch.arange(n).split(2000):
+            theta[rows] = compare.gram(x[rows], x).to(theta.dtype)
+        found = solve(
+            lambda v, theta=theta: (theta @ v.to(theta.dtype)).double(),
+            lambda i, j, x=x, compare=compare: compare.gram(x[i], x[j]),
+            None, compare.diagonal(x), y, own, 1e-5, 2 * 10**9,
+        )  # fmt: skip
+        prediction = torch.cat([products(compare.gram(b, x), found.alpha) for b in test.split(500)])
+        row = {"set": name, "n": n, "regularization": own, "steps": found.iterations}
+        rmse = in_deviations(data, prediction.numpy())
+        append("exact", row | {"rmse": round(rmse, 5), "seconds": round(time.perf_counter() - started, 1)})
+
+
+def on_held_out_rows(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, n: int = 8000, held_out: int = 4000) -> float:
+    """The λ with which n rows predict others best. A power of ten: λ is the variance of noise, whatever n is."""
+    rows, others = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: n + held_out].split(n)
+    theta, between = kernel.gram(x[rows]), kernel.gram(x[others], x[rows])
+    found = {}
+    for own in 10.0 ** np.arange(-6, 1):
+        factor = cholesky(theta, own)
+        prediction = between @ solve_upper(factor, solve_lower(factor, y[rows]))
+        found[float(own)] = float((prediction - y[others]).square().mean())
+    return min(found, key=lambda own: found[own])
+
+
 def steps(names: list[str]) -> None:
     for name in names:
         data = prepared(name)
@@ -268,7 +306,7 @@ def append(table: str, row: dict[str, object]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("centres", "rivals", "memory", "steps", "run", "draw"))
+    parser.add_argument("part", choices=("centres", "rivals", "memory", "exact", "steps", "run", "draw"))
     parser.add_argument("name", nargs="?", default="")
     parser.add_argument("words", nargs="*")
     parser.add_argument("--sets", default=",".join(SETS), help="tables, separated by commas (default: ten)")
@@ -283,6 +321,8 @@ def main() -> None:
         rivals(names, counts)
     elif parsed.part == "memory":
         memory(counts[0])
+    elif parsed.part == "exact":
+        exact(names)
     elif parsed.part == "draw":
         draw()
     elif parsed.part == "steps":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -51,7 +53,12 @@ def make(path: str, schema: type[T], node: object) -> T:
             made[key] = make(own, item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}
     try:
-        option: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
+        hints = _hints(schema)  # type: ignore[arg-type]  # mypy takes a class for one of its instances
+        option: Any = (
+            schema(**plain)  # much faster
+            if all(_has_type(value, hints[key]) for key, value in plain.items())
+            else OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
+        )
         for key, value in made.items():
             setattr(option, key, value)
         return option
@@ -67,6 +74,22 @@ def make(path: str, schema: type[T], node: object) -> T:
         raise ConfigError(
             f"{path}.{key}={got}: expected {takes}" if path else f"{key}={got}: expected {takes}"
         ) from error
+
+
+@cache
+def _hints(schema: type[Option]) -> dict[str, Any]:
+    return get_type_hints(schema)
+
+
+def _has_type(value: object, hint: object) -> bool:
+    """Whether a value is of its field's type, so that OmegaConf would take it as it is."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if type(value) is list:
+        items = [get_args(kind)[0] for kind in kinds if get_origin(kind) is list]
+        return bool(items) and all(_has_type(each, items[0]) for each in value)
+    if type(value) is str and ("${" in value or value == "???"):
+        return False
+    return type(value) in (bool, int, float, str, NoneType) and (hint is Any or type(value) in kinds)
 
 
 def taken(schema: type[Option], key: str) -> str:

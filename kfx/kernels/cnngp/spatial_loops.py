@@ -275,8 +275,8 @@ def _linear_back(g, to_source, step, fresh, weight, line, block, none):
                 start = (i * height + i + shift) * size
                 out = to_source[start : start + size] if fresh else block[:size]
                 _sum_of_blocks(
-                    line[guard:], g, back_rows[INPUTS] * made, made, none, none, CONV, i, i + shift, back_rows, made,
-                    outputs,
+                    line[guard:], g, back_rows[INPUTS] * made, made, none, none, step[KIND], i, i + shift, back_rows,
+                    made, outputs,
                 )  # fmt: skip
                 _along_diagonals(out, line, outputs, back_columns, weight, like(weight, 0.0), guard)
                 _clear_ends(out, n)
@@ -629,7 +629,7 @@ def values(x, z, pairs, groups, steps, weights, biases, trained, sizes, ri, qi, 
     OWN: images x with themselves, whose scales ri, qi are filled in; `out` is (len(x), 1).
     """
     maps = np.empty((sizes[0], sizes[1]), x.dtype)
-    line, none = np.empty(sizes[5], x.dtype), maps[:, :0]
+    line, none = np.empty(sizes[5], x.dtype), np.empty((sizes[0], 0), x.dtype)
     for i in range(len(x)):
         for j in range(*_columns(pairs, i, len(z))):
             last = _walk(
