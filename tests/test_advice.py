@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
@@ -142,6 +143,7 @@ def advised():
                 yield place, key, value
 
 
+@pytest.mark.slow
 def test_every_key_that_a_message_names_is_there_and_takes_the_value():
     found = list(advised())
     assert len(found) > 200

@@ -181,6 +181,7 @@ print((status("VmHWM") - before) / 1024)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read as Linux tells it")
 @every_engine
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_words_are_checked_without_arithmetic(tmp_path, case):
     assert "LOADED []" in done.stdout, done.stdout[-300:] + done.stderr[-300:]
 
 
+@pytest.mark.slow
 def test_a_run_on_embedded_data_needs_no_scikit_learn(tmp_path):
     code = "import sys; from kfx.cli import main; main(sys.argv[1:]); print('sklearn' in sys.modules)"
     words = ["run", "optimizer.iterations=1", "figures=false", "device.precision_check=off"]

@@ -591,6 +591,7 @@ def trained(normalization, steps=130):
     return np.mean(values[:5]), np.mean(values[-10:]), float(right)
 
 
+@pytest.mark.slow
 def test_a_deep_machine_learns():
     first, last, _ = trained("batch", steps=40)
     assert last < first
@@ -646,6 +647,7 @@ def test_a_run_records_what_its_layers_cost_and_its_head_predicts(kfx, tmp_path)
     assert float(torch.linalg.eigvalsh(kernel.gram(x))[0]) > 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_bit_for_bit(kfx, tmp_path, monkeypatch):
     words = [*SMALL, "optimizer.iterations=8", "optimizer.schedule=plateau", "optimizer.period=2"]
     words += ["optimizer.patience=0", "sampler.augment=[crop,flip]", "checkpoint.iterations=1", "follow.every=3"]
@@ -670,6 +672,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(kfx, tmp_path, monkeypatch):
     assert (tmp_path / "whole/follow.csv").read_text() == (tmp_path / "cut/follow.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_machine_that_diverged_costs_rows_and_not_the_run(kfx, tmp_path):
     words = [*SMALL, "optimizer.iterations=4", "optimizer.learning_rate=300", "follow.every=1"]
     code, _, _ = kfx(

@@ -30,6 +30,7 @@ from kfx.record.trace import Trace
 from kfx.running.story import resume, run
 from kfx.sampling.samplers import CentresSampler
 from tests.faults.harness import results
+from tests.slow import slow_after
 
 FEW = ("optimizer.iterations=15", "figures=false", "device.precision_check=off", "device.threads=1", "hydra.run.dir=r")
 
@@ -162,7 +163,7 @@ def test_canonical_directions_are_those_of_scikit_learn():
 # ---- runs and estimators
 
 
-@pytest.mark.parametrize("outputs", ["pca", "cca", "shared", "none"])
+@pytest.mark.parametrize("outputs", slow_after(1, ["pca", "cca", "shared", "none"]))
 def test_a_run_with_components_predicts_what_it_recorded(kfx, outputs, in_folder):
     x, _ = as_file()
     words = {

@@ -25,6 +25,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError
 from tests.plugins import BLOCKS
+from tests.slow import slow_after
 
 FEW = {"iterations": 5}
 
@@ -76,7 +77,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_after(4, SETTINGS))
 def test_parameters_and_predictions_are_those_of_a_run(kfx, halves, name):
     words, settings = SETTINGS[name]
     common = ["dataset=table", "dataset.path=one.csv", "dataset.test=two.csv", "dataset.target=target", "seed=3"]

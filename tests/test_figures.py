@@ -187,6 +187,7 @@ def test_the_precision_check_has_a_line_for_each_arithmetic(kfx, in_folder):
     np.testing.assert_array_equal(line(picture.axes[0], "cpu float32").get_ydata(), single["norm_of_difference"])
 
 
+@pytest.mark.slow
 def test_pictures_of_a_run_are_files_that_show_something(kfx, in_folder):
     words = ["dataset=three_bumps", "dataset.n_train=30", "sampler.batch_size=20", "optimizer.iterations=4"]
     assert kfx("run", *words, "device.precision_check=off", "figures=false", "hydra.run.dir=r")[0] == 0
@@ -219,6 +220,7 @@ def test_pictures_for_papers_have_a_columns_width_small_text_and_no_titles(kfx, 
     assert "expected one of screen, paper" in err
 
 
+@pytest.mark.slow
 def test_comparisons_are_written_in_markdown_and_drawn_for_papers(kfx, in_folder):
     import kfx as package
 

@@ -71,6 +71,7 @@ def test_nothing_is_left_behind(in_folder):
     assert dict(os.environ) == variables
 
 
+@pytest.mark.slow
 def test_calls_from_several_threads_are_as_one_after_another(in_folder):
     alone = [kfx.run([*FEW, f"seed={seed}", f"hydra.run.dir=a{seed}"], progress=False) for seed in range(3)]
     found = {}
@@ -171,6 +172,7 @@ def test_a_failed_job_does_not_stop_the_others(in_folder, seed_1_fails):
         assert len(kfx.compare(sweep, metric="mse")) == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_nothing_from_elsewhere_unless_it_resumes(in_folder):
     for seed in (0, 1):
         kfx.run([*FEW, f"seed={seed}", f"hydra.run.dir=s/{seed}"], progress=False)

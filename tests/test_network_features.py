@@ -19,6 +19,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.objectives import interpolation_error, nll, rho, rho_prediction
 from kfx.optimizers.classification import ClassificationLoss
 from kfx.sampling.samplers import Batch
+from tests.slow import slow_after
 
 SMALL = ["kernel=network_features", "dataset=digits", "dataset.n_train=200", "dataset.n_test=100"]
 SMALL += ["sampler.batch_size=40", "optimizer.learning_rate=0.003", "device.precision_check=off"]
@@ -333,7 +334,7 @@ def test_dropout_follows_the_batch_and_keeps_the_mean():
 # ---- runs
 
 
-@pytest.mark.parametrize("objective", ["rho", "interpolation_error", "cross_entropy"])
+@pytest.mark.parametrize("objective", slow_after(1, ["cross_entropy", "rho", "interpolation_error"]))
 def test_a_run_leaves_norms_blocks_errors_and_pictures(kfx, objective):
     words = [f"objective={objective}", "optimizer.iterations=30", "follow.every=10", "evaluation.draws=5"]
     code, out, err = kfx("run", *SMALL, *words, "evaluation.balanced=true", "figures=true")

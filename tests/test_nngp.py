@@ -14,6 +14,7 @@ from kfx.kernels import NNGP, NTK
 from kfx.kernels.nngp.kernel import functions
 from kfx.numerics import process, threads
 from tests.oracles import HAS_NEURAL_TANGENTS, needs_neural_tangents
+from tests.slow import slow_after
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])
@@ -81,7 +82,7 @@ def gap(ours, theirs):
 
 @every_kind
 @pytest.mark.parametrize("activation", ["relu", "erf"])
-@pytest.mark.parametrize("depth", [0, 2, *(pytest.param(depth, marks=pytest.mark.slow) for depth in (1, 3, 4, 5))])
+@pytest.mark.parametrize("depth", slow_after(1, [2, 0, 1, 3, 4, 5]))
 def test_backends_agree(kind, backends, activation, depth):
     rng = np.random.default_rng(0)
     x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
@@ -93,7 +94,7 @@ def test_backends_agree(kind, backends, activation, depth):
 
 
 @pytest.mark.parametrize("activation", ["relu", "erf"])
-@pytest.mark.parametrize("fixed", [1, 2, 3])
+@pytest.mark.parametrize("fixed", slow_after(1, [2, 1, 3]))
 def test_fixed_layers_agree_between_backends_and_with_differences(activation, fixed):
     rng = np.random.default_rng(0)
     x, y, g = rng.normal(size=(37, 5)), rng.normal(size=(4, 5)), rng.normal(size=(37, 37))
@@ -209,6 +210,7 @@ def test_auto_is_fused_on_a_cpu_and_torch_for_other_numbers():
         NNGP(backend="fused").gram(x)
 
 
+@pytest.mark.slow
 def test_fused_needs_no_jax():
     check = (
         "import sys, numpy as np; from kfx.kernels import NNGP; NNGP().gram(np.eye(3)); assert 'jax' not in sys.modules"

@@ -67,6 +67,7 @@ def test_pivots_end_where_the_kernel_is_exact():
     assert torch.allclose(root @ root.mT, RBF(1.0).gram(x), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_blocks_draw_pivots_with_the_probabilities_of_single_draws():
     """The second pivot's distribution, over many seeds."""
     x, kernel = points_of(6, width=1), RBF(1.0)

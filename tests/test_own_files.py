@@ -207,6 +207,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 def test_what_a_message_says_to_type_works_in_a_shell(in_folder, kfx):
     (in_folder / "t.csv").write_text("a;y\n" + "".join(f"0,{i}25;{i},5\n" for i in range(10, 30)))
@@ -812,6 +813,7 @@ def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
     assert len(run.trace) == 3
 
 
+@pytest.mark.slow
 def test_folds_flows_and_comparison_on_own_files(kfx, in_folder):
     iris()
     base = ["dataset=table", "dataset.path=iris.csv", "dataset.target=species", *FEW]

@@ -140,6 +140,7 @@ def test_long_traces_are_a_median_with_its_band(kfx):
     assert low[50] < 50 < high[50]
 
 
+@pytest.mark.slow
 def test_pictures_in_several_formats_and_anew(kfx, in_folder):
     words = ["optimizer.iterations=2", "device.precision_check=off", "hydra.run.dir=r"]
     assert kfx("run", *words, "figures=[png,pdf]")[0] == 0

@@ -153,17 +153,14 @@ def drawn(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 def test_these_runs_have_every_picture(drawn):
     runs = [package.load_run(folder) for folder in drawn.values()]
     assert [name for name, kind in plots.FIGURES.items() if not any(kind.draw(run) for run in runs)] == []
 
 
-QUICK = ("grid", "flow in the plane", "green's function")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EVERY_PICTURE]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY_PICTURE)
 def test_every_report_is_quick_and_small(drawn, tmp_path, kfx, name):
     began = time.process_time()
     code, _, err = kfx("report", str(drawn[name]), "--output", "page.html")

@@ -24,6 +24,7 @@ from kfx.report.measured import measured_as
 from kfx.report.reproduction import FOLDER, gather, of_command, read_notes, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import RANKED, Verdict, half_a_digit, verdict
+from tests.slow import slow_after
 
 ROOT = Path(__file__).parent.parent
 RBF = "khalid/three_bumps_rbf"
@@ -81,7 +82,7 @@ def said(part):
     return of_table | {word.partition("=")[0] for word in part.command.overrides}
 
 
-@pytest.mark.parametrize("paper", ["darcy", "khalid", "owhadi_yoo"])
+@pytest.mark.parametrize("paper", slow_after(1, ["khalid", "darcy", "owhadi_yoo"]))
 def test_commands_of_printed_numbers_compose_to_what_was_measured(entries, paper):
     """So many that each key of an override and each option is among them."""
     seen = set()
@@ -299,9 +300,15 @@ def test_conditions_of_claims_name_experiments_and_metrics_that_are_there(entrie
             assert condition.metric in study.columns
             continue
         assert condition.command.experiment in there, condition
-        composed(condition.command.words)
         published = read_published(condition.command.experiment)
         assert {condition.metric, claims.COMPLEMENTS.get(condition.metric)} & {p.published.metric for p in published}
+
+
+@pytest.mark.slow
+def test_commands_of_claims_compose(tested):
+    conditions = [outcome.condition for each in tested for outcome in each.outcomes if not outcome.condition.study]
+    for command in dict.fromkeys(tuple(condition.command.words) for condition in conditions):
+        assert composed(command)
 
 
 # ---- runs
@@ -470,6 +477,7 @@ def test_an_error_between_runs_does_not_wait_for_those_that_run(in_folder):
         logged.run(jobs(), 2, tell=print)
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_be_run_here_is_named_and_the_others_are_run(kfx, in_folder, monkeypatch):
     usual = Missing.job
 
@@ -485,6 +493,7 @@ def test_a_command_that_cannot_be_run_here_is_named_and_the_others_are_run(kfx, 
     assert "1 runs are missing" in kfx("reproduce", RBF, "--seeds", "2")[1]
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_is_named_with_its_log(in_folder):
     job = logged.logged([], in_folder / "r" / "seed-0")
     job.directory.mkdir(parents=True)

@@ -108,6 +108,7 @@ def search(answer, kernel=None, is_ratio=True, **changes):
     return fitted, rows
 
 
+@pytest.mark.slow
 def test_the_minimum_of_a_known_function_is_found():
     def bowl(vector, call):
         return 0.2 + 0.5 * np.mean(((np.log(vector) - np.log([20.0, 5.0])) / 4) ** 2)

@@ -28,6 +28,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.optimizers.backtest_gradient import error_and_gradient
 from kfx.outcomes import ConfigError, DataError
+from tests.slow import slow_after
 
 FEW = ("optimizer.iterations=3", "figures=false", "device.precision_check=off", "hydra.run.dir=r")
 SMALL = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=60", "evaluation=rollout", "evaluation.horizon=20")
@@ -151,7 +152,7 @@ def test_backtest_errors_are_those_of_separate_fits_and_forecasts():
 @pytest.mark.parametrize(
     "windows", [Windows(3), Windows(2, 2, 3, is_increment=False), Windows(2, elapsed=True)], ids=str
 )
-@pytest.mark.parametrize("scale", ["centered", "absolute"])
+@pytest.mark.parametrize("scale", slow_after(1, ["centered", "absolute"]))
 def test_gradients_of_a_backtest_agree_with_differences(windows, scale):
     series = dynamics.trajectory("lorenz", 160, None, np.random.default_rng(0))
     test = Backtest.of(windows, [series], 25)
@@ -367,6 +368,7 @@ def test_missing_values_and_short_series_leave_the_rest(kfx, in_folder):
     assert np.isfinite(fitted.predict(5, series=holed.values)).all()
 
 
+@pytest.mark.slow
 def test_a_forecast_that_leaves_the_range_is_recorded_and_drawn(kfx):
     words = ("dataset.target=next", "kernel=linear", "dataset.lags=4", "dataset.n_test=200")
     code, _, err = kfx(

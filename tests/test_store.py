@@ -27,6 +27,7 @@ from kfx.store.selection import Selection
 from kfx.store.tiles import Tiles, block_of
 from kfx.store.work import in_this_process
 from tests.faults.harness import finish
+from tests.slow import slow_after
 
 
 def do(work, name=""):
@@ -557,7 +558,7 @@ def test_what_has_no_factor_at_all_says_so(tmp_path):
 # ---- conjugate gradients
 
 
-@pytest.mark.parametrize("regularization", [0.0, 1e-3])
+@pytest.mark.parametrize("regularization", slow_after(1, [1e-3, 0.0]))
 def test_conjugate_gradients_against_a_direct_solution(tmp_path, regularization):
     kernel = CNNGP(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(6)), 1.3, 0.2)
     x = points_of(300, 36).reshape(300, 1, 6, 6)
@@ -655,18 +656,21 @@ def evaluated(folder):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["evaluation.n_interpolation=null"],
-        ["evaluation.n_interpolation=[100,400]", "evaluation.rho=true", "evaluation.posterior_variance=true"],
-        [*LONG, "evaluation.regularization.value=[1e-4,1e-2]", "evaluation.train_error=true"],
-        [*LONG, "evaluation.solver=conjugate_gradients", "evaluation.tolerance=1e-10"],
-        [*LONG, "regularization.selection=validation", "regularization.points=null", "regularization.folds=2"],
-        [*LONG, "evaluation=k_fold", "dataset.n_test=0", "dataset.n_train=450", "evaluation.folds=3"],
-        [*LONG, "optimizer=flow_euler", "evaluation.n_interpolation=null"],
-        ["kernel=network_features", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
-        [*DEEP, "evaluation.n_interpolation=null", "evaluation.train_error=true"],
-        ["kernel.starts=2", "kernel.start_from=worst", "evaluation.random_kernels=1", "evaluation.repeats=2"],
-    ],
+    slow_after(
+        2,
+        [
+            ["evaluation.n_interpolation=null"],
+            ["evaluation.n_interpolation=[100,400]", "evaluation.rho=true", "evaluation.posterior_variance=true"],
+            [*LONG, "evaluation.regularization.value=[1e-4,1e-2]", "evaluation.train_error=true"],
+            [*LONG, "evaluation.solver=conjugate_gradients", "evaluation.tolerance=1e-10"],
+            [*LONG, "regularization.selection=validation", "regularization.points=null", "regularization.folds=2"],
+            [*LONG, "evaluation=k_fold", "dataset.n_test=0", "dataset.n_train=450", "evaluation.folds=3"],
+            [*LONG, "optimizer=flow_euler", "evaluation.n_interpolation=null"],
+            ["kernel=network_features", "evaluation.n_interpolation=null", "evaluation.train_error=true"],
+            [*DEEP, "evaluation.n_interpolation=null", "evaluation.train_error=true"],
+            ["kernel.starts=2", "kernel.start_from=worst", "evaluation.random_kernels=1", "evaluation.repeats=2"],
+        ],
+    ),
     ids=[
         "all points",
         "heads",

@@ -53,6 +53,7 @@ def test_a_recorded_table_says_when_and_where_it_was_made(kfx, in_folder):
     assert (code, "--record: keeps the study's own settings" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_study_has_a_table_and_a_picture(kfx, in_folder):
     words = ["momentum", "--smoke", "--set", "seed=3", "--set", "device.precision_check=off"]
     code, out, err = kfx("study", *words, "--jobs", "2")

@@ -52,6 +52,8 @@ def give_options_to_hydra() -> list[tuple[str | None, str]]:
     registry.load()
     OmegaConf.register_new_resolver("kfx.run_name", run_name, replace=True)
     store, known = ConfigStore.instance(), ConfigStore.instance().repo
+    # There is one a process, and Hydra copies it for each composition: a third of the time.
+    store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
     new: list[tuple[str | None, str]] = []
     for group, options in OPTIONS.items():
         for name, option in options.items():

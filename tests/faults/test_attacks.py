@@ -107,6 +107,7 @@ def test_git_is_asked_in_a_clean_environment(kfx, monkeypatch, tmp_path):
 # ---- the terminal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "redirection",
     [
@@ -136,6 +137,7 @@ def test_an_encoding_without_lambda(in_folder):
 JAX = ["kernel=nngp", "kernel.backend=native"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "words", "code"),
     [

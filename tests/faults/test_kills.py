@@ -70,6 +70,7 @@ def tear(path, rng):
 SOME = ("flow_euler in folds", pytest.param("bayesian in folds", marks=pytest.mark.slow))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS if FULL else SOME)
 def test_killed_at_random_moments(tmp_path, optimizer, full, counts):
@@ -127,6 +128,7 @@ def test_killed_at_random_moments(tmp_path, optimizer, full, counts):
             assert not checkpoint.exists(), "a completed run needs no checkpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [700, 3000, 6000] if FULL else [3000])
 def test_a_full_disk(tmp_path, limit, counts):
     """RLIMIT_FSIZE stands for it: a write past the limit fails as on a full disk."""

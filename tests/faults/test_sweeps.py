@@ -107,6 +107,7 @@ def test_two_writers_race(tmp_path, full, counts):
         assert "is writing to it" in log or "holds a run already" in log
 
 
+@pytest.mark.slow
 def test_a_run_of_another_identity_is_left_alone(tmp_path, kfx, counts):
     """Alive, interrupted or completed: with resume=true too, it keeps its folder and every file in it."""
     words = ["run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r", "resume=true"]
@@ -248,6 +249,7 @@ STOPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop", STOPS if FULL else ["SIGINT to the group", pytest.param("SIGKILL", marks=pytest.mark.slow)]
 )
@@ -297,6 +299,7 @@ def drawing(folder, command):
 CAUGHT = [("basic", "SIGINT"), ("cores", "SIGINT"), ("basic", "SIGTERM"), ("cores", "SIGTERM"), ("basic", "SIGKILL")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("launcher", "kind"), CAUGHT if FULL else CAUGHT[:1])
 def test_a_sweep_caught_while_it_draws_says_how_to_go_on_and_its_pictures_come(tmp_path, launcher, kind, full, counts):
@@ -442,6 +445,7 @@ def test_rerun_says_which_version_computed_the_record(kfx, record):
     assert f"kfx: warning: r: was computed by kfx 0.0.9, and is repeated by kfx {__version__}\n" in err
 
 
+@pytest.mark.slow
 def test_compare(kfx, in_folder):
     kfx("run", "-m", *SMALL, "optimizer=none,adam", "seed=0,1,2", "hydra.sweep.dir=s")
     code, _, _ = kfx("compare", "s", "--by", "optimizer", "--csv", "t.csv", "--latex", "t.tex", "--figure", "t.png")
