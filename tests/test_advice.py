@@ -66,6 +66,7 @@ def accepts(word, commands):
     return None
 
 
+@pytest.mark.slow
 def test_every_command_that_a_message_names_is_parsed():
     commands = _parser()[1]
     found = [(place, words.strip()) for place, text in texts() for words in COMMAND.findall(text)]

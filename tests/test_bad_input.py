@@ -7,6 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
+from tests.slow import one_in
+
 BAD = [
     (["kernel=foo"], "kernel=foo: unknown option; it takes", "rbf"),
     (["kernel.sigam=2"], "kernel.sigam: unknown key", "did you mean sigma?"),
@@ -143,7 +145,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "start", "accepted"), BAD, ids=[" ".join(words) for words, *_ in BAD])
+@pytest.mark.parametrize(("words", "start", "accepted"), one_in(3, BAD), ids=[" ".join(words) for words, *_ in BAD])
 def test_bad_input_is_one_line_and_exit_code_2(kfx, in_folder, monkeypatch, words, start, accepted):
     monkeypatch.setattr("pooch.HTTPDownloader.__call__", _no_network)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

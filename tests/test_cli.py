@@ -261,6 +261,7 @@ def test_memory_exhausted_is_a_reason(kfx, monkeypatch):
     assert load_run("r").metrics["reason"].startswith("out_of_memory")
 
 
+@pytest.mark.slow
 def test_sigkill_leaves_a_trace_that_reads(in_folder):
     words = ["run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r"]
     process = subprocess.Popen(command(*words), stderr=subprocess.DEVNULL, env={**os.environ})

@@ -106,6 +106,7 @@ with scratch_folder() as folder:
 """
 
 
+@pytest.mark.slow
 def test_folders_of_workers_go_when_their_command_is_gone(tmp_path, monkeypatch):
     from kfx.store.cluster import scratch_folder
 

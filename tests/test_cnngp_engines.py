@@ -95,6 +95,7 @@ def test_the_engine_follows_the_device(monkeypatch):
     assert kernel.backend_on(torch.device("cpu")) == "torch"
 
 
+@pytest.mark.slow
 def test_compiling_is_kept_between_processes():
     from kfx.kernels.cnngp import maps as cnngp_maps
 

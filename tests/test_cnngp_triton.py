@@ -17,6 +17,7 @@ from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from kfx.numerics.incidents import collect
 from kfx.outcomes import ConfigError, Event
 from tests.networks import networks
+from tests.slow import slow
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read with the import
 pytest.importorskip("triton")
@@ -62,7 +63,7 @@ def assert_as_torch(architecture, x, *parameters):
         (ARCHITECTURES["simple"]((6, 6), 1.0), (2, 6, 6)),
         pytest.param(ARCHITECTURES["resnet"]((7, 5), 1.0), (1, 7, 5), marks=pytest.mark.slow),
         pytest.param(ARCHITECTURES["resnet32"]((9, 9), 1.0), (1, 9, 9), marks=pytest.mark.slow),
-        (STRIDED, (2, 8, 9)),
+        slow((STRIDED, (2, 8, 9))),
     ],
     ids=["simple", "resnet", "resnet32", "strided"],
 )
@@ -85,6 +86,7 @@ def test_a_variance_of_zero(variances):
     assert_as_torch(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(5)), images((1, 5, 5)), *variances)
 
 
+@pytest.mark.slow
 def test_the_same_bits_again_and_in_launches_of_few_programs():
     x = images((1, 5, 5), 6)
     found = []
@@ -97,6 +99,7 @@ def test_the_same_bits_again_and_in_launches_of_few_programs():
         near(few, first)
 
 
+@pytest.mark.slow
 def test_tiles_of_several_images(monkeypatch):
     monkeypatch.setattr("kfx.kernels.cnngp.triton_engine.MOST_PROGRAMS", 3)
     assert_as_torch(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(5)), images((1, 5, 5), 8), 1.7, 0.3)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import one_in
+
 BIN = Path(sys.executable).parent
 
 
@@ -80,7 +82,7 @@ LIGHT = {
 HEAVY = ("torch", "jax", "sklearn", "scipy", "matplotlib", "pandas", "numba")
 
 
-@pytest.mark.parametrize("case", LIGHT)
+@pytest.mark.parametrize("case", one_in(2, LIGHT))
 def test_words_are_checked_without_arithmetic(tmp_path, case):
     """Importing torch and scikit-learn takes seconds; a word needs neither."""
     code = (

@@ -109,6 +109,7 @@ def test_wandb_writes_offline_runs_by_identity(in_folder, runs):
         assert repr(float(value)).encode() in content
 
 
+@pytest.mark.slow
 def test_the_command_says_where(kfx, runs, monkeypatch):
     code, _, err = kfx("export", "mlflow", "nothing")
     assert code == 2

@@ -121,6 +121,7 @@ def test_rho_falls_by_levels_as_the_paper_says(kfx, conductivity):
         assert slope > -1
 
 
+@pytest.mark.slow
 def test_recovery_lowers_rho_and_the_error(kfx):
     words = ["optimizer.iterations=120", "evaluation.repeats=10", "follow.every=40", "hydra.run.dir=r"]
     code, out, _ = kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words, "figures=true")

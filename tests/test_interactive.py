@@ -135,6 +135,7 @@ def test_a_completed_run_is_found_again(in_folder):
     assert not (in_folder / "s/b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_sweep_has_a_row_and_a_run_for_each_job(in_folder, capfd, jobs):
     words = ["optimizer=none,adam", "seed=0,1", *FEW, "hydra.sweep.dir=s"]

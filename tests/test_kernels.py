@@ -28,6 +28,7 @@ from kfx.kernels import (
 )
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from tests.oracles import HAS_NEURAL_TANGENTS
+from tests.slow import slow
 
 TABLE = (12, 5)
 IMAGES = (7, 2, 6, 5)
@@ -105,11 +106,13 @@ FAMILIES = (
 """One of each that shares its code: what holds for them all is tested of these, derivatives of every kernel."""
 
 
-def over(names):
-    return pytest.mark.parametrize(("kernel", "shape"), [KERNELS[name] for name in names], ids=names)
+def over(names, are_slow=()):
+    cases = [slow(KERNELS[name]) if name in are_slow else KERNELS[name] for name in names]
+    return pytest.mark.parametrize(("kernel", "shape"), cases, ids=names)
 
 
-every_kernel, every_family = over(KERNELS), over(FAMILIES)
+IN_JAX = [name for name in KERNELS if "_native_" in name or "_neural_tangents_" in name]
+every_kernel, every_family = over(KERNELS, are_slow=IN_JAX), over(FAMILIES)
 
 
 def points(shape, seed=0):

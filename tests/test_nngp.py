@@ -17,7 +17,7 @@ from tests.oracles import HAS_NEURAL_TANGENTS, needs_neural_tangents
 from tests.slow import slow_after
 
 
-@pytest.mark.parametrize("activation", ["relu", "erf"])
+@pytest.mark.parametrize("activation", slow_after(1, ["relu", "erf"]))
 @pytest.mark.parametrize("depth", [1, 3])
 def test_against_wide_finite_networks(activation, depth):
     """The covariance of the outputs of many random networks of width 400 lies within 3 standard errors."""
@@ -93,7 +93,7 @@ def test_backends_agree(kind, backends, activation, depth):
         assert gap(ours, theirs) < (1e-6 if (kind, activation, backend) == (NTK, "relu", "neural_tangents") else 1e-10)
 
 
-@pytest.mark.parametrize("activation", ["relu", "erf"])
+@pytest.mark.parametrize("activation", slow_after(1, ["relu", "erf"]))
 @pytest.mark.parametrize("fixed", slow_after(1, [2, 1, 3]))
 def test_fixed_layers_agree_between_backends_and_with_differences(activation, fixed):
     rng = np.random.default_rng(0)
@@ -165,7 +165,9 @@ def test_bits_of_fused_do_not_depend_on_threads(kind):
 
 
 @every_kind
-@pytest.mark.parametrize("case", ["equal", "opposite", "zero", "no_variance", "no_weights", "alone", "none"])
+@pytest.mark.parametrize(
+    "case", slow_after(3, ["equal", "zero", "none", "opposite", "no_variance", "no_weights", "alone"])
+)
 def test_degenerate_points(kind, backends, case):
     """What is finite agrees between the backends of our own; derivatives are finite throughout."""
     x = np.random.default_rng(3).normal(size=(9, 4))

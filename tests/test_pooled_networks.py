@@ -25,6 +25,7 @@ SMALL = Sequential(
 )
 
 
+@pytest.mark.slow
 @given(network=pooled_networks(), channels=st.integers(1, 3), n=st.integers(1, 5), seed=st.integers(0, 100))
 @settings(max_examples=25, deadline=None)
 def test_engines_agree(network, channels, n, seed):

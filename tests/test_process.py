@@ -133,6 +133,7 @@ def test_a_switch_of_one_operation_is_put_back_too():
         torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.slow
 def test_switches_that_follow_another_still_follow_it():
     if not hasattr(torch.backends.mkldnn, "matmul"):
         pytest.skip("torch has no switches of operations")
@@ -234,6 +235,7 @@ def median(call, repeats=60):
     return statistics.median(times)
 
 
+@pytest.mark.slow
 def test_a_row_is_predicted_as_fast_as_by_kernel_ridge():
     x = np.random.default_rng(0).standard_normal((940, 20))
     flow = KernelFlowRegressor(optimizer={"name": "adam", "iterations": 2}).fit(x, x[:, 0])

@@ -34,6 +34,7 @@ def test_convolutional(engine, name):
     assert relative(kernel.gram(STORED["images"]), STORED[name]) < 1e-10
 
 
+@pytest.mark.slow
 @oracles.needs_neural_tangents
 @pytest.mark.filterwarnings("ignore:`FanIn` layers assume independent inputs")
 def test_the_stored_ones_are_what_it_says_today():

@@ -468,6 +468,7 @@ def test_at_the_deadline_what_runs_is_interrupted_and_goes_on_later(in_folder):
 LONG = ("+experiment=darcy/synthetic_rbf", "optimizer.iterations=2000000")
 
 
+@pytest.mark.slow
 def test_an_error_between_runs_does_not_wait_for_those_that_run(in_folder):
     def jobs():
         yield logged.logged(LONG, in_folder / "r" / "seed-0")

@@ -128,6 +128,7 @@ def test_a_negative_rho_is_told_as_1_and_recorded_as_measured():
     assert fitted.flat[0] < 200
 
 
+@pytest.mark.slow
 def test_a_likelihood_is_told_as_it_is_and_a_failure_as_the_worst_so_far():
     answers = {1: -300.0, 2: 700.0, 3: np.nan}
     _, rows = search(lambda vector, call: answers.get(call, 50.0), is_ratio=False)
@@ -178,6 +179,7 @@ def test_same_seed_same_search():
     assert [row["value"] for row in first] == [row["value"] for row in second]
 
 
+@pytest.mark.slow
 def test_the_record_of_a_search(kfx, in_folder):
     words = ["kernel=cnngp", "optimizer=bayesian", "optimizer.initial_points=4", "hydra.run.dir=r"]
     code, _, err = kfx("run", *SMALL, *words, "figures=true")

@@ -27,7 +27,7 @@ from kfx.store.selection import Selection
 from kfx.store.tiles import Tiles, block_of
 from kfx.store.work import in_this_process
 from tests.faults.harness import finish
-from tests.slow import slow_after
+from tests.slow import one_in, slow_after
 
 
 def do(work, name=""):
@@ -308,7 +308,7 @@ DAMAGED = {  # the file, what is written to it (None: deleted), and what is said
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
+@pytest.mark.parametrize("case", one_in(3, DAMAGED))
 def test_a_damaged_manifest_or_array_is_one_line_before_anything_is_changed(tmp_path, kfx, case):
     folder, (name, entries, complaint) = tmp_path / "s", DAMAGED[case]
     x, others = points_of(60), points_of(5, seed=2)

@@ -149,6 +149,7 @@ def test_a_full_disk(tmp_path, limit, counts):
         assert results(tmp_path / "r") == expected
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice(tmp_path, counts):
     command = Command(tmp_path, *words_for("adam"), "optimizer.iterations=5000")
     wait_for(lambda: rows(tmp_path / "r") > 10)

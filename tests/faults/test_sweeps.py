@@ -49,6 +49,7 @@ def sweep_words(folder, jobs, failing):
     return ["run", "-m", f"--config-dir={folder / 'options'}", f"+experiment={names}", *small, "hydra.sweep.dir=s"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_sweep_runs_each_job_once(tmp_path, full, counts):
     rng = random.Random(0)
