@@ -27,6 +27,7 @@ def test_the_page_is_what_the_rows_give(compare_pooled):
     assert (ROOT / "docs/images.md").read_text() == compare_pooled.page()
 
 
+@pytest.mark.slow
 def test_matrices_are_computed_once_and_continued(compare_pooled, tmp_path, monkeypatch):
     kernel = CNNGP(architecture("myrtle5", (8, 8)), 1.0, 0.1)
     monkeypatch.setattr(compare_pooled, "FOLDER", tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow import one_in
+from tests.slow import one_in, slow_after
 
 BIN = Path(sys.executable).parent
 
@@ -33,7 +33,7 @@ def completed(line, shell, folder):
     return [word.partition(between)[0].strip() for word in answers.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", slow_after(1, ["bash", "zsh", "fish"]))
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -53,7 +53,7 @@ def test_words_are_completed(tmp_path, shell, line, offered):
     assert offered in found or value in found, found
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", slow_after(1, ["bash", "zsh", "fish"]))
 def test_the_command_prints_its_completion(kfx, shell):
     code, out, _ = kfx("completion", shell)
     assert code == 0

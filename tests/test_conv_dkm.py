@@ -608,6 +608,7 @@ def test_a_deep_machine_learns_with_normalization_and_fails_without():
     assert accuracy < 0.2
 
 
+@pytest.mark.slow
 def test_a_run_records_what_its_layers_cost_and_its_head_predicts(kfx, tmp_path):
     code, _, _ = kfx(
         *[

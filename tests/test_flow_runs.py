@@ -105,6 +105,7 @@ def test_pictures_of_a_flow_have_one_scale_unless_the_points_spread_far():
     assert far[2] >= 9.0
 
 
+@pytest.mark.slow
 def test_several_lambdas_of_evaluation_stay_apart(kfx, in_folder):
     words = ["--smoke", "+experiment=khalid/three_bumps_prediction", "follow.every=1", "follow.last=2"]
     assert kfx("run", *words, "figures=true", "device.precision_check=off", "hydra.run.dir=r")[0] == 0

@@ -29,6 +29,7 @@ def same(one, two):
     return all(np.array_equal(one.trace[name], two.trace[name]) for name in TRACE)
 
 
+@pytest.mark.slow
 def test_a_run_is_that_of_the_command(in_folder, capsys):
     here = kfx.run([*FEW, "seed=3", "hydra.run.dir=here"], progress=False)
     assert capsys.readouterr() == ("", ""), "nobody is told anything"
@@ -195,6 +196,7 @@ def test_comparisons_that_cannot_be(in_folder):
         kfx.sweep(["seed=0,1"], jobs=0)
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_on_axes_of_ones_own(in_folder):
     run = kfx.run(FEW, progress=False)
     figure, axes = plt.subplots(1, 2)

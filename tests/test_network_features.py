@@ -379,6 +379,7 @@ def test_a_record_has_the_weights_to_the_last_bit(kfx):
         np.testing.assert_array_equal(load_run("r").kernel.parameters["output.weight"], stored["output.weight"])
 
 
+@pytest.mark.slow
 def test_a_network_in_a_sum_starts_from_weights_of_the_seed(kfx):
     parts = "kernel.parts=[{name: network_features}, {name: rbf, sigma: 3.0}]"
     words = [*SMALL[1:-1], "kernel=sum", parts, "optimizer.iterations=1", "figures=false"]

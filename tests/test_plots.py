@@ -109,6 +109,7 @@ def test_a_landscape_of_one_batch_says_so_and_one_by_default_has_a_band(kfx):
     assert axes.get_ylabel() == "$e_2$"
 
 
+@pytest.mark.slow
 def test_the_precision_check_is_drawn_where_it_warned_or_when_asked(kfx, in_folder):
     words = ["optimizer.iterations=2", "sampler.batch_size=30", "figures=true", "device.precision_check=warn"]
     assert kfx("run", *words, "hydra.run.dir=r")[0] == 0

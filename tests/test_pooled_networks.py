@@ -127,6 +127,7 @@ def test_wide_networks_have_this_covariance():
     torch.testing.assert_close(drawn @ drawn.mT / drawn.shape[1], expected, rtol=0.05, atol=0.0)
 
 
+@pytest.mark.slow
 @every_engine
 @every_kind
 def test_gradients_against_differences(engine, kind):
@@ -146,6 +147,7 @@ def test_gradients_against_differences(engine, kind):
     assert (to_x * direction).sum() == pytest.approx(slope, rel=1e-6)
 
 
+@pytest.mark.slow
 @given(network=pooled_networks(), n=st.integers(1, 6), seed=st.integers(0, 100))
 @settings(max_examples=25, deadline=None)
 def test_forward_mode_is_reverse_mode(network, n, seed):

@@ -97,6 +97,7 @@ def test_compare_says_what_it_compares(kfx, in_folder):
     assert "data set digits" in (in_folder / "t.tex").read_text()
 
 
+@pytest.mark.slow
 def test_compare_tests_what_is_worse_than_the_best(kfx, in_folder):
     from scipy.stats import ttest_ind
 

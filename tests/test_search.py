@@ -119,6 +119,7 @@ def test_the_minimum_of_a_known_function_is_found():
     assert [row["incumbent"] for row in rows] == list(np.minimum.accumulate([row["told"] for row in rows]))
 
 
+@pytest.mark.slow
 def test_a_negative_rho_is_told_as_1_and_recorded_as_measured():
     fitted, rows = search(lambda vector, call: -3.0 if call == 3 else 0.5 + 1e-3 * vector[0])
     (bad,) = [row for row in rows if row["value"] < 0]
@@ -171,6 +172,7 @@ def test_nothing_but_failures_is_an_error():
         search(lambda vector, call: np.nan)
 
 
+@pytest.mark.slow
 def test_same_seed_same_search():
     def bowl(vector, call):
         return float(np.mean((vector / 100 - 0.5) ** 2))

@@ -301,6 +301,7 @@ def test_what_is_given_is_not_chosen(kfx):
     assert set(run.evaluation["regularization"]) == {1e-6}
 
 
+@pytest.mark.slow
 def test_pictures_of_forecasts(kfx):
     assert kfx("run", *SMALL, "optimizer=none", "hydra.run.dir=r", "figures=true")[0] == 0
     from kfx import plots
@@ -355,6 +356,7 @@ def test_bad_series_are_one_line(kfx, in_folder, change, words, expected):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_missing_values_and_short_series_leave_the_rest(kfx, in_folder):
     holed, short = waves(200), waves(9)
     holed.values[[50, 120, 175], 0] = np.nan

@@ -101,6 +101,7 @@ def test_who_stops_early_waits_for_what_runs(three_threads):
     assert running == []
 
 
+@pytest.mark.slow
 def test_work_within_work_and_in_a_forked_child(three_threads):
     def work(k):
         return sum(value for _, value in threads.in_order(lambda j: j * k, range(8)))

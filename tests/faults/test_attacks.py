@@ -93,6 +93,7 @@ def test_nothing_is_unpickled_on_demand(kfx, in_folder):
     assert "hydra.searchpath: use --config-dir" in kfx("run", "hydra.searchpath=[pkg://os]")[2]
 
 
+@pytest.mark.slow
 def test_git_is_asked_in_a_clean_environment(kfx, monkeypatch, tmp_path):
     script = tmp_path / "hook"
     script.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")

@@ -165,6 +165,7 @@ def test_ctrl_c_twice(tmp_path, counts):
     assert read(tmp_path / "r/checkpoint")["iteration"] >= 10
 
 
+@pytest.mark.slow
 def test_sigterm_checkpoints_at_once(tmp_path, counts):
     """No interval has passed, and still nothing but the iteration under way is lost."""
     words = [*words_for("adam"), "optimizer.iterations=5000", "checkpoint.iterations=0"]

@@ -338,6 +338,7 @@ def test_a_sweep_caught_while_it_draws_says_how_to_go_on_and_its_pictures_come(t
             assert (run / "history.csv").read_text().count("completed") == 1, "what was computed is not computed again"
 
 
+@pytest.mark.slow
 def test_pictures_that_a_kill_left_undrawn_come_with_resume(kfx, in_folder, counts):
     words = [
         *(word for word in SMALL if word != "figures=false"),
