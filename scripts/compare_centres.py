@@ -270,7 +270,7 @@ def draw() -> None:
     from matplotlib.figure import Figure
 
     found = pd.read_csv(FOLDER / "centres.csv").groupby(["set", "choose", "centres"])["rmse"].mean().unstack("centres")
-    others = pd.read_csv(FOLDER / "rivals.csv")
+    others, everything = pd.read_csv(FOLDER / "rivals.csv"), pd.read_csv(FOLDER / "exact.csv")
     picture = Figure(figsize=(9.6, 3.4), dpi=130, layout="constrained")
     FigureCanvasAgg(picture)
     panels = picture.subplots(1, len(DRAWN))
@@ -281,6 +281,8 @@ def draw() -> None:
         for marker, (method, own) in zip("s^D", others[others["set"] == name].groupby("method"), strict=False):
             axes.plot(own["centres"], own["rmse"], "k", ls="", marker=marker, mfc="white", label=method)
         axes.axhline(EXACT[name], color="#555555", ls="--", lw=1, label="exact, Wang et al. 2019")
+        for value in everything["rmse"][everything["set"] == name]:
+            axes.axhline(value, color="#555555", lw=1, label="exact, kfx")
         axes.set(xscale="log", xlim=(450, 4500), title=name, xlabel="centres M")
         axes.set_xticks(list(found.columns), [str(count) for count in found.columns], minor=False)
         axes.minorticks_off()
