@@ -12,7 +12,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from kfx.config import registry
+from kfx.config import nodes, registry
 from kfx.config.catalogue import GROUPS, config_folder, description, options
 from kfx.config.registry import OPTIONS
 from kfx.experiment.compose import composed, load, smoke_words, with_smoke_words, without_hydra
@@ -107,6 +107,26 @@ def test_bounds_and_defaults_are_those_of_the_class(name, usual):
     assert option.default_bounds() == dict(type(kernel).default_bounds)
     own = {key: value for key, value in option.defaults().items() if key in option.default_bounds() and value}
     assert {key: kernel.parameters[key] for key in own} == own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["optimizer", "sampler"])
+def test_values_that_have_their_types_make_what_omegaconf_makes(group, monkeypatch):
+    def made(schema, key, value):
+        try:
+            return repr(nodes.make("p", schema, {key: value}))
+        except ConfigError as error:
+            return str(error)
+
+    cases = [
+        (schema, key, value)
+        for schema in OPTIONS[group].values()
+        for key in schema.fields()
+        for value in (None, True, 0, 3, 0.5, "auto", "1", [], [1], [0.5, 1], ["a"], [None])
+    ]
+    ours = [made(*case) for case in cases]
+    monkeypatch.setattr(nodes, "_has_type", lambda value, hint: False)
+    assert ours == [made(*case) for case in cases]
 
 
 def text_of(experiment):
