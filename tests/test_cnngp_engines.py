@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from kfx.config.choices import POOLED_ARCHITECTURES
 from kfx.kernels import CNNGP, Sequential
+from kfx.kernels.cnngp import maps, spatial_loops
 from kfx.kernels.cnngp import torch_engine as cnngp_torch
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from kfx.kernels.nngp import loops as dense_loops
 from kfx.numerics import threads
 from kfx.numerics.incidents import collect
 from kfx.outcomes import Event
@@ -93,6 +95,14 @@ def test_the_engine_follows_the_device(monkeypatch):
         fused.gram(half)
     monkeypatch.setattr("kfx.kernels.engine.find_spec", lambda name: None)
     assert kernel.backend_on(torch.device("cpu")) == "torch"
+
+
+@pytest.mark.parametrize("module", [maps, spatial_loops, dense_loops], ids=lambda module: module.__name__)
+def test_compiled_functions_have_names_of_their_own(module):
+    """Two of one name, in code that different processes kept, would be taken for each other."""
+    functions = {each for each in vars(module).values() if hasattr(each, "py_func")}
+    assert len(functions) > 20
+    assert len({(each.py_func.__module__, each.py_func.__qualname__) for each in functions}) == len(functions)
 
 
 @pytest.mark.slow

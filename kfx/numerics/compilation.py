@@ -6,23 +6,43 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numba import njit
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 # "contract" allows fused multiply-adds alone: sums keep their order, and NaN stays NaN.
 _OPTIONS: dict[str, object] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 _SUMMING: dict[str, object] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
 
-inner = njit(**_OPTIONS)
-"""Compile a function that compiled functions call."""
-on_views = njit(**_OPTIONS, _nrt=False)
-"""Compile as `inner` does a function that makes no arrays: slices are not counted, which is atomic and would cost more
-than a loop over a short slice."""
-summing = njit(**_SUMMING)
-"""Compile as `inner` does, and let sums change their order, so that they use whole vector registers."""
+
+def inner(function: F) -> F:
+    """Compile a function that compiled functions call."""
+    return njit(**_OPTIONS)(_named(function))
+
+
+def on_views(function: F) -> F:
+    """Compile as `inner` does a function that makes no arrays: slices are not counted, which is atomic and would cost
+    more than a loop over a short slice."""
+    return njit(**_OPTIONS, _nrt=False)(_named(function))
+
+
+def summing(function: F) -> F:
+    """Compile as `inner` does, and let sums change their order, so that they use whole vector registers."""
+    return njit(**_SUMMING)(_named(function))
+
+
+def _named(function: F) -> F:
+    """Name a function that is made for each of several others after those that it calls.
+
+    Numba tells functions of one name apart by a count in the process. Code that several processes kept would hold
+    different functions by one name and count, and the linker would take any of them.
+    """
+    for cell in function.__closure__ or ():
+        function.__qualname__ += f"_{cell.cell_contents.__name__}"
+    return function
 
 
 def entry(function: Callable[..., R]) -> Callable[..., R]:
