@@ -82,7 +82,7 @@ def test_a_killed_sweep_runs_each_job_once(tmp_path, full, counts):
     for run in completed:
         events = [line.split(",")[1] for line in (run.directory / "history.csv").read_text().splitlines()]
         repeated += events.count("started") - 1
-        assert events.count("completed") == 1
+        assert events.count("completed") <= 1, "none if the kill came between the status and its line of history"
     counts["jobs repeated"] += repeated
     assert repeated == 0
     again = Command(tmp_path, *words)
