@@ -319,6 +319,7 @@ def test_all_lengths_cost_at_most_three_times_as_much_as_one():
     assert min(seconds["all"]) < 3 * min(seconds["one"])
 
 
+@pytest.mark.slow
 def test_a_fit_ends_with_the_initial_kernel_if_that_predicts_left_out_points_better(kfx, relevant):
     words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", *ALONE]
     spoil = ["optimizer.learning_rate=4", "optimizer.iterations=2"]

@@ -283,6 +283,7 @@ def test_sigkill_leaves_a_trace_that_reads(in_folder):
     assert len(load_run("r").trace) == rows, "half a row is dropped"
 
 
+@pytest.mark.slow
 def test_sigint_from_outside(in_folder):
     words = ["run", *SMALL, "optimizer.iterations=100000", "hydra.run.dir=r"]
     process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)

@@ -74,6 +74,7 @@ def test_images_of_one_pixel_are_a_dense_network():
 # ---- finite networks
 
 
+@pytest.mark.slow
 def test_against_wide_finite_networks():
     """The covariance of the outputs of random CNNs of 300 channels lies within 3 standard errors."""
     rng = np.random.default_rng(0)

@@ -265,6 +265,7 @@ def test_help_shows_the_keys_of_what_was_chosen(kfx):
     assert "one of simple, convnet" in out
 
 
+@pytest.mark.slow
 def test_published_numbers_follow_the_overrides_of_a_run():
     config = load(["+experiment=darcy/boston_flow"])
 

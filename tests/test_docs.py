@@ -73,6 +73,7 @@ def assert_shown(page, out):
             assert [float(number) for number in NUMBER.findall(line)] == pytest.approx(measured, rel=0.01)
 
 
+@pytest.mark.slow
 def test_readme_prints_what_its_commands_measure(kfx, in_folder):
     """Each `metric before → after` of a comment, by its command in full; after `with N of them`, at N points."""
     claimed = re.compile(r"^kfx (run .*?)   +# (.*?)(mse|accuracy) ([\d.]+) → ([\d.]+)", re.MULTILINE)

@@ -346,6 +346,7 @@ def test_isofit_reads_the_predictions_of_a_run(kfx, in_folder):
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_table_names_wavelengths_and_inputs_for_isofit(kfx, in_folder):
     h5py = pytest.importorskip("h5py")
     x, y = spectra(60, 4)

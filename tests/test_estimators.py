@@ -289,6 +289,7 @@ def test_the_splits_of_a_run_can_be_had(in_folder):
     assert data.x_train.shape == (342, 10)
 
 
+@pytest.mark.slow
 def test_a_plugins_kernel_is_a_name_like_any_other(in_folder, own_registry):
     import kfx
 
@@ -376,6 +377,7 @@ def test_grids_of_numpys_numbers_and_all_settings_written_back(in_folder):
     assert are_equal(again.kernel_.parameters, same.fit(x[:80], y[:80]).kernel_.parameters)
 
 
+@pytest.mark.slow
 def test_fits_in_threads_are_those_of_one(in_folder):
     from joblib import parallel_backend
 

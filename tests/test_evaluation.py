@@ -135,6 +135,7 @@ CROSS_VALIDATED = ["dataset.n_test=0", "evaluation=k_fold", "optimizer=none", "o
 ABSOLUTE = ["regularization.scale=absolute", "figures=false", "device.precision_check=off", "hydra.run.dir=r"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

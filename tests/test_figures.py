@@ -135,6 +135,7 @@ def test_training_images_stand_over_where_the_flow_took_them_class_by_class(kfx)
         np.testing.assert_allclose(shown[row + 1 : row + 9, -9:-1], points[own].mean(axis=0).reshape(8, 8))
 
 
+@pytest.mark.slow
 def test_a_sample_that_changes_its_size_is_shown_with_rho(kfx):
     words = ["dataset=three_bumps", "sampler=dynamic", "optimizer=sgd", "optimizer.iterations=12", "kernel.sigma=1"]
     assert kfx("run", *words, "sampler.window=3", *QUICK)[0] == 0
@@ -200,6 +201,7 @@ def test_pictures_of_a_run_are_files_that_show_something(kfx, in_folder):
         assert (border > 0.98).all(), "nothing is cut off at the edge"
 
 
+@pytest.mark.slow
 def test_pictures_for_papers_have_a_columns_width_small_text_and_no_titles(kfx, in_folder):
     import kfx as package
 

@@ -50,6 +50,7 @@ def test_distances_and_separability():
     assert misplaced_points(far, np.repeat([0, 1], [20, 21])) == 1, "a far point does not draw the line to itself"
 
 
+@pytest.mark.slow
 def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     words = ["+experiment=owhadi_yoo/swiss_roll_nugget", "optimizer.iterations=6", "dataset.n_train=30", "seed=1"]
     small = ["follow.every=3", "flow.snapshots=3", "follow.last=2", "device.precision_check=off"]

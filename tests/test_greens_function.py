@@ -167,6 +167,7 @@ def test_a_grid_over_a_coefficient_goes_through_zero(kfx):
     np.testing.assert_allclose(load_run("r").trace["parameter.cosine.0"], [-1, -0.5, 0, 0.5, 1], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_coefficients_than_columns_have_pictures_too(kfx):
     words = ["kernel.modes=200", "optimizer.iterations=3", "evaluation.repeats=2", "hydra.run.dir=r"]
     code, _, err = kfx("run", "+experiment=owhadi_yoo/greens_recovery", *words)

@@ -52,6 +52,7 @@ def test_progress_is_on_the_error_stream_and_results_are_the_callers(in_folder, 
     assert repr(run) == f"Run({run.directory}: completed)"
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(in_folder):
     (in_folder / "conf").mkdir()
     (in_folder / "conf/mine.yaml").write_text("kernel: my own\n")
@@ -216,6 +217,7 @@ def test_pictures_are_drawn_on_axes_of_ones_own(in_folder):
     assert run.report().read_text().startswith("<!")
 
 
+@pytest.mark.slow
 def test_an_option_made_in_python_is_said_in_the_record(in_folder, own_registry):
     from kfx.options import FormulaOption, option, parameter
 

@@ -212,6 +212,7 @@ def test_centres_have_the_shape_of_points(how):
     assert found.dtype == x.dtype
 
 
+@pytest.mark.slow
 def test_centres_that_flow_predict_better():
     kernel, x = RBF(1.0), points_of(500, 2)
     y = torch.sin(2 * x[:, :1]) * x[:, 1:]
@@ -223,6 +224,7 @@ def test_centres_that_flow_predict_better():
     assert errors["flow"] < 0.7 * errors["rpcholesky"]
 
 
+@pytest.mark.slow
 def test_a_flow_that_predicts_worse_leaves_the_centres_where_they_were(monkeypatch):
     monkeypatch.setattr("kfx.evaluation.centres._RATE", 1e3)
     kernel, x = RBF(1.0), points_of(500, 2)

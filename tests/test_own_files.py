@@ -88,6 +88,7 @@ def test_targets_of_classes_stay_as_they_are(kfx, in_folder):
     assert "dataset.targets=centered: of a regression" in kfx("run", *words)[2]
 
 
+@pytest.mark.slow
 def test_a_table_has_its_columns_in_order_and_disjoint_random_test_points(in_folder):
     (in_folder / "t.csv").write_text("time,b,y\n" + "".join(f"{i},{i * i},{i / 2}\n" for i in range(50)))
     data = built()
@@ -787,6 +788,7 @@ def test_a_record_finds_its_file_from_anywhere_and_knows_it_by_its_content(kfx, 
     assert load_run("../r").kernel.parameters, "the kernel of a record needs no data"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_its_file_lies_now(in_folder, monkeypatch):
     import kfx as package
     from kfx.sampling.samplers import FixedSampler

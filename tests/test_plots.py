@@ -130,6 +130,7 @@ def test_the_precision_check_is_drawn_where_it_warned_or_when_asked(kfx, in_fold
         assert (code, err.count("\n"), said in err) == (2, 1, True)
 
 
+@pytest.mark.slow
 def test_long_traces_are_a_median_with_its_band(kfx):
     words = ["optimizer.iterations=3200", "dataset.n_train=20", "sampler.batch_size=6", "device.precision_check=off"]
     assert kfx("run", *words, "figures=false", "hydra.run.dir=r")[0] == 0

@@ -28,6 +28,7 @@ def test_contributing_shows_one_of_each_family():
     assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
 
 
+@pytest.mark.slow
 def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
     plugins = write_plugins(in_folder)
     chosen = ["kernel=periodic", "objective=loo_likelihood", "dataset=chirp", "optimizer=random_search"]

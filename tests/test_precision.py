@@ -138,6 +138,7 @@ def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
     assert "warning: torch on cpu in float32 delivers tf32 or float16" in err
 
 
+@pytest.mark.slow
 def test_the_command_prints_its_table(kfx, in_folder):
     code, out, _ = kfx("precision", "--output", "p")
     assert code == 0
@@ -178,6 +179,7 @@ def _damaged(**changed):
     return json.dumps(whole)
 
 
+@pytest.mark.slow
 def test_a_file_counts_once_and_an_old_one_takes_no_norm_from_others(kfx, in_folder):
     (in_folder / "new.json").write_text(json.dumps({"machine": "a", **report([verdict_of(Rounding(23))], {})}))
     (in_folder / "old.json").write_text(_damaged(distances=KeyError))

@@ -188,6 +188,7 @@ def test_images_pass_through_the_estimator(kfx, in_folder):
     assert list(run.estimator().predict(x)) == list(run.predict(x)["prediction"])
 
 
+@pytest.mark.slow
 def test_true_and_false_are_features_and_signs_are_classes(kfx, in_folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=60), "flag": rng.random(60) < 0.5})

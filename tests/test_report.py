@@ -84,11 +84,13 @@ def test_a_page_needs_nothing_from_elsewhere(ran):
     assert len(page.ids) == len(set(page.ids))
 
 
+@pytest.mark.slow
 def test_a_page_is_the_same_each_time(kfx, once, in_folder):
     assert kfx("report", str(once), "--output", "again.html")[0] == 0
     assert (in_folder / "again.html").read_bytes() == (once / "report.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_sweep_share_a_page(kfx, in_folder):
     assert kfx("run", "-m", "kernel=rbf,linear", *RUN, "hydra.sweep.dir=s")[0] == 0
     code, out, err = kfx("report", "s", "--output", "pages/sweep.html")

@@ -38,6 +38,7 @@ def test_a_trace_without_its_first_line_reads_as_empty(kfx, in_folder):
     assert load_run("r").trace.empty
 
 
+@pytest.mark.slow
 def test_list_filters_and_knows_options_of_ones_own(kfx, in_folder):
     out = kfx("list", "experiment", "darcy", "boston", "--names")[1].split()
     assert "darcy/table_5_1_boston" in out

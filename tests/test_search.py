@@ -141,6 +141,7 @@ def test_a_failed_factorisation_is_told_as_1():
     assert [row["told"] for row in rows if not np.isfinite(row["value"])] == [1.0]
 
 
+@pytest.mark.slow
 def test_a_minimum_that_does_not_hold_is_rejected():
     """The first two calls are a point and its second batch, the third a new minimum, whose ρ rises there by 0.3."""
     values = {1: 0.6, 2: 0.6, 3: 0.2, 4: 0.5}
@@ -167,6 +168,7 @@ def test_a_minimum_that_falls_on_another_batch(recheck, told):
     assert (rows[0]["told"], rows[0]["recheck"]) == (told, 0.2)
 
 
+@pytest.mark.slow
 def test_nothing_but_failures_is_an_error():
     with pytest.raises(NumericalError, match="scripted"):
         search(lambda vector, call: np.nan)

@@ -400,6 +400,7 @@ def test_a_flow_of_windows_forecasts_through_its_layers(kfx):
     assert np.isfinite(load_run("r").evaluation.query("metric == 'smape'")["value"]).all()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_last_rows_of_a_file(kfx, in_folder):
     whole = waves(200)
     as_file("s.csv", whole[:150])
@@ -435,6 +436,7 @@ def test_irregular_times_are_features(kfx, in_folder):
     assert load_run("r").evaluation.query("metric == 'smape' and kernel == 'initial'")["value"].item() < 20
 
 
+@pytest.mark.slow
 def test_a_system_is_sampled_at_random_times(kfx):
     words = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=60", "dataset.gaps=4", "dataset.dt=0.01")
     errors = {}
@@ -460,6 +462,7 @@ def test_explained_variance_is_that_of_scikit_learn():
     assert explained(forecast, truth, np.array([1.0, 5.0])) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_kernel_for_each_coordinate_forecasts_as_one_for_all_until_they_differ(kfx):
     """Until they are trained all kernels are equal; afterwards the coordinates have parameters of their own."""
     given = ("dataset.lags=4", "kernel.sigma=3", "regularization.value=1e-6", "optimizer.fall_back=false")

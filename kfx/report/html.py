@@ -53,7 +53,6 @@ def reproduction(entries: Sequence[Entry], tested: Sequence[Tested], notes: Note
             _MAIN,
             title="What the papers claim, and what holds",
             tested=tested,
-            standings=list(claims.Standing),
             claims_rule=claims.RULE.replace("*", ""),
             rule=RULE.replace("*", ""),
             verdicts=list(Verdict),

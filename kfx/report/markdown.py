@@ -12,10 +12,10 @@ from kfx.report.verdict import RULE, Verdict
 _HEAD = """\
 # What the papers claim, and what holds
 
-This page repeats the experiments of five papers with kfx. First come the claims of four of them, each with a verdict
-and the measurements behind it, then all published numbers of the five with those measured. `kfx reproduce --page`
-writes the page from the tables in `runs/reproduction/`; `kfx reproduce PAPER --seeds 5`, as `kfx reproduce darcy
---seeds 5`, runs what is missing of a paper.
+This page repeats the experiments of five papers with kfx, a program for Kernel Flows. First come the claims of four of
+them, each with a verdict and the measurements behind it, then all published numbers of the five with those measured.
+`kfx reproduce darcy --seeds 5` runs what was not run of a paper; `kfx reproduce --page` writes this page from the tables
+in `runs/reproduction/`.
 """
 
 
@@ -39,8 +39,8 @@ def page(entries: Sequence[Entry], tested: Sequence[Tested], notes: Notes) -> st
 def _claims(tested: Sequence[Tested]) -> Iterator[str]:
     yield f"{words.standings(tested)} {claims.RULE}"
     yield ""
-    yield f"| claims | {' | '.join(claims.Standing)} |"
-    yield f"|---|{'---:|' * len(claims.Standing)}"
+    yield f"| claims | {' | '.join(words.CLAIM_COUNTS)} |"
+    yield f"|---|{'---:|' * len(words.CLAIM_COUNTS)}"
     for paper, counts in words.standings_by_paper(tested):
         yield f"| {paper} | {' | '.join(map(str, counts))} |"
     for paper in dict.fromkeys(each.paper for each in tested):

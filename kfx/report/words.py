@@ -168,11 +168,16 @@ def totals(entries: Sequence[Entry]) -> list[tuple[str, list[int]]]:
     return sorted(found.items())
 
 
+CLAIM_COUNTS = [*Standing, "tested on one seed"]
+"""What is counted of each paper's claims."""
+
+
 def standings_by_paper(tested: Sequence[Tested]) -> list[tuple[str, list[int]]]:
-    """The number of claims with each verdict, for each paper, in the order of `Standing`."""
+    """The numbers named by `CLAIM_COUNTS` for each paper."""
     papers = dict.fromkeys(each.paper for each in tested)
     counts = Counter((each.paper, each.standing) for each in tested)
-    return [(paper, [counts[paper, kind] for kind in Standing]) for paper in papers]
+    single = Counter(each.paper for each in tested if _seeds(each) and max(_seeds(each)) == 1)
+    return [(paper, [*(counts[paper, kind] for kind in Standing), single[paper]]) for paper in papers]
 
 
 def standings(tested: Sequence[Tested]) -> str:
@@ -198,14 +203,20 @@ def place(tested: Tested) -> str:
 
 def standing(tested: Tested) -> str:
     """The verdict on a claim; it says if it rests on one seed, or on some of the conditions."""
-    seeds = [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
-    if not seeds or tested.standing is Standing.NOT_RUN:
+    seeds, all_of = _seeds(tested), len(tested.outcomes)
+    if not seeds:
         return str(tested.standing)
     few = "" if min(seeds) > 1 else f", {'' if max(seeds) == 1 else 'partly '}one seed"
-    all_of = len(tested.outcomes)
     return f"{tested.standing}{few}" + (
         f", {len(seeds)} of {all_of} conditions measured" if len(seeds) < all_of else ""
     )
+
+
+def _seeds(tested: Tested) -> list[int]:
+    """The number of seeds of each measured condition; empty for a claim that was not run."""
+    if tested.standing is Standing.NOT_RUN:
+        return []
+    return [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
 
 
 def evidence(tested: Tested, quote: str = "") -> list[str]:

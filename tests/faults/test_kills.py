@@ -218,6 +218,7 @@ def interrupted(folder):
     return folder / "r"
 
 
+@pytest.mark.slow
 def test_a_foreign_checkpoint_is_one_clear_error(tmp_path, kfx):
     run = interrupted(tmp_path)
     state = read(run / "checkpoint")

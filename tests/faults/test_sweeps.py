@@ -90,6 +90,7 @@ def test_a_killed_sweep_runs_each_job_once(tmp_path, full, counts):
     assert again.output().count("completed already") >= jobs - failing
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_writers_race(tmp_path, full, counts):
     for trial in range(50 if full else 1):
@@ -394,6 +395,7 @@ def test_identity(monkeypatch):
     assert len({base, *other}) == 5
 
 
+@pytest.mark.slow
 def test_rerun_repeats_bit_for_bit(kfx, in_folder):
     kfx("run", *SMALL, "hydra.run.dir=r")
     code, out, _ = kfx("rerun", "r", "--output", "again")
