@@ -177,6 +177,7 @@ def test_an_own_table_gets_a_length_for_each_feature_by_name(kfx, relevant, in_f
     assert "parameter.lengths.noise" in fitted.trace_
 
 
+@pytest.mark.slow
 def test_what_is_given_stays(kfx, relevant):
     words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", *ALONE]
     given = ["kernel.sigma=3", "regularization.value=0.01", "objective=rho", "dataset.targets=as_given"]
@@ -192,6 +193,7 @@ def test_what_is_given_stays(kfx, relevant):
     assert searched.metrics["parameters"]["initial"]["sigma"] == pytest.approx(2.6, rel=0.2)
 
 
+@pytest.mark.slow
 def test_bounds_that_are_given_hold_at_the_start(kfx, relevant):
     words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", *ALONE, "optimizer.iterations=3"]
     assert kfx("run", *words, "kernel.bounds.sigma=[0.5,2]", "hydra.run.dir=r")[0] == 0
@@ -220,6 +222,7 @@ def test_a_feature_that_is_constant_in_training_is_said_and_does_not_count(kfx, 
     assert not any(at_bound in out for at_bound in ("at its bound", "an end of its range"))
 
 
+@pytest.mark.slow
 def test_hundreds_of_lengths_have_a_picture_and_a_line(kfx, in_folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 300))).add_prefix("f")
@@ -303,6 +306,7 @@ def test_leave_one_out_chooses_as_leaving_out_does():
     assert 1e-3 < chosen.value < 10
 
 
+@pytest.mark.slow
 def test_all_lengths_cost_at_most_three_times_as_much_as_one():
     """N = 600 and 20 features, as asked of it; the least of alternating measurements."""
     import time

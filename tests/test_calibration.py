@@ -80,6 +80,7 @@ def test_probabilities_of_a_classifier(wine):
     np.testing.assert_allclose(two.predict_proba(at)[:, 1] > 0.5, two.predict(at))
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_say():
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, size=(700, 2))

@@ -237,6 +237,7 @@ def test_interruption_keeps_the_record(kfx, monkeypatch):
     assert len(run.trace) == 4
 
 
+@pytest.mark.slow
 def test_a_signal_that_a_library_turns_into_its_own_error_is_an_interruption(kfx, monkeypatch):
     """As NumPy's savez, whose archive refuses to close amid a write, with a ValueError."""
     from kfx.sampling.samplers import FixedSampler

@@ -81,6 +81,7 @@ def test_random_architectures(network, channels, seed):
     assert_as_torch(Sequential(*layers), images((channels, *image), 3, seed), 1.7, 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variances", [(0.0, 0.3), (1.7, 0.0)])
 def test_a_variance_of_zero(variances):
     assert_as_torch(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(5)), images((1, 5, 5)), *variances)

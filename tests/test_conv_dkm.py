@@ -34,6 +34,7 @@ from kfx.optimizers.gradient import Adam
 from kfx.outcomes import ConfigError, Event, NumericalError
 from kfx.record.columns import untimed
 from kfx.sampling.samplers import Batch, EpochSampler
+from tests.slow import slow_after
 
 ARCHITECTURE = Architecture((1, 6, 6), (4, 5), (1, 2), 1, 0.7, 1e-3)
 SMALL = ["kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,5,6]", "objective=elbo"]
@@ -388,7 +389,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize(
     ("architecture", "likelihood"),
-    [*SETTINGS[:2], *(pytest.param(*each, marks=pytest.mark.slow) for each in SETTINGS[2:])],
+    slow_after(1, SETTINGS),
 )
 def test_gradients_are_those_of_differences(architecture, likelihood):
     kernel, x, y = machine(architecture, likelihood), images(), one_hot()

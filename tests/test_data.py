@@ -105,6 +105,7 @@ def write_table(path, rows, columns, delimiter, header=""):
     return table
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*not the published file")
 def test_tables_keep_the_order_of_their_file(tmp_path, monkeypatch):
     monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))

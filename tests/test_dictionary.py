@@ -93,6 +93,7 @@ def test_the_proximal_step_makes_weights_zero_and_keeps_their_sum():
     assert kernel.proximal(kernel.parameters, 100.0)["weight"].sum() == 1, "the largest weight stays"
 
 
+@pytest.mark.slow
 def test_a_sparse_run_says_what_is_left(tmp_path):
     words = ["dataset.n_train=80", "sampler.batch_size=40", "optimizer.iterations=60", "device.threads=1"]
     words += ["kernel=dictionary", "optimizer.sparsity=0.1", f"hydra.run.dir={tmp_path / 'run'}", "figures=false"]

@@ -47,6 +47,7 @@ def quick(words):
     return [*rest, "optimizer.iterations=2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", each(page for page in PAGES if blocks(page, "sh")))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_commands_do_what_they_say(kfx, in_folder, page):

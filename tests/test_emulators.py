@@ -221,6 +221,7 @@ def test_deviations_and_samples_of_components_are_in_the_units_of_the_targets():
     assert (drawn.std(axis=2) < 1.5 * deviation).all()
 
 
+@pytest.mark.slow
 def test_outputs_have_the_covariance_of_their_components(kfx, in_folder):
     x, y = as_file()
     words = ("dataset=arrays", "dataset.path=spectra.npz", "outputs.reduce=pca", "outputs.components=3")
@@ -257,7 +258,9 @@ def test_each_component_has_its_rows_of_the_trace_and_its_parameters(kfx, in_fol
     assert len(json.loads(Path("r/metrics.json").read_text())["parameters"]["folds"]) == 3
 
 
-@pytest.mark.parametrize("evaluation", [[], ["evaluation=k_fold", "evaluation.folds=2"]], ids=["test points", "folds"])
+@pytest.mark.parametrize(
+    "evaluation", slow_after(1, [[], ["evaluation=k_fold", "evaluation.folds=2"]]), ids=["test points", "folds"]
+)
 def test_what_a_kill_leaves_goes_on_with_the_component_where_it_stopped(in_folder, monkeypatch, evaluation):
     x, y = as_file()
     np.savez("table.npz", x=x, y=y)
@@ -328,6 +331,7 @@ def predicted_by_isofit(file, x):
     return np.stack(components, axis=1) @ basis.T * geometry["Ystd"][()] + geometry["Ymean"][()]
 
 
+@pytest.mark.slow
 def test_isofit_reads_the_predictions_of_a_run(kfx, in_folder):
     h5py = pytest.importorskip("h5py")
     x, _ = as_file()

@@ -133,6 +133,7 @@ def test_some_points_interpolate_as_in_a_run(kfx, halves):
 # ---- within scikit-learn
 
 
+@pytest.mark.slow
 def test_settings_of_names_mappings_and_kernels_are_searched(in_folder):
     x, y = load_iris(return_X_y=True)
     pipeline = make_pipeline(StandardScaler(), KernelFlowClassifier(optimizer=FEW))
@@ -207,6 +208,7 @@ def test_the_deviation_is_that_of_a_gaussian_process_whose_errors_left_out_have_
     assert np.allclose(deviation[:, 1], 2 * deviation[:, 0])
 
 
+@pytest.mark.slow
 def test_a_flow_transforms_for_another_classifier():
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -363,6 +365,7 @@ def test_a_pickle_carries_its_plugin_and_no_other_will_do(in_folder, own_registr
     assert "expected a Python file (No such file or directory)" in loaded_elsewhere("named")[0]
 
 
+@pytest.mark.slow
 def test_grids_of_numpys_numbers_and_all_settings_written_back(in_folder):
     x, y = load_diabetes(return_X_y=True)
     grid = {

@@ -283,6 +283,7 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
     assert mse == run.evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
 
 
+@pytest.mark.slow
 def test_what_a_person_should_know_is_said(kfx, in_folder):
     words = ["dataset=diabetes", "kernel.sigma=0.02", "optimizer=none", "optimizer.iterations=1", "figures=false"]
     code, out, _ = kfx("run", *words, "hydra.run.dir=r")

@@ -109,6 +109,7 @@ def test_a_flow_shows_on_which_side_its_kernel_puts_the_plane(flowed):
     assert np.mean(inside == (values == values.max())) > 0.9, "30 points are fitted by the kernel that they move by"
 
 
+@pytest.mark.slow
 def test_images_that_flow_are_shown_as_images(kfx):
     words = ["dataset=digits", "dataset.n_train=20", "dataset.n_test=10", "sampler.batch_size=10"]
     assert kfx("run", *words, "optimizer=flow_euler", "optimizer.iterations=3", *QUICK)[0] == 0
@@ -147,6 +148,7 @@ def test_a_sample_that_changes_its_size_is_shown_with_rho(kfx):
     assert run.trace["diagnostic.sample_size"].nunique() > 1
 
 
+@pytest.mark.slow
 def test_a_search_shows_what_was_told_and_its_best(kfx):
     words = ["kernel=rational_quadratic", "optimizer=bayesian", "optimizer.iterations=7", "optimizer.initial_points=4"]
     assert kfx("run", *words, "sampler.batch_size=30", *QUICK)[0] == 0
@@ -165,6 +167,7 @@ def test_a_search_shows_what_was_told_and_its_best(kfx):
     assert picture.axes[1].get_ylabel() == r"surrogate's mean of $\rho$"
 
 
+@pytest.mark.slow
 def test_the_precision_check_has_a_line_for_each_arithmetic(kfx, in_folder):
     words = [
         "dataset.n_train=40",

@@ -213,6 +213,7 @@ def test_in_original_mode_the_batch_takes_its_own_field(tmp_path):
     torch.testing.assert_close(flowed._through_layers(along), rows.positions[12][1])
 
 
+@pytest.mark.slow
 def test_the_complete_field_does_not_cross(tmp_path):
     flows = {"euler": partial(euler, 60, 40, rule=StepRule("relative", 0.1)), "rk45": partial(runge_kutta, 15, 40)}
     for make in flows.values():

@@ -33,6 +33,7 @@ def test_errors_come_every_so_often_and_at_the_end(kfx):
     assert last[-1]["mean"] == pytest.approx(ends.mean())
 
 
+@pytest.mark.slow
 def test_subsets_are_the_same_or_new_each_time(kfx):
     errors = {}
     for draw in ("once", "anew"):
@@ -65,6 +66,7 @@ def test_folds_are_followed_each(kfx):
     ]
 
 
+@pytest.mark.slow
 def test_losses_are_drawn_against_the_number_of_points(kfx):
     for objective in ("rho", "loo"):
         assert (

@@ -43,6 +43,7 @@ def test_a_run_is_that_of_the_command(in_folder, capsys):
     assert sorted(os.listdir("here")) == sorted(os.listdir("there"))
 
 
+@pytest.mark.slow
 def test_progress_is_on_the_error_stream_and_results_are_the_callers(in_folder, capsys):
     run = kfx.run(FEW)
     out, err = capsys.readouterr()
@@ -167,6 +168,7 @@ def test_a_sweep_has_a_row_and_a_run_for_each_job(in_folder, capfd, jobs):
     assert again.table["directory"].tolist() == sweep.table["directory"].tolist()
 
 
+@pytest.mark.slow
 def test_a_failed_job_does_not_stop_the_others(in_folder, seed_1_fails):
     sweep = kfx.sweep(["seed=1,0", *FEW, "hydra.sweep.dir=s"], progress=False)
     assert sorted(sweep.table["status"]) == ["completed", "failed"]

@@ -358,6 +358,7 @@ def test_a_run_leaves_norms_blocks_errors_and_pictures(kfx, objective):
     }
 
 
+@pytest.mark.slow
 def test_the_recorded_kernel_predicts_what_was_evaluated(kfx):
     assert kfx("run", *SMALL, "objective=cross_entropy", "optimizer.iterations=20", "figures=false")[0] == 0
     run = load_run("r")
@@ -394,6 +395,7 @@ def test_a_network_in_a_sum_starts_from_weights_of_the_seed(kfx):
     assert (code, "use dataset=elliptic_1d" in err, err.count("\n")) == (2, True, 1), err
 
 
+@pytest.mark.slow
 def test_weights_are_of_the_seed(kfx):
     few = ["optimizer.iterations=2", "figures=false", "evaluation.batches=0"]
     for seed, folder in ((0, "a"), (0, "b"), (1, "c")):

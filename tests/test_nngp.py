@@ -81,7 +81,7 @@ def gap(ours, theirs):
 
 
 @every_kind
-@pytest.mark.parametrize("activation", ["relu", "erf"])
+@pytest.mark.parametrize("activation", slow_after(1, ["relu", "erf"]))
 @pytest.mark.parametrize("depth", slow_after(1, [2, 0, 1, 3, 4, 5]))
 def test_backends_agree(kind, backends, activation, depth):
     rng = np.random.default_rng(0)

@@ -26,7 +26,7 @@ from kfx.experiment.compose import composed, load, without_hydra
 from kfx.experiment.config import check
 from kfx.experiment.identity import data_checksums, identity
 from kfx.numerics.streams import Streams
-from tests.slow import one_in
+from tests.slow import one_in, slow_after
 
 ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
 FEW = ("sampler.batch_size=20", "optimizer.iterations=3", "figures=false")
@@ -299,6 +299,7 @@ def test_large_whole_numbers_of_parquet_are_apart_beside_a_missing_value(in_fold
     assert both.x_test[:, 1:].argmax(axis=1).tolist() == [0, 1], "a code is the same in a CSV"
 
 
+@pytest.mark.slow
 def test_test_points_by_a_column_and_by_a_second_table(in_folder):
     frame = pd.DataFrame({"a": range(10), "y": np.arange(10) / 3, "part": ["train", "test"] * 5})
     frame.to_csv("t.csv", index=False)
@@ -383,6 +384,7 @@ def test_parquet_holds_what_its_table_holds(in_folder):
     assert np.array_equal(pair[0].labels_train, pair[1].labels_train)
 
 
+@pytest.mark.slow
 def test_arrays_are_points_or_images_in_one_part_or_two(in_folder):
     rng = np.random.default_rng(0)
     images, labels = rng.random((30, 2, 5, 4)), np.arange(30) % 2
@@ -676,7 +678,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("suffix", slow_after(1, ["csv", "parquet"]))
 def test_columns_of_words_are_found(kfx, in_folder, suffix):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -749,6 +751,7 @@ def test_a_run_on_a_csv_is_that_of_the_embedded_data(kfx, in_folder):
     assert one.metrics["n_train"] == two.metrics["n_train"] == 342
 
 
+@pytest.mark.slow
 def test_a_record_finds_its_file_from_anywhere_and_knows_it_by_its_content(kfx, in_folder, monkeypatch):
     (in_folder / "data").mkdir()
     iris(in_folder / "data/iris.csv")
@@ -926,6 +929,7 @@ def test_parquet_of_pandas_with_an_index_and_decimals(in_folder):
     assert np.allclose(data.y_train[:, 0], np.arange(0, 20, 2) / 3)
 
 
+@pytest.mark.slow
 def test_runs_of_the_same_file_in_two_places_are_averaged(kfx, in_folder):
     for i, folder in enumerate(("one", "two")):
         (in_folder / folder).mkdir()

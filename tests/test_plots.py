@@ -42,6 +42,7 @@ def test_folds_are_not_joined(kfx):
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["initial kernel", "trained kernel"]
 
 
+@pytest.mark.slow
 def test_the_axis_of_an_accuracy_ends_at_one(kfx):
     words = ["dataset=swiss_roll", "optimizer.iterations=2", "figures=false", "device.precision_check=off"]
     for more in ([], ["evaluation.n_interpolation=[20,100]"]):
@@ -95,6 +96,7 @@ def test_a_landscape_marks_its_minimum_and_a_grid_has_no_saw_tooth(kfx):
     assert trace.parameters_over_iterations(run) is None
 
 
+@pytest.mark.slow
 def test_a_landscape_of_one_batch_says_so_and_one_by_default_has_a_band(kfx):
     assert (
         kfx("run", "optimizer=grid", "optimizer.iterations=100", *QUICK, "figures=false", "hydra.run.dir=one")[0] == 0

@@ -261,6 +261,7 @@ NETWORK += ["sampler.batch_size=40", "optimizer.learning_rate=0.003", "device.pr
 NETWORK += ["evaluation.n_interpolation=[10,50]", "hydra.run.dir=r"]
 
 
+@pytest.mark.slow
 def test_a_module_of_ones_own_comes_in_as_a_plugin(kfx, tmp_path):
     plugin = tmp_path / "mine.py"
     plugin.write_text(

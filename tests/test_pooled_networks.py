@@ -107,6 +107,7 @@ def test_cntk_is_the_published_recursion():
     assert kernel.gram(x)[0, 1] == pytest.approx(published_recursion(*x, 4) / 3, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_wide_networks_have_this_covariance():
     x = torch.randn(2, 3, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     network = Sequential(Conv2d(3, padding="same"), ReLU(), AvgPool2d(2), Conv2d(3, padding="same"), ReLU(),

@@ -125,6 +125,7 @@ def test_a_run_records_the_check(kfx, in_folder):
     assert not (in_folder / "off/precision.json").exists()
 
 
+@pytest.mark.slow
 def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
     monkeypatch.setattr(precision, "arithmetics", lambda frameworks: [Rounding(10)])
     words = [*SMALL, "device.dtype=float32"]

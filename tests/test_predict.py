@@ -96,6 +96,7 @@ def test_probabilities_are_those_of_the_record_also_with_clipped_scores(kfx, fil
     np.testing.assert_allclose(found.filter(regex="^probability").to_numpy(), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_frame_is_predicted_as_the_file(kfx, files):
     words = (*TABLE, "dataset.target=[price,size]", "dataset.exclude=[kind]", "dataset.missing=drop", *FIT)
     assert kfx("run", *words, "hydra.run.dir=r")[0] == 0
@@ -155,6 +156,7 @@ def test_the_training_table_is_encoded_as_it_was_read(in_folder):
         np.testing.assert_array_equal(other.x, chunk.x)
 
 
+@pytest.mark.slow
 def test_points_of_arrays_and_of_built_in_data(kfx, in_folder):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 3)), np.tile([3, 7], 30)
@@ -231,6 +233,7 @@ def test_a_run_with_least_squares_does_not_predict(kfx, files):
     assert "predictions use Cholesky factors" in kfx("predict", "r", "new.csv")[2]
 
 
+@pytest.mark.slow
 def test_a_run_predicts_the_rows_of_a_file_that_its_config_names(kfx, files):
     words = (*TABLE, "dataset.target=price", "dataset.exclude=[kind]", *FIT)
     code, _, err = kfx("run", *words, "dataset.predict=new.csv", "hydra.run.dir=r")

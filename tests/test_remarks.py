@@ -9,6 +9,7 @@ from sklearn.datasets import load_diabetes
 
 from kfx import KernelFlowRegressor, load_run
 from kfx.outcomes import Event
+from tests.slow import slow_after
 
 
 def mackey_glass(n, tau=17):
@@ -99,7 +100,7 @@ def test_each_remark_comes_where_it_should(kfx, in_folder, event, data, settings
     assert of_estimator == told or event is Event.ERROR_ROSE, "its errors are of other points"
 
 
-@pytest.mark.parametrize("optimizer", ["none", "adam"])
+@pytest.mark.parametrize("optimizer", slow_after(1, ["adam", "none"]))
 def test_no_remark_comes_where_nothing_is_wrong(kfx, in_folder, optimizer):
     x, y = standardized()
     settings = {"kernel": {"sigma": 8.0}, "objective": {"name": "loo"}, "regularization": {"value": 0.1}}

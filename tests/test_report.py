@@ -66,6 +66,7 @@ def ran(once, in_folder):
 PRINTED = "{metric: accuracy, value: 0.5, source: 'A paper, Table 1'}"
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_page_where_asked_to(ran):
     page = Page(ran / "report.html")
     assert "rbf" in " ".join(page.texts)

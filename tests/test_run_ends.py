@@ -52,6 +52,7 @@ def test_list_filters_and_knows_options_of_ones_own(kfx, in_folder):
     assert "mine" in kfx("list", "experiment", "What I try", "--config-dir", "own")[1]
 
 
+@pytest.mark.slow
 def test_jobs_say_which_they_are(kfx):
     code, _, err = kfx("run", "-m", *SMALL, "seed=0,1", "hydra.sweep.dir=s")
     assert code == 0
@@ -80,6 +81,7 @@ def test_parts_of_sums_have_readable_names(kfx):
     assert readable("weight_variance.2", {"name": "cnngp"}) == "weight_variance.2"
 
 
+@pytest.mark.slow
 def test_compare_says_what_it_compares(kfx, in_folder):
     kfx("run", "-m", *SMALL, "objective=loo", "optimizer=none,adam", "hydra.sweep.dir=s")
     kfx("run", "dataset=diabetes", *SMALL[1:2], "dataset.n_test=60", "sampler.batch_size=30", "hydra.run.dir=t")

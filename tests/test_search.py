@@ -18,6 +18,7 @@ from kfx.outcomes import Event, NumericalError
 from kfx.record.columns import untimed
 from kfx.sampling.samplers import FixedSampler
 from tests.records import MemoryRecord
+from tests.slow import slow_after
 
 SMALL = ["dataset=digits", "dataset.n_train=80", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=8"]
 BARE = [*SMALL, "figures=false", "device.precision_check=off"]
@@ -136,6 +137,7 @@ def test_a_likelihood_is_told_as_it_is_and_a_failure_as_the_worst_so_far():
     assert [row["told"] for row in rows][:4] == [-300.0, 700.0, 700.0, 50.0]
 
 
+@pytest.mark.slow
 def test_a_failed_factorisation_is_told_as_1():
     _, rows = search(lambda vector, call: np.nan if call == 3 else 0.5)
     assert [row["told"] for row in rows if not np.isfinite(row["value"])] == [1.0]
@@ -160,7 +162,7 @@ def test_a_minimum_that_holds_stays():
     assert rows[-1]["incumbent"] == 0.2
 
 
-@pytest.mark.parametrize(("recheck", "told"), [("two_sided", 1.0), ("one_sided", 0.5)])
+@pytest.mark.parametrize(("recheck", "told"), slow_after(1, [("two_sided", 1.0), ("one_sided", 0.5)]))
 def test_a_minimum_that_falls_on_another_batch(recheck, told):
     """|ρ_new − ρ_old| ≤ ε as printed, ρ_new − ρ_old ≤ ε as coded; of the first point as well."""
     values = {1: 0.5, 2: 0.2}
@@ -197,7 +199,7 @@ def test_the_record_of_a_search(kfx, in_folder):
     assert {"convergence.png", "surrogate.png"} <= {p.name for p in (in_folder / "r/figures").iterdir()}
 
 
-@pytest.mark.parametrize("optimizer", ["finite_difference", "bayesian"])
+@pytest.mark.parametrize("optimizer", slow_after(1, ["finite_difference", "bayesian"]))
 def test_same_seed_same_trace(kfx, optimizer):
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
         kfx("run", *BARE, f"optimizer={optimizer}", f"seed={seed}", f"hydra.run.dir={folder}")

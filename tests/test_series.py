@@ -230,6 +230,7 @@ class Spiral:
         return np.stack([np.cos(t), np.sin(t)], axis=1) * np.linalg.norm(self.ic)
 
 
+@pytest.mark.slow
 def test_a_system_of_dysts_is_sampled_by_its_period(kfx, monkeypatch):
     package = types.ModuleType("dysts")
     package.flows, package.maps = types.SimpleNamespace(Spiral=Spiral), types.SimpleNamespace()
@@ -257,6 +258,7 @@ def test_without_dysts_its_systems_are_refused(kfx, monkeypatch):
 # ---- runs
 
 
+@pytest.mark.slow
 def test_a_run_chooses_windows_and_its_forecasts_have_the_recorded_errors(kfx):
     code, out, err = kfx("run", *SMALL, *FEW)
     assert code == 0, err
@@ -497,6 +499,7 @@ def test_forecasting_needs_series(kfx):
     assert "regularization.selection=backtest: forecasts series, and dataset diabetes has none" in err
 
 
+@pytest.mark.slow
 def test_gilpins_files_are_read(kfx, in_folder, monkeypatch):
     code, _, err = kfx("run", "dataset=gilpin")
     assert code in (1, 2)
@@ -580,6 +583,7 @@ def test_deviations_are_those_of_forecasts_within_the_series():
     assert 0.6 < np.sqrt(np.mean(np.square(errors))) / deviation.mean() < 1.6
 
 
+@pytest.mark.slow
 def test_a_kernel_of_the_forecaster_can_be_given_or_trained():
     series = waves(300).values[:, 0]
     given = KernelFlowForecaster(RBF(3.0), lags=6, regularization=1e-6).fit(series)

@@ -161,6 +161,7 @@ def test_held_out_batches_are_the_same_for_both_kernels(kfx, in_folder):
     assert not used & set(before), "no batch of the fit is among them"
 
 
+@pytest.mark.slow
 def test_the_worst_of_several_kernels_is_where_training_starts(kfx, in_folder):
     words = ["dataset=digits", "dataset.n_train=60", "dataset.n_test=40", "sampler.batch_size=20"]
     small = [

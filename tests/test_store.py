@@ -124,7 +124,7 @@ def test_about_sixteen_tiles_a_side_of_at_most_2048_rows():
 # ---- the store of a kernel
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", slow_after(1, [torch.float64, torch.float32]))
 def test_a_convolutional_kernel_has_the_bits_that_it_has_in_memory(tmp_path, dtype):
     kernel = CNNGP(Sequential(Conv2d(3, padding="same"), ReLU(), Conv2d(6)), 1.3, 0.2)
     x = points_of(150, 36, dtype=dtype).reshape(150, 1, 6, 6)
@@ -709,6 +709,7 @@ def test_a_store_that_is_kept_serves_the_next_run(tmp_path, kfx):
     assert times[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:.*is the store of something else")
 def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
     data = ["kernel=cnngp", "dataset=digits", "dataset.n_train=400", "dataset.n_test=60"]

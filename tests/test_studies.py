@@ -106,6 +106,7 @@ def test_a_landscape_has_a_curve_a_band_and_a_star_for_each_run(kfx):
         assert edges.max() == pytest.approx((sweeps.mean() + sweeps.std()).max())
 
 
+@pytest.mark.slow
 def test_kernels_are_drawn_over_points_before_and_after(kfx):
     common = ["evaluation.n_interpolation=[10,30]", "evaluation.random_kernels=2"]
     runs = ran(kfx, adam=common, sgd=[*common, "optimizer=sgd"], start=[*common, "optimizer=none"])

@@ -57,6 +57,7 @@ def test_shares_of_the_best_accuracy(compare_tables, tmp_path, monkeypatch):
     assert compare_tables.on_small_tables().loc["b"].tolist() == [0.4, 0.7]
 
 
+@pytest.mark.slow
 def test_a_method_gives_a_row_once(compare_tables, tmp_path, monkeypatch):
     monkeypatch.setenv("KFX_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(compare_tables, "FOLDER", tmp_path / "rows")

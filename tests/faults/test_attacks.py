@@ -68,6 +68,7 @@ def test_what_a_sweep_starts_from_is_looked_at_too(kfx, in_folder):
     assert (in_folder / "victim").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_launcher_takes_its_own_settings_alone(kfx, in_folder):
     text = (
         "hydra:\n  runtime: {choices: {evil: {_target_: pandas.read_pickle, filepath_or_buffer: x}}}\n"

@@ -109,6 +109,7 @@ def test_the_kernel_of_a_flow_is_never_the_one_without_it(kfx, in_folder):
         _ = load_run("f").kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"), [("environment.json", b"{}"), ("trace.csv", None), ("config.yaml", b"{}")]
 )

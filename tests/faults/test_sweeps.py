@@ -176,6 +176,7 @@ def test_a_crash_leaves_no_lock(tmp_path, kfx):
     Lock(tmp_path / "r").release()
 
 
+@pytest.mark.slow
 def test_resume_true_skips_what_is_completed(kfx, in_folder):
     words = ["run", *SMALL, "resume=true"]
     assert kfx(*words)[0] == 0
@@ -188,6 +189,7 @@ def test_resume_true_skips_what_is_completed(kfx, in_folder):
     assert len(runs_below([in_folder / "runs"])) == 2
 
 
+@pytest.mark.slow
 def test_a_failure_is_never_reused_and_retried_by_number(kfx, in_folder, monkeypatch):
     calls, cholesky = iter(range(1000)), linear_algebra.cholesky
 
