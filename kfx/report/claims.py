@@ -51,19 +51,19 @@ class Standing(StrEnum):
 
 
 RULE = (
-    "Each claim is tested by conditions on measured numbers. The commands beside them repeat the measurements: `kfx run` "
-    "has seed 0, and seed 1 if `seed=1` is added. A condition is met if it is true for at least 80 % of the seeds, "
-    "fails if it is true for at most 20 %, and is open in between. A claim *holds* if all its conditions are met, holds "
-    "*partly* if some are, *does not hold* if all fail, and is *undecided* if none is met and some are open; *not run* "
-    "means that no condition was measured. A *control* is a condition on the case that a claim compares with: it cannot "
-    "make a claim hold, but if it is not met, the claim holds at most partly. Conditions that were not measured are "
-    "left out, and the verdict says how many were measured. *One seed* means that all measured conditions rest on a "
-    "single seed, *partly one seed* that some do. *Near* x is between 0.9 x and 1.1 x, where x is the published number "
-    "or that in parentheses, and a gain counts from 0.1 % (0.999 ×): such thresholds are kfx's, not the papers'. ± is the "
-    "standard deviation over seeds, left out where all seeds agree to the digits shown. Parentheses name what a number "
-    "is compared with; words of a command there change the command before. ρ is the loss of Kernel Flows, e₂ the squared "
-    "error of interpolating a batch from half of it, λ the regularization (nugget), and N_I the number of interpolation "
-    "points, from which the test points are predicted."
+    "Each claim is tested by conditions on measured numbers. The commands beside them repeat the measurements: `kfx "
+    "run` has seed 0, and seed 1 if `seed=1` is added. A condition is met if it is true for at least 80 % of the "
+    "seeds, fails if it is true for at most 20 %, and is open in between. A claim *holds* if all its conditions are "
+    "met, holds *partly* if some are, *does not hold* if all fail, and is *undecided* if none is met and some are "
+    "open; *not run* means that no condition was measured. A *control* is a condition on the case that a claim "
+    "compares with: it cannot make a claim hold, but if it is not met, the claim holds at most partly. Conditions "
+    "that were not measured are left out, and the verdict says how many were measured. *One seed* means that all "
+    "measured conditions rest on a single seed, *partly one seed* that some do. *Near* x is between 0.9 x and 1.1 x, "
+    "where x is the published number or that in parentheses, and a gain counts from 0.1 % (0.999 ×): such thresholds "
+    "are kfx's, not the papers'. ± is the standard deviation over seeds, left out where all seeds agree to the digits"
+    " shown. Parentheses name what a number is compared with; words of a command there change the command before. ρ "
+    "is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the regularization"
+    " (nugget), and N_I the number of interpolation points, from which the test points are predicted."
 )
 
 
