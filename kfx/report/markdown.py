@@ -14,8 +14,8 @@ _HEAD = """\
 
 This page repeats the experiments of five papers with kfx, a program for Kernel Flows. First come the claims of four of
 them, each with a verdict and the measurements behind it, then all published numbers of the five with those measured.
-`kfx reproduce darcy --seeds 5` runs what was not run of a paper; `kfx reproduce --page` writes this page from the tables
-in `runs/reproduction/`.
+`kfx reproduce darcy --seeds 5` runs what was not run of a paper; `kfx reproduce --page` writes this page from the
+tables in `runs/reproduction/`.
 """
 
 
