@@ -61,8 +61,8 @@ RULE = (
     "measured conditions rest on a single seed, *partly one seed* that some do. *Near* x is between 0.9 x and 1.1 x, "
     "where x is the published number or that in parentheses, and a gain counts from 0.1 % (0.999 ×): such thresholds "
     "are kfx's, not the papers'. ± is the standard deviation over seeds, left out where all seeds agree to the "
-    "digits shown. Parentheses name what a number is compared with; words of a command there change the command before. "
-    "ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the "
+    "digits shown. Parentheses name what a number is compared with; words of a command there change the command "
+    "before. ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the "
     "regularization (nugget), and N_I the number of interpolation points, from which the test points are predicted."
 )
 
