@@ -1,12 +1,14 @@
 """Compare convolution kernels with and without pooling on small parts of CIFAR-10, as Arora et al. 2020, Table 2.
 
-python scripts/compare_pooled.py [--kernels Myrtle-5] [--pool 160] [--test 500]
+python scripts/compare_pooled.py [--kernels Myrtle-5] [--pool 160] [--test 500] [--tune]
 python scripts/compare_pooled.py --page
 
 One class-balanced pool of training images and the first test images: each kernel's matrices on them are computed once,
 by blocks of rows in runs/images/, and a second call goes on. All draws are submatrices. N training images, N/10 of each
-class, are drawn twenty times; λ is 0, as published, and beside it chosen by leave-one-out errors of the draw alone. The
-images are read from KFX_DATA_DIR/cifar10.
+class, are drawn twenty times; λ is 0, as published, and beside it chosen by leave-one-out errors of the draw alone.
+--tune adds the kernel with σ_b² = 0.1, and with variances trained from there by ρ on batches of 100 images of the pool,
+with the gain over constant variances in pairs of equal draws and test images. The images are read from
+KFX_DATA_DIR/cifar10.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from kfx import KernelFlowClassifier
 from kfx.data.dataset import preprocess
 from kfx.data.images import cifar10
 from kfx.kernels import CNNGP, CNTK, Conv2d, Dense, ReLU, Sequential
@@ -30,6 +33,8 @@ from kfx.kernels.cnngp.architectures import architecture
 FOLDER = Path(__file__).parent.parent / "runs" / "images"
 IMAGE = (32, 32)
 DRAWS = 20
+VARIANCES = ("weight_variance", "bias_variance")
+START, TRAINED = ", σ_b² = 0.1", ", trained by ρ"
 RIDGES = (0.0, *(10.0**k for k in range(-6, 1)))
 PUBLISHED = {10: 15.33, 20: 18.79, 40: 21.34, 80: 25.48, 160: 30.48, 320: 36.57, 640: 42.63, 1280: 48.86}
 
@@ -58,9 +63,35 @@ def images(pool: int, test: int) -> tuple[torch.Tensor, np.ndarray, torch.Tensor
     return x, classes[at], z, data.y_test.argmax(axis=1)
 
 
-def matrices(name: str, x: torch.Tensor, z: torch.Tensor, rows: int = 20) -> tuple[np.ndarray, np.ndarray, float]:
+def tuned(name: str, x: torch.Tensor, classes: np.ndarray) -> dict[str, Kernel]:
+    """Return the kernel with σ_b² = 0.1, and with both variances trained from there by ρ; they are kept on disk."""
+    path = FOLDER / "matrices" / f"{_file(name)}-{len(x)}-variances.npz"
+    start = KERNELS[name].with_parameters(bias_variance=0.1)
+    if not path.exists():
+        fit = KernelFlowClassifier(
+            start,
+            objective="rho",
+            optimizer={"iterations": 20},
+            sampler={"batch_size": min(100, len(x))},
+            regularization=1e-6,
+            device={"dtype": "float32"},
+            verbose=True,
+        ).fit(x.numpy(), classes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **{key: fit.kernel_.parameters[key] for key in VARIANCES})
+    trained = start.with_parameters(**{key: float(value) for key, value in np.load(path).items()})
+    return {f"{name}{START}": start, f"{name}{TRAINED}": trained}
+
+
+def _file(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "_")
+
+
+def matrices(
+    name: str, kernel: Kernel, x: torch.Tensor, z: torch.Tensor, rows: int = 20
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Return K(x, x), K(z, x) and the seconds that they took, block of rows by block of rows on disk."""
-    kernel, folder = KERNELS[name], FOLDER / "matrices" / name.replace(", ", "-").replace(" ", "_")
+    folder = FOLDER / "matrices" / _file(name)
     folder.mkdir(parents=True, exist_ok=True)
     found, seconds = {}, 0.0
     for kind, points in (("train", x), ("test", z)):
@@ -89,70 +120,103 @@ def matrices(name: str, x: torch.Tensor, z: torch.Tensor, rows: int = 20) -> tup
     return found["train"], found["test"], seconds
 
 
-def accuracy(k: np.ndarray, k_test: np.ndarray, classes: np.ndarray, test: np.ndarray) -> tuple[float, float, float]:
-    """Return the accuracy with λ = 0, that with λ by leave-one-out errors, and this λ, in units of tr K / N."""
+def right(k: np.ndarray, k_test: np.ndarray, classes: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Return which test images are classified right with λ = 0 and with λ by leave-one-out errors, (2, test)."""
     y = np.where(np.arange(10) == classes[:, None], 0.9, -0.1)
     values, vectors = np.linalg.eigh(k)
     scale, best = np.trace(k) / len(k), (np.inf, 0.0)
-    right = {}
+    found = {}
     for ridge in RIDGES:
         inverse = (vectors / (values + max(ridge, 1e-12) * scale)) @ vectors.T
         weights = inverse @ y
-        right[ridge] = float(((k_test @ weights).argmax(axis=1) == test).mean())
+        found[ridge] = (k_test @ weights).argmax(axis=1) == test
         left_out = y - weights / np.diagonal(inverse)[:, None]
         best = min(best, (float(((left_out - y) ** 2).mean()), ridge))
-    return right[0.0], right[best[1]], best[1]
+    return np.stack([found[0.0], found[best[1]]])
 
 
-def compare(names: list[str], pool: int, test: int) -> None:
+def draws(n: int, classes: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of n images, as many of each class, drawn from the pool; once if they are the pool."""
+    found = []
+    for draw in range(DRAWS if n < len(classes) else 1):
+        rng = np.random.default_rng([n, draw])
+        of_class = [rng.choice(np.flatnonzero(classes == c), n // 10, replace=False) for c in range(10)]
+        found.append(np.concatenate(of_class))
+    return found
+
+
+def error_of(found: np.ndarray) -> float:
+    """Return the standard error of the mean of (draws, test): the draws differ, the test images are the same."""
+    of_draws = found.mean(axis=1).var(ddof=1) / len(found) if len(found) > 1 else 0.0
+    return float(np.sqrt(of_draws + found.mean(axis=0).var() / found.shape[1]))
+
+
+def compare(names: list[str], pool: int, test: int, tune: bool) -> None:
     """Compute what is missing, and write the rows of these kernels."""
     x, classes, z, of_test = images(pool, test)
     rows = []
     for name in names:
-        k, k_test, seconds = matrices(name, x, z)
-        pairs = len(x) * (len(x) + 20) / 2 + len(x) * len(z)
-        for n in (n for n in PUBLISHED if n <= len(x)):
-            found = []
-            for draw in range(DRAWS if n < len(x) else 1):
-                rng = np.random.default_rng([n, draw])
-                at = np.concatenate(
-                    [rng.choice(np.flatnonzero(classes == c), n // 10, replace=False) for c in range(10)]
-                )
-                found.append(accuracy(k[np.ix_(at, at)], k_test[:, at], classes[at], of_test))
-            zero, by_loo, _ = np.array(found).T
-            # the draws differ, the test images are the same: both have their share in the standard error
-            error = np.sqrt(zero.var(ddof=len(found) > 1) / len(found) + zero.mean() * (1 - zero.mean()) / len(z))
-            rows.append((name, n, len(found), zero.mean(), error, by_loo.mean(), len(x), len(z), seconds / pairs * 1e3))
-    columns = ["kernel", "n_train", "draws", "accuracy", "standard_error", "accuracy_loo", "pool", "n_test",
-               "ms_a_pair"]  # fmt: skip
-    table = pd.DataFrame(rows, columns=columns).round(5)
+        kernels = {name: KERNELS[name], **(tuned(name, x, classes) if tune else {})}
+        fixed: dict[int, np.ndarray] = {}
+        for label, kernel in kernels.items():
+            k, k_test, seconds = matrices(label, kernel, x, z)
+            pairs = len(x) * (len(x) + 20) / 2 + len(x) * len(z)
+            for n in (n for n in PUBLISHED if n <= len(x)):
+                each = [right(k[np.ix_(at, at)], k_test[:, at], classes[at], of_test) for at in draws(n, classes)]
+                zero, by_loo = np.array(each, float).swapaxes(0, 1)
+                gain = zero - fixed.setdefault(n, zero)
+                row = {"kernel": label, "n_train": n, "draws": len(each), "accuracy": zero.mean(),
+                       "standard_error": error_of(zero), "accuracy_loo": by_loo.mean(), "pool": len(x),
+                       "n_test": len(z), "ms_a_pair": seconds / pairs * 1e3}  # fmt: skip
+                row |= {key: kernel.parameters[key] for key in VARIANCES}
+                if label != name:
+                    row |= {"gain": gain.mean(), "gain_error": error_of(gain)}
+                rows.append(row)
+    table = pd.DataFrame(rows).round(5)
     path = FOLDER / "cifar10.csv"
     if path.exists():
         before = pd.read_csv(path)
-        table = pd.concat([before[~before["kernel"].isin(names)], table], ignore_index=True)
+        table = pd.concat([before[~before["kernel"].isin(table["kernel"])], table], ignore_index=True)
     table.to_csv(path, index=False)
     print(table.to_string(index=False))
 
 
-def table() -> str:
-    """The recorded accuracies, a row for each number of training images."""
+def recorded() -> pd.DataFrame:
+    """The recorded accuracies in %, with one row for each kernel and number of training images."""
     found = pd.read_csv(FOLDER / "cifar10.csv")
-    names = list(dict.fromkeys(found["kernel"]))
+    of_share = ["accuracy", "standard_error", "accuracy_loo", "gain", "gain_error"]
+    found[of_share] *= 100
+    return found
+
+
+def table() -> str:
+    """The accuracies with constant variances, a row for each number of training images."""
+    found = recorded().set_index(["n_train", "kernel"])
     lines = [
-        "| training images | CNTK-14, as printed | " + " | ".join(names) + " |",
-        "|---:|---:|" + "---:|" * len(names),
+        f"| training images | CNTK-14, as printed | {' | '.join(KERNELS)} |",
+        "|---:|---:|" + "---:|" * len(KERNELS),
     ]
-    for n, own in found.groupby("n_train"):
-        cells = []
-        for name in names:
-            row = own[own["kernel"] == name]
-            cells.append(
-                "-"
-                if row.empty
-                else f"{100 * row.accuracy.iloc[0]:.1f} ± {100 * row.standard_error.iloc[0]:.1f} "
-                f"({100 * row.accuracy_loo.iloc[0]:.1f})"
-            )
-        lines.append(f"| {n} | {PUBLISHED[n]:.2f} | " + " | ".join(cells) + " |")
+    for n in found.index.unique("n_train"):
+        cells = [f"{PUBLISHED[n]:.2f}"]
+        for name in KERNELS:
+            row = found.loc[(n, name)] if (n, name) in found.index else None
+            shown = row is not None and f"{row.accuracy:.1f} ± {row.standard_error:.1f} ({row.accuracy_loo:.1f})"
+            cells.append(shown or "-")
+        lines.append(f"| {n} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def gains() -> str:
+    """The accuracies with trained variances beside those with constant ones, a row for each kernel and number."""
+    found = recorded().set_index(["kernel", "n_train"])
+    lines = ["| kernel | training images | constant | σ_b² = 0.1 | trained by ρ | gain over constant |",
+             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+    for label, n in found.index:
+        name = label.removesuffix(TRAINED)
+        if label != name:
+            constant, start, trained = (found.loc[(each, n)] for each in (name, name + START, label))
+            cells = [f"{row.accuracy:.1f} ± {row.standard_error:.1f}" for row in (constant, start, trained)]
+            lines.append(f"| {name} | {n} | {' | '.join(cells)} | {trained.gain:+.1f} ± {trained.gain_error:.1f} |")
     return "\n".join(lines)
 
 
@@ -161,17 +225,18 @@ def draw() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    found = pd.read_csv(FOLDER / "cifar10.csv")
+    found = recorded()
     picture = Figure(figsize=(6.4, 3.8), dpi=130, layout="constrained")
     FigureCanvasAgg(picture)
     axes = picture.subplots()
     shown = {n: value for n, value in PUBLISHED.items() if n <= found["n_train"].max()}
     axes.plot(list(shown), list(shown.values()), "k--", marker="o", mfc="white", label="CNTK-14, as printed")
-    for colour, (name, own) in zip(
-        ("#d55e00", "#0072b2", "#009e73"), found.groupby("kernel", sort=False), strict=False
-    ):
-        axes.errorbar(own["n_train"], 100 * own["accuracy"], 100 * own["standard_error"], color=colour, marker="o",
-                      capsize=3, label=name)  # fmt: skip
+    for colour, name in zip(("#d55e00", "#0072b2", "#009e73"), KERNELS, strict=True):
+        for label, line in ((name, "-"), (name + TRAINED, ":")):
+            own = found[found["kernel"] == label]
+            if not own.empty:
+                axes.errorbar(own["n_train"], own["accuracy"], own["standard_error"], color=colour, linestyle=line,
+                              marker="o", capsize=3, label=label)  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(shown), [str(n) for n in shown])
     axes.set_xlabel("training images of CIFAR-10")
@@ -185,7 +250,7 @@ def draw() -> None:
 
 def page() -> str:
     """The page docs/images.md, from the recorded rows alone."""
-    return (FOLDER / "page.md").read_text().replace("{accuracies}", table())
+    return (FOLDER / "page.md").read_text().replace("{accuracies}", table()).replace("{gains}", gains())
 
 
 def main() -> None:
@@ -193,6 +258,7 @@ def main() -> None:
     parser.add_argument("--kernels", default="", help="names, separated by semicolons (default: all)")
     parser.add_argument("--pool", type=int, default=80, help="training images to draw from (default: 80)")
     parser.add_argument("--test", type=int, default=200, help="test images (default: 200)")
+    parser.add_argument("--tune", action="store_true", help="compare with variances trained by ρ as well")
     parser.add_argument("--page", action="store_true", help="write docs/images.md and its picture")
     parsed = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -200,7 +266,9 @@ def main() -> None:
         (FOLDER.parent.parent / "docs" / "images.md").write_text(page())
         draw()
         return
-    compare([name for name in parsed.kernels.split(";") if name] or list(KERNELS), parsed.pool, parsed.test)
+    compare(
+        [name for name in parsed.kernels.split(";") if name] or list(KERNELS), parsed.pool, parsed.test, parsed.tune
+    )
 
 
 if __name__ == "__main__":

@@ -31,14 +31,13 @@ def test_the_page_is_what_the_rows_give(compare_pooled):
 def test_matrices_are_computed_once_and_continued(compare_pooled, tmp_path, monkeypatch):
     kernel = CNNGP(architecture("myrtle5", (8, 8)), 1.0, 0.1)
     monkeypatch.setattr(compare_pooled, "FOLDER", tmp_path)
-    monkeypatch.setattr(compare_pooled, "KERNELS", {"small": kernel})
     rng = np.random.default_rng(0)
     x, z = (torch.as_tensor(rng.normal(size=(n, 1, 8, 8))) for n in (7, 4))
-    first = compare_pooled.matrices("small", x, z, rows=3)
+    first = compare_pooled.matrices("small", kernel, x, z, rows=3)
     np.testing.assert_allclose(first[0], kernel.gram(x), rtol=1e-10)
     np.testing.assert_allclose(first[1], kernel.gram(z, x), rtol=1e-12)
     (tmp_path / "matrices" / "small" / "train-7-3.npz").unlink()  # as after a kill
-    again = compare_pooled.matrices("small", x, z, rows=3)
+    again = compare_pooled.matrices("small", kernel, x, z, rows=3)
     np.testing.assert_array_equal(again[0], first[0])
-    monkeypatch.setattr(compare_pooled, "KERNELS", {"small": None})  # nothing is left to compute
-    np.testing.assert_array_equal(compare_pooled.matrices("small", x, z, rows=3)[1], first[1])
+    nothing_left = compare_pooled.matrices("small", None, x, z, rows=3)
+    np.testing.assert_array_equal(nothing_left[1], first[1])
