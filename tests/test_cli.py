@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,10 +31,10 @@ def test_help_answers_at_once():
     subprocess.run(command("--help"), check=True, capture_output=True)
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         done = subprocess.run(command("--help"), check=True, capture_output=True, text=True)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.5
+        times.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start)
+    assert min(times) < 0.5, "seconds of a core, whatever else runs beside"
     for word in ("run", "list", "data", "gram"):
         assert f"\n    {word} " in done.stdout
 

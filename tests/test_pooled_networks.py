@@ -185,6 +185,7 @@ def test_fixed_layers_give_parts_of_the_whole():
     np.testing.assert_allclose(whole - last, CNNGP(SMALL, 1.3, 0.2).gram(x), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_image_without_variance_gives_no_nan():
     x = np.zeros((3, 2, 6, 6))
     x[1, :, 2:4] = 1.0

@@ -24,7 +24,6 @@ from kfx.report.measured import measured_as
 from kfx.report.reproduction import FOLDER, gather, of_command, read_notes, read_published
 from kfx.report.tables import Command
 from kfx.report.verdict import RANKED, Verdict, half_a_digit, verdict
-from tests.slow import slow_after
 
 ROOT = Path(__file__).parent.parent
 RBF = "khalid/three_bumps_rbf"
@@ -82,7 +81,8 @@ def said(part):
     return of_table | {word.partition("=")[0] for word in part.command.overrides}
 
 
-@pytest.mark.parametrize("paper", slow_after(1, ["khalid", "darcy", "owhadi_yoo"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["khalid", "darcy", "owhadi_yoo"])
 def test_commands_of_printed_numbers_compose_to_what_was_measured(entries, paper):
     """So many that each key of an override and each option is among them."""
     seen = set()

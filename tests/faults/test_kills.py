@@ -178,6 +178,7 @@ def test_sigterm_checkpoints_at_once(tmp_path, counts):
     assert read(tmp_path / "r/checkpoint")["iteration"] >= rows(tmp_path / "r") - 1
 
 
+@pytest.mark.slow
 def test_memory_exhausted(tmp_path, counts):
     words = [*words_for("adam"), "dataset=gp_sample", "dataset.n_train=12000", "sampler.batch_size=12000"]
     assert finish(tmp_path, *words, limits={"RLIMIT_AS": 3 << 30}) == 1

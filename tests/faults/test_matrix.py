@@ -39,7 +39,7 @@ SOME = [
 CASES = [
     pytest.param(
         *(kernel, optimizer, evaluation),
-        marks=[pytest.mark.slow] * (evaluation == "folds" or kernel == "conv_dkm"),
+        marks=[pytest.mark.slow] * (evaluation == "folds" or kernel in ("cnngp", "conv_dkm")),
     )
     for kernel, optimizer in pairs([] if FULL else list(dict.fromkeys(["rbf", *(kernel for kernel, _ in SOME)])))
     for evaluation in EVALUATIONS
