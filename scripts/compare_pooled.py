@@ -1,14 +1,14 @@
 """Compare convolution kernels with and without pooling on small parts of CIFAR-10, as Arora et al. 2020, Table 2.
 
-python scripts/compare_pooled.py [--kernels Myrtle-5] [--pool 160] [--test 500] [--tune]
+python scripts/compare_pooled.py [--kernels Myrtle-5] [--pool 160] [--test 500] [--changes "flips;ZCA"]
 python scripts/compare_pooled.py --page
 
 One class-balanced pool of training images and the first test images: each kernel's matrices on them are computed once,
 by blocks of rows in runs/images/, and a second call goes on. All draws are submatrices. N training images, N/10 of each
 class, are drawn twenty times; λ is 0, as published, and beside it chosen by leave-one-out errors of the draw alone.
---tune adds the kernel with σ_b² = 0.1, and with variances trained from there by ρ on batches of 100 images of the pool,
-with the gain over constant variances in pairs of equal draws and test images. The images are read from
-KFX_DATA_DIR/cifar10.
+--changes adds the same with σ_b² = 0.1, with variances trained from there by ρ on batches of 100 images of the pool,
+averaged over mirror images (flips), or on whitened images (ZCA), and the gain over the unchanged kernel in pairs of
+equal draws and test images. The images are read from KFX_DATA_DIR/cifar10.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from kfx import KernelFlowClassifier
 from kfx.data.dataset import preprocess
 from kfx.data.images import cifar10
-from kfx.kernels import CNNGP, CNTK, Conv2d, Dense, ReLU, Sequential
+from kfx.kernels import CNNGP, CNTK, Conv2d, Dense, Flipped, ReLU, Sequential
 from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.architectures import architecture
 
@@ -34,7 +34,7 @@ FOLDER = Path(__file__).parent.parent / "runs" / "images"
 IMAGE = (32, 32)
 DRAWS = 20
 VARIANCES = ("weight_variance", "bias_variance")
-START, TRAINED = ", σ_b² = 0.1", ", trained by ρ"
+CHANGES = ("σ_b² = 0.1", "trained by ρ", "flips", "ZCA")
 RIDGES = (0.0, *(10.0**k for k in range(-6, 1)))
 PUBLISHED = {10: 15.33, 20: 18.79, 40: 21.34, 80: 25.48, 160: 30.48, 320: 36.57, 640: 42.63, 1280: 48.86}
 
@@ -53,20 +53,33 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
-def images(pool: int, test: int) -> tuple[torch.Tensor, np.ndarray, torch.Tensor, np.ndarray]:
-    """Training images, as many of each class, and test images, with their classes; channels standardized."""
+def images(pool: int, test: int, whitened: bool) -> tuple[torch.Tensor, np.ndarray, torch.Tensor, np.ndarray]:
+    """Training images, as many of each class, and test images, with their classes; channels standardized.
+
+    whitened: whether pixels are whitened as well, by their covariance over 10 000 training images.
+    """
     data = cifar10(None, test, [1], None, np.random.default_rng(0))
+    if whitened:
+        data = preprocess(data, ["normalize_channels", "zca"])
     classes = data.y_train.argmax(axis=1)
     at = np.sort(np.concatenate([np.flatnonzero(classes == c)[: pool // 10] for c in range(10)]))
-    data = preprocess(replace(data, x_train=data.x_train[at], y_train=data.y_train[at]), ["normalize_channels"])
+    data = replace(data, x_train=data.x_train[at], y_train=data.y_train[at])
+    if not whitened:
+        data = preprocess(data, ["normalize_channels"])
     x, z = (torch.as_tensor(each, dtype=torch.float32) for each in (data.x_train, data.x_test))
     return x, classes[at], z, data.y_test.argmax(axis=1)
 
 
-def tuned(name: str, x: torch.Tensor, classes: np.ndarray) -> dict[str, Kernel]:
-    """Return the kernel with σ_b² = 0.1, and with both variances trained from there by ρ; they are kept on disk."""
-    path = FOLDER / "matrices" / f"{_file(name)}-{len(x)}-variances.npz"
+def changed(name: str, change: str, x: torch.Tensor, classes: np.ndarray) -> Kernel:
+    """Return the kernel with a change of `CHANGES`; the variances trained by ρ are kept on disk."""
+    if change == "flips":
+        return Flipped(KERNELS[name])
+    if change == "ZCA":
+        return KERNELS[name]
     start = KERNELS[name].with_parameters(bias_variance=0.1)
+    if change == "σ_b² = 0.1":
+        return start
+    path = FOLDER / "matrices" / f"{_file(name)}-{len(x)}-variances.npz"
     if not path.exists():
         fit = KernelFlowClassifier(
             start,
@@ -79,8 +92,7 @@ def tuned(name: str, x: torch.Tensor, classes: np.ndarray) -> dict[str, Kernel]:
         ).fit(x.numpy(), classes)
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **{key: fit.kernel_.parameters[key] for key in VARIANCES})
-    trained = start.with_parameters(**{key: float(value) for key, value in np.load(path).items()})
-    return {f"{name}{START}": start, f"{name}{TRAINED}": trained}
+    return start.with_parameters(**{key: float(value) for key, value in np.load(path).items()})
 
 
 def _file(name: str) -> str:
@@ -151,27 +163,27 @@ def error_of(found: np.ndarray) -> float:
     return float(np.sqrt(of_draws + found.mean(axis=0).var() / found.shape[1]))
 
 
-def compare(names: list[str], pool: int, test: int, tune: bool) -> None:
+def compare(names: list[str], changes: list[str], pool: int, test: int) -> None:
     """Compute what is missing, and write the rows of these kernels."""
-    x, classes, z, of_test = images(pool, test)
     rows = []
     for name in names:
-        kernels = {name: KERNELS[name], **(tuned(name, x, classes) if tune else {})}
-        fixed: dict[int, np.ndarray] = {}
-        for label, kernel in kernels.items():
+        unchanged: dict[int, np.ndarray] = {}
+        for change in ("", *changes):
+            x, classes, z, of_test = images(pool, test, change == "ZCA")
+            kernel, label = (
+                (changed(name, change, x, classes), f"{name}, {change}") if change else (KERNELS[name], name)
+            )
             k, k_test, seconds = matrices(label, kernel, x, z)
             pairs = len(x) * (len(x) + 20) / 2 + len(x) * len(z)
             for n in (n for n in PUBLISHED if n <= len(x)):
                 each = [right(k[np.ix_(at, at)], k_test[:, at], classes[at], of_test) for at in draws(n, classes)]
                 zero, by_loo = np.array(each, float).swapaxes(0, 1)
-                gain = zero - fixed.setdefault(n, zero)
+                gain = zero - unchanged.setdefault(n, zero)
                 row = {"kernel": label, "n_train": n, "draws": len(each), "accuracy": zero.mean(),
                        "standard_error": error_of(zero), "accuracy_loo": by_loo.mean(), "pool": len(x),
                        "n_test": len(z), "ms_a_pair": seconds / pairs * 1e3}  # fmt: skip
                 row |= {key: kernel.parameters[key] for key in VARIANCES}
-                if label != name:
-                    row |= {"gain": gain.mean(), "gain_error": error_of(gain)}
-                rows.append(row)
+                rows.append(row | ({"gain": gain.mean(), "gain_error": error_of(gain)} if change else {}))
     table = pd.DataFrame(rows).round(5)
     path = FOLDER / "cifar10.csv"
     if path.exists():
@@ -207,16 +219,15 @@ def table() -> str:
 
 
 def gains() -> str:
-    """The accuracies with trained variances beside those with constant ones, a row for each kernel and number."""
+    """The gains of changes over the unchanged kernels, a row for each kernel and change."""
     found = recorded().set_index(["kernel", "n_train"])
-    lines = ["| kernel | training images | constant | σ_b² = 0.1 | trained by ρ | gain over constant |",
-             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
-    for label, n in found.index:
-        name = label.removesuffix(TRAINED)
-        if label != name:
-            constant, start, trained = (found.loc[(each, n)] for each in (name, name + START, label))
-            cells = [f"{row.accuracy:.1f} ± {row.standard_error:.1f}" for row in (constant, start, trained)]
-            lines.append(f"| {name} | {n} | {' | '.join(cells)} | {trained.gain:+.1f} ± {trained.gain_error:.1f} |")
+    sizes = sorted(found.index.unique("n_train"))
+    lines = [f"| kernel | change | {' | '.join(map(str, sizes))} |", "|---|---|" + "---:|" * len(sizes)]
+    for name, change in ((name, change) for name in KERNELS for change in CHANGES):
+        own = [found.loc[at] if (at := (f"{name}, {change}", n)) in found.index else None for n in sizes]
+        if any(row is not None for row in own):
+            cells = ["-" if row is None else f"{row.gain:+.1f} ± {row.gain_error:.1f}" for row in own]
+            lines.append(f"| {name} | {change} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -232,7 +243,7 @@ def draw() -> None:
     shown = {n: value for n, value in PUBLISHED.items() if n <= found["n_train"].max()}
     axes.plot(list(shown), list(shown.values()), "k--", marker="o", mfc="white", label="CNTK-14, as printed")
     for colour, name in zip(("#d55e00", "#0072b2", "#009e73"), KERNELS, strict=True):
-        for label, line in ((name, "-"), (name + TRAINED, ":")):
+        for label, line in ((name, "-"), (f"{name}, trained by ρ", ":")):
             own = found[found["kernel"] == label]
             if not own.empty:
                 axes.errorbar(own["n_train"], own["accuracy"], own["standard_error"], color=colour, linestyle=line,
@@ -258,7 +269,7 @@ def main() -> None:
     parser.add_argument("--kernels", default="", help="names, separated by semicolons (default: all)")
     parser.add_argument("--pool", type=int, default=80, help="training images to draw from (default: 80)")
     parser.add_argument("--test", type=int, default=200, help="test images (default: 200)")
-    parser.add_argument("--tune", action="store_true", help="compare with variances trained by ρ as well")
+    parser.add_argument("--changes", default="", help=f"of {'; '.join(CHANGES)} (default: none)")
     parser.add_argument("--page", action="store_true", help="write docs/images.md and its picture")
     parsed = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -266,9 +277,8 @@ def main() -> None:
         (FOLDER.parent.parent / "docs" / "images.md").write_text(page())
         draw()
         return
-    compare(
-        [name for name in parsed.kernels.split(";") if name] or list(KERNELS), parsed.pool, parsed.test, parsed.tune
-    )
+    kernels, changes = ([name for name in words.split(";") if name] for words in (parsed.kernels, parsed.changes))
+    compare(kernels or list(KERNELS), changes, parsed.pool, parsed.test)
 
 
 if __name__ == "__main__":
