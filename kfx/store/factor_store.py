@@ -21,7 +21,7 @@ from kfx.store.gram_store import GramStore
 from kfx.store.manifest import MANIFEST, Entry, hexadecimal, is_number, read, require, whole
 from kfx.store.selection import Selection
 from kfx.store.tiles import MOST_ROWS, Tiles
-from kfx.store.work import TileTask, fields_of
+from kfx.store.work import TileTask, Work
 
 FACTOR = "factor"
 
@@ -147,8 +147,8 @@ def ahead(tiles: Tiles, places: Iterable[tuple[int, int]]) -> Iterator[tuple[tup
 
 
 @dataclass(frozen=True)
-class FactorWork:
-    """Compute the tiles of the factor in `folder`, column by column, from the Gram store in `store`.
+class FactorWork(Work):
+    """Compute the tiles of the factor in `folder`, column by column, from the Gram store in `gram`.
 
         L_ij = (A_ij − Σ_{k<j} L_ik L_jkᵀ) L_jj⁻ᵀ,   L_jj the Cholesky factor of A_jj − Σ_{k<j} L_jk L_jkᵀ
 
@@ -157,8 +157,7 @@ class FactorWork:
         it.
     """
 
-    folder: str
-    store: str
+    gram: str
     memory: int
     token: str
 
@@ -166,8 +165,9 @@ class FactorWork:
     def of(cls, factor: FactorStore, store: GramStore, memory: int) -> FactorWork:
         return cls(str(factor.folder), str(store.folder), memory, factor.token)
 
-    def __getstate__(self) -> dict[str, object]:
-        return fields_of(self)
+    @property
+    def store(self) -> str:
+        return self.gram
 
     def within(self, processes: int) -> FactorWork:
         return replace(self, memory=self.memory // processes)
@@ -181,7 +181,7 @@ class FactorWork:
 
     @cached_property
     def _gram(self) -> GramStore:
-        return GramStore(Path(self.store))
+        return GramStore(Path(self.gram))
 
     @cached_property
     def _row(self) -> _Row:

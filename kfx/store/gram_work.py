@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,18 +12,17 @@ import torch
 from kfx.kernels.base import Kernel
 from kfx.store.gram_store import GRAM, TEST, GramStore, size_now
 from kfx.store.identity import finite
-from kfx.store.work import TileTask, fields_of
+from kfx.store.work import TileTask, Work
 
 
 @dataclass(frozen=True)
-class GramWork:
+class GramWork(Work):
     """Compute the missing tiles of the store in `folder`.
 
     kernel: from `Kernel.feature_map_and_kernel`. n: number of points in the store. device: where the tiles are
         computed.
     """
 
-    folder: str
     kernel: Kernel
     n: int
     device: str = "cpu"
@@ -32,16 +30,6 @@ class GramWork:
     @classmethod
     def of(cls, store: GramStore, kernel: Kernel, device: torch.device) -> GramWork:
         return cls(str(store.folder), kernel, len(store), str(device))
-
-    @property
-    def store(self) -> str:
-        return self.folder
-
-    def __getstate__(self) -> dict[str, object]:
-        return fields_of(self)
-
-    def within(self, processes: int) -> GramWork:
-        return self
 
     @cached_property
     def _store(self) -> GramStore:
@@ -60,9 +48,6 @@ class GramWork:
     def bytes_to_come(self) -> int:
         test = self._store.test
         return self._store.gram.bytes_to_come() + (test.bytes_to_come() if test is not None else 0)
-
-    def needs(self, task: TileTask) -> Iterable[TileTask]:
-        return ()
 
     def cost(self, task: TileTask) -> float:
         """Number of pairs of points."""

@@ -18,7 +18,7 @@ from kfx.numerics.nystrom import Centres, Spectrum, Sums
 from kfx.outcomes import Event, NumericalError, StoreError
 from kfx.store.manifest import MANIFEST, read, require, whole
 from kfx.store.tiles import create_array, open_array
-from kfx.store.work import TileTask, fields_of
+from kfx.store.work import TileTask, Work
 
 SUMS = "sums"
 _MOST_ROWS, _FEATURES = 8192, 2**23
@@ -133,25 +133,14 @@ def tile_for(n: int, lanes: int, centres: int) -> int:
 
 
 @dataclass(frozen=True)
-class SumsWork:
+class SumsWork(Work):
     """Add the missing tiles of points to their lanes' sums: one task a tile, and one tile of a lane after the other.
 
     device: where features are computed.
     """
 
-    folder: str
     centres: Centres
     device: str = "cpu"
-
-    @property
-    def store(self) -> str:
-        return self.folder
-
-    def __getstate__(self) -> dict[str, object]:
-        return fields_of(self)
-
-    def within(self, processes: int) -> SumsWork:
-        return self
 
     @cached_property
     def _store(self) -> SumsStore:

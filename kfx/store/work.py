@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 
 class TileTask(NamedTuple):
@@ -18,42 +16,50 @@ class TileTask(NamedTuple):
     column: int
 
 
-class Work(Protocol):
-    """Computes the tiles of a store. It is pickled for other processes, so it holds file names, never tiles."""
+@dataclass(frozen=True)
+class Work(abc.ABC):
+    """Computes the tiles of a store. It is pickled for other processes, so it holds file names, never tiles.
 
-    @property
-    def folder(self) -> str:
-        """The folder of the store that it writes to."""
+    folder: that of the store that it writes to.
+    """
+
+    folder: str
 
     @property
     def store(self) -> str:
         """The folder of the Gram store that it belongs to."""
+        return self.folder
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without open files
 
     def within(self, processes: int) -> Work:
         """The same work for one of `processes` processes that share its memory."""
+        return self
 
+    @abc.abstractmethod
     def tasks(self) -> list[TileTask]:
         """The tasks not done yet, each after those that it needs."""
 
+    @abc.abstractmethod
     def total(self) -> int:
         """Number of all tasks, done or not."""
 
+    @abc.abstractmethod
     def bytes_to_come(self) -> int:
         """Bytes on disk that the missing tiles will take."""
 
     def needs(self, task: TileTask) -> Iterable[TileTask]:
         """The tasks whose tiles this one reads; those that they need in turn may be left out."""
+        return ()
 
+    @abc.abstractmethod
     def cost(self, task: TileTask) -> float:
         """The size of a task, in a unit of the work's own."""
 
+    @abc.abstractmethod
     def do(self, task: TileTask) -> None:
         """Compute the tile, unless it is there. Any process may call it, but only one at a time for a task."""
-
-
-def fields_of(work: DataclassInstance) -> dict[str, object]:
-    """The fields of a work without its open files, as other processes get it."""
-    return {field.name: getattr(work, field.name) for field in dataclasses.fields(work)}
 
 
 Watch = Callable[[TileTask], None]
