@@ -41,3 +41,13 @@ def test_matrices_are_computed_once_and_continued(compare_pooled, tmp_path, monk
     np.testing.assert_array_equal(again[0], first[0])
     nothing_left = compare_pooled.matrices("small", None, x, z, rows=3)
     np.testing.assert_array_equal(nothing_left[1], first[1])
+
+
+def test_the_error_of_a_mean_counts_draws_and_images(compare_pooled):
+    rng = np.random.default_rng(0)
+
+    def crossed():
+        return rng.normal(size=(20, 1)) + 2 * rng.normal(size=(1, 50)) + rng.normal(size=(20, 50))
+
+    means, errors = zip(*((found.mean(), compare_pooled.error_of(found)) for found in (crossed() for _ in range(1000))))
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
