@@ -49,5 +49,6 @@ def test_the_error_of_a_mean_counts_draws_and_images(compare_pooled):
     def crossed():
         return rng.normal(size=(20, 1)) + 2 * rng.normal(size=(1, 50)) + rng.normal(size=(20, 50))
 
-    means, errors = zip(*((found.mean(), compare_pooled.error_of(found)) for found in (crossed() for _ in range(1000))))
-    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
+    drawn = [crossed() for _ in range(1000)]
+    errors = [compare_pooled.error_of(found) for found in drawn]
+    assert np.mean(errors) == pytest.approx(np.std([found.mean() for found in drawn]), rel=0.1)
