@@ -84,7 +84,7 @@ def changed(name: str, change: str, x: torch.Tensor, classes: np.ndarray) -> Ker
         fit = KernelFlowClassifier(
             start,
             objective="rho",
-            optimizer={"iterations": 20},
+            optimizer={"iterations": 20, "fall_back": False},
             sampler={"batch_size": min(100, len(x))},
             regularization=1e-6,
             device={"dtype": "float32"},
