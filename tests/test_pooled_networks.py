@@ -19,6 +19,8 @@ from tests.networks import every_engine, pooled_networks, relative
 from tests.oracles import convolutional, needs_neural_tangents
 
 KINDS = {"nngp": CNNGP, "ntk": CNTK}
+# θ enters an NTK's slopes, and at equal points round-off in cos θ makes θ the root of it.
+TOLERANCE = {"nngp": 1e-10, "ntk": 1e-7}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 SMALL = Sequential(
     Conv2d(3, padding="same"), ReLU(), AvgPool2d(2), Conv2d(3, padding="same"), Erf(), GlobalAvgPool(), Dense(2.0)
@@ -62,7 +64,7 @@ def test_random_architectures_against_neural_tangents(network, seed):
     x = np.random.default_rng(seed).normal(size=(3, 2, *image))
     for kind, kernel in KINDS.items():
         expected = convolutional(layers, x, 1.3, 0.2, kind)
-        assert relative(kernel(Sequential(*layers), 1.3, 0.2).gram(x), expected) < 1e-10
+        assert relative(kernel(Sequential(*layers), 1.3, 0.2).gram(x), expected) < TOLERANCE[kind]
 
 
 def published_recursion(x, z, depth):
