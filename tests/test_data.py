@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import linalg
+from scipy.ndimage import affine_transform
 
 from kfx.data import Dataset, files, images, preprocess, synthetic
 from kfx.experiment.compose import load
@@ -431,6 +432,33 @@ def test_a_range_of_the_training_images_and_the_rest(in_folder):
     some = built("dataset=mnist", "dataset.n_train=7", "dataset.n_test=4", "dataset.train_range=[5,24]")
     whole = {image.tobytes() for image in stored[5:25]}
     assert all(image.tobytes() in whole for image in some.x_train[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:.*not the published file")
+def test_moved_copies_follow_the_training_images(in_folder):
+    small_mnist(in_folder / "cache", 30)
+    words = ["dataset=mnist", "dataset.n_train=20", "dataset.n_test=5"]
+    plain, more = built(*words), built(*words, "dataset.copies=2", "dataset.shift=0", "dataset.rotation=0")
+    np.testing.assert_allclose(more.x_train, np.tile(plain.x_train, (3, 1, 1, 1)), atol=1e-13)
+    np.testing.assert_array_equal(more.y_train, np.tile(plain.y_train, (3, 1)))
+    np.testing.assert_array_equal(more.labels_train, np.tile(plain.labels_train, 3))
+    moved = built(*words, "dataset.copies=2")
+    np.testing.assert_array_equal(moved.x_train[:20], plain.x_train)
+    assert np.unique(moved.x_train.reshape(60, -1), axis=0).shape[0] == 60
+    np.testing.assert_array_equal(moved.x_test, plain.x_test)
+    assert load([*words, "dataset.copies=2", "sampler.batch_size=30"]).dataset.size() == 60
+
+
+def test_moved_images_are_those_of_scipy():
+    x = np.random.default_rng(1).random((4, 2, 9, 9))
+    found, rng = images._moved(x, 1.5, 30.0, np.random.default_rng(0)), np.random.default_rng(0)
+    angles, (right, down) = np.deg2rad(rng.uniform(-30, 30, 4)), rng.uniform(-1.5, 1.5, (2, 4))
+    for i, angle in enumerate(angles):
+        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])  # of (row, column)
+        offset = np.array([4, 4]) - turn @ [4, 4] + [down[i], right[i]]
+        for channel in range(2):
+            expected = affine_transform(x[i, channel], turn, offset, order=1, mode="nearest")
+            np.testing.assert_allclose(found[i, channel], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pickle
 import pickletools
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kfx.outcomes import DataError
 
 _MOST_IMAGES = 100_000
 _MOST_BATCH_BYTES = 256 << 20
+_MOVED_AT_ONCE = 1000
 
 
 def idx_dataset(
@@ -55,6 +57,35 @@ def idx_dataset(
         parts.append((images[chosen, None] / 255.0, labels[chosen].astype(int)))
     warn_of_unpublished(dataset, used)
     return classification(dataset, parts, classes)
+
+
+def with_moved_copies(data: Dataset, copies: int, shift: float, rotation: float, rng: np.random.Generator) -> Dataset:
+    """Add after the training images so many copies of each, all once and then again, each moved at random.
+
+    shift: largest shift along each axis, in pixels. rotation: largest angle, in degrees. Both are uniform; pixels are
+    interpolated linearly, and those from outside are like the nearest at the border.
+    """
+    count = len(data.x_train)
+    x = np.repeat(data.x_train[None], 1 + copies, axis=0).reshape(-1, *data.x_train.shape[1:])
+    for start in range(count, len(x), _MOVED_AT_ONCE):
+        x[start : start + _MOVED_AT_ONCE] = _moved(x[start : start + _MOVED_AT_ONCE], shift, rotation, rng)
+    labels = None if data.labels_train is None else np.tile(data.labels_train, 1 + copies)
+    return replace(data, x_train=x, y_train=np.tile(data.y_train, (1 + copies, 1)), labels_train=labels)
+
+
+def _moved(images: np.ndarray, shift: float, rotation: float, rng: np.random.Generator) -> np.ndarray:
+    """images: (n, channels, side, side)."""
+    import torch
+    from torch.nn.functional import affine_grid, grid_sample
+
+    angle = np.deg2rad(rng.uniform(-rotation, rotation, len(images)))
+    right, down = 2 * rng.uniform(-shift, shift, (2, len(images))) / images.shape[-1]  # the image has the side 2
+    maps = np.array([[np.cos(angle), -np.sin(angle), right], [np.sin(angle), np.cos(angle), down]])
+    points = affine_grid(torch.from_numpy(maps.transpose(2, 0, 1)), list(images.shape), align_corners=False)
+    moved: np.ndarray = grid_sample(
+        torch.from_numpy(images), points, padding_mode="border", align_corners=False
+    ).numpy()  # fmt: skip
+    return moved
 
 
 def cifar10(

@@ -423,6 +423,11 @@ class IdxImages(Images):
         "rest",
         meaning="images to test on; rest: the training images outside train_range, for validation",
     )
+    copies: int = number(
+        0, "whole >= 0 and <= 1000", "copies of each training image, each moved at random, that are added to them"
+    )
+    shift: float = number(2.0, ">= 0 and <= 28", "with copies: their largest shift along each axis, in pixels")
+    rotation: float = number(10.0, ">= 0 and <= 180", "with copies: their largest rotation, in degrees")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -436,11 +441,15 @@ class IdxImages(Images):
         inside = self.pool if self.train_range is None else self.train_range[1] - self.train_range[0] + 1
         return inside if self.classes is None else min(inside, self.most_of_a_class * len(self.classes))
 
+    def size(self) -> int:
+        return super().size() * (1 + self.copies)
+
     def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.images import idx_dataset
+        from kfx.data.images import idx_dataset, with_moved_copies
 
         within = None if self.train_range is None else (self.train_range[0], self.train_range[1])
-        return idx_dataset(self.name, self.n_train, self.n_test, self.classes, rng, within, self.test_on == "rest")
+        data = idx_dataset(self.name, self.n_train, self.n_test, self.classes, rng, within, self.test_on == "rest")
+        return with_moved_copies(data, self.copies, self.shift, self.rotation, rng) if self.copies else data
 
 
 @option("dataset", "mnist", "MNIST: handwritten digits, 28 x 28 pixels in [0, 1], 60000 training and 10000 test images")
