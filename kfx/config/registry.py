@@ -16,6 +16,7 @@ GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation"
 
 _FAMILIES = (
     "kfx.data.options",
+    "kfx.data.image_options",
     "kfx.data.own_options",
     "kfx.data.uci_options",
     "kfx.data.series_options",
