@@ -1,7 +1,7 @@
 """Compare ways to choose the centres of Nyström regression with each other and with other libraries; time large runs.
 
 python scripts/compare_centres.py centres [--sets kin40k,protein] [--centres 250,1000] [--repeats 3] [--choose uniform]
-python scripts/compare_centres.py rivals [--sets kin40k,protein] [--centres 500]
+python scripts/compare_centres.py rivals [--sets kin40k,protein] [--centres 500] [--methods "kfx;GPBoost, Vecchia"]
 python scripts/compare_centres.py memory [--centres 2000]
 python scripts/compare_centres.py exact [--sets kin40k,protein]
 python scripts/compare_centres.py steps [--sets kin40k]
@@ -10,12 +10,13 @@ python scripts/compare_centres.py draw
 
 centres: the kernel of a table is fitted once; then every choice of centres serves the same kernel, with λ by the folds
 of its own pass, and the error is that on the split's test rows. rivals: kfx by default; scikit-learn's Nystroem with
-the length and the λ that are best on held-out rows; GPyTorch's SVGP with as many inducing points, 20 epochs. memory:
-the pass over 100 000 rows of Friedman's function beside least squares with the same features in memory. exact: the same
-kernel without centres, by conjugate gradients on the whole Gram matrix in memory, and λ by held-out rows. steps:
-conjugate gradients to 1e-6 on 4000 training rows, with 500 evenly spaced columns or 500 pivots as the preconditioner.
-run: `kfx run WORDS` with its time and the peak of its memory. draw: errors against M. Rows are appended to runs/scale/.
-Tables are read from KFX_DATA_DIR/uci_regression.
+the length and the λ that are best on held-out rows; GPyTorch's SVGP with as many inducing points, 20 epochs; GPBoost's
+Vecchia approximation with 20 neighbours. memory: the pass over 100 000 rows of Friedman's function beside least squares
+with the same features in memory. exact: the same kernel without centres, by conjugate gradients on the whole Gram
+matrix in memory; a factor of its lengths, and λ, by held-out rows. steps: conjugate gradients to 1e-6 on 4000 training
+rows, with 500 evenly spaced columns or 500 pivots as the preconditioner. run: `kfx run WORDS` with its time and the
+peak of its memory. draw: errors against M. Rows are appended to runs/scale/. Tables are read from
+KFX_DATA_DIR/uci_regression.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ EXACT = {"kin40k": 0.099, "protein": 0.536, "keggundirected": 0.118}
 DRAWN = tuple(EXACT)
 CHOICES = ("uniform", "rpcholesky", "kmeans", "flow")
 LAMBDAS = [Regularization(float(value)) for value in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)]
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
 _COLUMNS, _ROWS = 500, 4000
 
 
@@ -154,14 +156,33 @@ def by_gpytorch(data: Dataset, count: int, epochs: int = 20) -> np.ndarray:
         return torch.cat([model(part).mean for part in test.split(2000)]).double().numpy()
 
 
-def rivals(names: list[str], counts: list[int]) -> None:
-    methods = {"kfx": by_kfx, "scikit-learn, Nystroem": by_scikit_learn, "GPyTorch, SVGP": by_gpytorch}
+def by_gpboost(data: Dataset, count: int) -> np.ndarray:
+    """By Vecchia's approximation with 20 neighbours, which has no centres."""
+    import gpboost
+
+    model = gpboost.GPModel(
+        gp_coords=data.x_train, cov_function="matern_ard", cov_fct_shape=2.5, gp_approx="vecchia", num_neighbors=20,
+        num_parallel_threads=torch.get_num_threads(),
+    )  # fmt: skip
+    model.fit(y=data.targets[:, 0])
+    return np.asarray(model.predict(gp_coords_pred=data.x_test, predict_var=False)["mu"])
+
+
+METHODS = {
+    "kfx": by_kfx,
+    "scikit-learn, Nystroem": by_scikit_learn,
+    "GPyTorch, SVGP": by_gpytorch,
+    "GPBoost, Vecchia": by_gpboost,
+}
+
+
+def rivals(names: list[str], counts: list[int], methods: list[str]) -> None:
     for name in names:
         data = prepared(name)
         for count in counts:
-            for method, predict in methods.items():
+            for method in methods:
                 started = time.perf_counter()
-                rmse = in_deviations(data, predict(data, count))
+                rmse = in_deviations(data, METHODS[method](data, count))
                 row = {"set": name, "n": len(data.x_train), "centres": count, "method": method}
                 append("rivals", row | {"rmse": round(rmse, 5), "seconds": round(time.perf_counter() - started, 1)})
 
@@ -197,8 +218,8 @@ def exact(names: list[str]) -> None:
         x, test = (mapped(torch.from_numpy(points)) for points in (data.x_train, data.x_test))
         y = torch.from_numpy(data.targets)
         started = time.perf_counter()
-        own = on_held_out_rows(compare, x, y)
-        n = len(x)
+        factor, own = on_held_out_rows(compare, x, y)
+        x, test, n = x / factor, test / factor, len(x)
         theta = torch.empty(n, n, dtype=torch.float64 if n <= 45_000 else torch.float32)
         for rows in torch.arange(n).split(2000):
             theta[rows] = compare.gram(x[rows], x).to(theta.dtype)
@@ -208,21 +229,28 @@ def exact(names: list[str]) -> None:
             None, compare.diagonal(x), y, own, 1e-5, 2 * 10**9,
         )  # fmt: skip
         prediction = torch.cat([products(compare.gram(b, x), found.alpha) for b in test.split(500)])
-        row = {"set": name, "n": n, "regularization": own, "steps": found.iterations}
+        row = {"set": name, "n": n, "lengths_times": factor, "noise": own, "steps": found.iterations}
         rmse = in_deviations(data, prediction.numpy())
         append("exact", row | {"rmse": round(rmse, 5), "seconds": round(time.perf_counter() - started, 1)})
 
 
-def on_held_out_rows(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, n: int = 8000, held_out: int = 4000) -> float:
-    """The λ with which n rows predict others best. A power of ten: λ is the variance of noise, whatever n is."""
+def on_held_out_rows(
+    kernel: Kernel, x: torch.Tensor, y: torch.Tensor, n: int = 8000, held_out: int = 4000
+) -> tuple[float, float]:
+    """The factor of all lengths, which were fitted to 300 rows, and the λ with which n rows predict others best.
+
+    λ is a power of ten: the variance of noise, whatever n is.
+    """
     rows, others = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: n + held_out].split(n)
-    theta, between = kernel.gram(x[rows]), kernel.gram(x[others], x[rows])
     found = {}
-    for own in 10.0 ** np.arange(-6, 1):
-        factor = cholesky(theta, own)
-        prediction = between @ solve_upper(factor, solve_lower(factor, y[rows]))
-        found[float(own)] = float((prediction - y[others]).square().mean())
-    return min(found, key=lambda own: found[own])
+    for factor in FACTORS:
+        theta = kernel.gram(x[rows] / factor)
+        between = kernel.gram(x[others] / factor, x[rows] / factor)
+        for own in 10.0 ** np.arange(-6, 1):
+            root = cholesky(theta, own)
+            prediction = between @ solve_upper(root, solve_lower(root, y[rows]))
+            found[factor, float(own)] = float((prediction - y[others]).square().mean())
+    return min(found, key=lambda each: found[each])
 
 
 def steps(names: list[str]) -> None:
@@ -314,13 +342,14 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS), help="tables, separated by commas (default: ten)")
     parser.add_argument("--centres", default="500", help="numbers of centres, separated by commas (default: 500)")
     parser.add_argument("--repeats", type=int, default=3, help="seeds of each choice (default: 3)")
+    parser.add_argument("--methods", default=";".join(METHODS), help="of rivals, separated by semicolons")
     parser.add_argument("--choose", default=",".join(CHOICES), help="ways to choose them (default: all four)")
     parsed = parser.parse_args()
     names, counts = parsed.sets.split(","), [int(count) for count in parsed.centres.split(",")]
     if parsed.part == "centres":
         centres(names, counts, parsed.repeats, parsed.choose.split(","))
     elif parsed.part == "rivals":
-        rivals(names, counts)
+        rivals(names, counts, parsed.methods.split(";"))
     elif parsed.part == "memory":
         memory(counts[0])
     elif parsed.part == "exact":
