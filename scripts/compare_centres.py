@@ -306,7 +306,7 @@ def draw() -> None:
         for colour, how in zip(("#0072b2", "#d55e00", "#009e73", "#cc79a7"), CHOICES, strict=True):
             line = found.loc[(name, how)].dropna()
             axes.plot(line.index, line, color=colour, marker="o", ms=4, label=how)
-        for marker, (method, own) in zip("s^D", others[others["set"] == name].groupby("method"), strict=False):
+        for marker, (method, own) in zip("s^Dv", others[others["set"] == name].groupby("method"), strict=False):
             axes.plot(own["centres"], own["rmse"], "k", ls="", marker=marker, mfc="white", label=method)
         axes.axhline(EXACT[name], color="#555555", ls="--", lw=1, label="exact, Wang et al. 2019")
         for value in everything["rmse"][everything["set"] == name]:
