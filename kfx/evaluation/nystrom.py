@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import add
 
 import numpy as np
 import torch
@@ -73,10 +75,9 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
         store = SumsStore.prepare(folder, points, targets, lanes, tile_for(len(points), lanes, how.centres), choose)
         centres = Centres.of(compare, store.centres().to(points.device))
         disk.do(SumsWork(str(folder), centres, str(points.device)), "Nyström")
-        sums = [store.sums(lane, len(centres.points))[0] for lane in range(store.lanes)]
-        folds = [sum(sums[fold + _FOLDS :: _FOLDS], sums[fold]) for fold in range(_FOLDS)]
-        spectrum = store.spectrum(lambda: Spectrum.of(sum(folds[1:], folds[0])))
-        yield Pass(centres, Nystrom(folds, spectrum), store)
+        folds = [partial(store.fold, fold, _FOLDS, len(centres.points)) for fold in range(_FOLDS)]
+        sums = reduce(add, (fold() for fold in folds))
+        yield Pass(centres, Nystrom(folds, sums, store.spectrum(lambda: Spectrum.of(sums))), store)
 
 
 def solved(found: Pass, regularization: Regularization) -> ThroughCentres:

@@ -7,7 +7,7 @@ K(Z, x) are summed, because Σ K(Z, x) K(x, Z) squares the condition number of K
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,12 +147,12 @@ class Spectrum:
 class Nystrom:
     """Ridge regression with features, for any λ, and its cross-validation, from the sums of folds.
 
-    folds: the sums of disjoint random parts of the training points, two at least. spectrum: of all sums together.
+    folds: two or more functions that return the sums of disjoint random parts of the training points, so that one part
+        at a time is in memory. sums: of all points. spectrum: of `sums`.
     """
 
-    def __init__(self, folds: Sequence[Sums], spectrum: Spectrum) -> None:
-        self._folds, self._spectrum = list(folds), spectrum
-        self.sums = sum(self._folds[1:], self._folds[0])
+    def __init__(self, folds: Sequence[Callable[[], Sums]], sums: Sums, spectrum: Spectrum) -> None:
+        self._folds, self.sums, self._spectrum = folds, sums, spectrum
         self._spectra: dict[int, Spectrum] = {}
 
     def weights(self, regularization: float) -> torch.Tensor:
@@ -164,7 +164,7 @@ class Nystrom:
 
         By conjugate gradients for all λ at once: the other folds are preconditioned by all, which are like them.
         """
-        rest = self.sums - self._folds[fold]
+        rest = self.sums - self._folds[fold]()
         share, outputs = rest.n / self.sums.n, len(rest.squares)
         shifts = torch.tensor(regularizations, dtype=torch.float64).repeat_interleave(outputs)
         y = rest.products.repeat(1, len(regularizations))
@@ -180,9 +180,10 @@ class Nystrom:
     def errors(self, candidates: Sequence[Regularization]) -> list[float]:
         """Return the sum of squared errors of each λ over the folds, each predicted from the others."""
         found = torch.zeros(len(candidates), dtype=torch.float64)
-        for number, fold in enumerate(self._folds):
-            rest = self.sums - fold
-            weights = self.weights_without(number, [rest.effective(each) for each in candidates])
+        for number, read in enumerate(self._folds):
+            fold = read()
+            effective = [(self.sums - fold).effective(each) for each in candidates]
+            weights = self.weights_without(number, effective)
             found += torch.stack([_squared_errors(fold, own).sum() for own in weights])
         return found.tolist()
 
@@ -194,7 +195,7 @@ class Nystrom:
         """
         errors = torch.zeros_like(self.sums.squares)
         for fold, weights in zip(self._folds, without, strict=True):
-            errors += _squared_errors(fold, weights)
+            errors += _squared_errors(fold(), weights)
         rest = self._spectrum.values * (1 - 1 / len(self._folds))
         explained = torch.where(rest + regularization > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
         variance = self.sums.trace - float(explained.sum()) + self.sums.n * regularization
