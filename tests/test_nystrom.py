@@ -363,6 +363,10 @@ def test_classes_have_probabilities():
     ("words", "message"),
     [
         (["evaluation.centres=500"], "evaluation.centres=500: there are 320 training points; take at most 320"),
+        (
+            ["evaluation.centres=300", "evaluation.memory=1MB"],
+            "evaluation.centres=300: so many take 9.0 MB, and evaluation.memory is 1.0 MB; take at most 100",
+        ),
         (["evaluation.centres=1"], "evaluation.centres=1: expected a whole number >= 2 and"),
         (["evaluation.choose=best"], "evaluation.choose=best: expected one of uniform, rpcholesky, flow, kmeans"),
         (

@@ -21,6 +21,9 @@ from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError, KfxError
 
+_BYTES_OF_CENTRES = 100
+"""Bytes that M centres take, divided by M²: a dozen matrices of sums, features and eigenvectors."""
+
 
 def check(jobs: Sequence[Config]) -> None:
     """Check that devices exist, kernels accept their parameters, and data files are there; download missing ones."""
@@ -49,7 +52,14 @@ def check(jobs: Sequence[Config]) -> None:
 
 
 def check_memory(job: Config) -> None:
-    """ConfigError if a Gram matrix that must be in memory is too large for it."""
+    """ConfigError if a Gram matrix, or the sums of centres, that must be in memory are too large for it."""
+    memory, approximation = job.evaluation.memory_bytes(), job.evaluation.approximation(job)
+    if approximation is not None and (taken := _BYTES_OF_CENTRES * approximation.centres**2) > memory:
+        most = int((memory / _BYTES_OF_CENTRES) ** 0.5)
+        raise ConfigError(
+            f"evaluation.centres={approximation.centres}: so many take {in_bytes(taken)}, and evaluation.memory is "
+            f"{in_bytes(memory)}; take at most {most}, or allow more memory"
+        )
     sizes = job.evaluation.n_interpolation or [job.training_size()]
     follows, of_follow = job.follow.every + job.follow.last, job.follow.n_interpolation or sizes
     wanted = {
@@ -63,7 +73,7 @@ def check_memory(job: Config) -> None:
         if _goes_on_disk(job, n):
             raise ConfigError(
                 f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(_bytes(job, n))}, and "
-                f"evaluation.memory is {in_bytes(job.evaluation.memory_bytes())}; give fewer in n_interpolation"
+                f"evaluation.memory is {in_bytes(memory)}; give fewer in n_interpolation"
             )
 
 
