@@ -137,9 +137,6 @@ class NystromSystem:
     def _cross(self, x: torch.Tensor) -> torch.Tensor:
         return self._compare.gram(self._mapped(x), self._pass.centres.points)
 
-    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("centres have no leading points")  # evaluation.rho is refused before
-
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
         return self._by_blocks(self.interpolant(regularization).variance, prior)
 

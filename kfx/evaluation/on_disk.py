@@ -286,6 +286,7 @@ class OnDisk:
         return torch.from_numpy(self._store.points(rows)).to(device)
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""
         factor = self._factored(regularization, len(targets))
         return factor.solve_lower(targets.to("cpu", torch.float64)).square().sum(dim=1)
 

@@ -19,7 +19,7 @@ from kfx.evaluation.nystrom import Approximation, NystromSystem, passed
 from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.rollout import Rollout
 from kfx.evaluation.rollout import names as rollout_names
-from kfx.evaluation.systems import InMemory, System
+from kfx.evaluation.systems import InMemory
 from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
@@ -115,7 +115,7 @@ def evaluate(
         except NumericalError as error:
             failures.append(f"the head of {name} {kernel!r}: {error}")
             of_head = dict.fromkeys(_head_metrics(scoring), math.nan)
-    system: System | None = None
+    system: InMemory | OnDisk | NystromSystem | None = None
     held = ExitStack()
     try:
         if scoring.approximation is not None:
@@ -157,6 +157,7 @@ def evaluate(
                             raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
                         measured |= found | system.report()
                         if scoring.rho:
+                            assert not isinstance(system, NystromSystem)  # evaluation.rho is refused before
                             energy = system.energies(own, targets)
                             measured["rho"] = float(energy[size:].sum() / energy.sum())
                         if scoring.train_error:

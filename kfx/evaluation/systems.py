@@ -40,9 +40,6 @@ class System(Protocol):
         head: indices in x of the system's points, in its order. alpha: (k, outputs).
         """
 
-    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""
-
     def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
         """Posterior variance of the test points given the first `size` points, (m,). prior: K(x*, x*), (m,)."""
 
@@ -116,6 +113,7 @@ class InMemory:
         return torch.cat([products(self._compare.gram(self._mapped(b), used), alpha) for b in x.split(TEST_BLOCK)])
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""
         used = self._gram[: len(targets), : len(targets)]
         effective = regularization.of(used)
         if effective not in self._norms:
