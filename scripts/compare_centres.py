@@ -59,6 +59,7 @@ DRAWN = tuple(EXACT)
 CHOICES = ("uniform", "rpcholesky", "kmeans", "flow")
 LAMBDAS = [Regularization(float(value)) for value in (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)]
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
+MEASURED = ("accuracy", "mse", "nlpd", "unexplained")
 _COLUMNS, _ROWS = 500, 4000
 
 
@@ -288,8 +289,8 @@ def run(name: str, words: list[str]) -> None:
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         rows = pd.read_csv(f"{folder}/run/evaluation.csv").query("kernel == 'trained'").set_index("metric")["value"]
         row = {"name": name, "words": " ".join(words), "seconds": round(seconds), "peak_gb": round(peak / 1e9, 2)}
-        measured = {metric: rows[metric] for metric in ("accuracy", "mse", "nlpd") if metric in rows.index}
-        append("runs", {**row, "accuracy": "", "mse": "", "nlpd": "", **measured})
+        measured = {metric: rows[metric] for metric in MEASURED if metric in rows.index}
+        append("runs", row | dict.fromkeys(MEASURED, "") | measured)
 
 
 def draw() -> None:

@@ -179,12 +179,21 @@ def test_the_unit_of_regularization_is_that_of_the_approximate_gram_matrix():
     assert own == pytest.approx(2 * approximate)
 
 
+def test_the_unexplained_share_is_that_of_the_diagonal():
+    centres, x, _, nystrom = regression()
+    diagonal, phi = centres.kernel.diagonal(x), centres.features(x)
+    share = float((diagonal - phi.square().sum(dim=0)).sum() / diagonal.sum())
+    assert 0.01 < share < 0.99
+    assert nystrom.sums.unexplained() == pytest.approx(share)
+
+
 def test_all_points_as_centres_give_exact_regression(tmp_path):
     kernel, x, y = Matern(1.5), points_of(80), points_of(80, 1, seed=2)
     how, test = Approximation(80, "uniform"), points_of(20, seed=5)
     disk = DiskStores(tmp_path, 10**9, lambda work, label: in_this_process(work, lambda task: None))
     with passed(kernel, x, y, how, disk) as found:
         own = solved(found, Regularization(1e-2, "absolute"))
+    assert found.nystrom.sums.unexplained() == pytest.approx(0, abs=1e-9)
     matrix = kernel.gram(x) + 1e-2 * torch.eye(80).double()
     cross = kernel.gram(test, own.points)
     assert torch.allclose(cross @ own.alpha, kernel.gram(test, x) @ torch.linalg.solve(matrix, y), atol=1e-7)

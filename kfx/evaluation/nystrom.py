@@ -158,4 +158,7 @@ class NystromSystem:
         return self.interpolant(regularization).left_out()
 
     def report(self) -> dict[str, float]:
-        return {"centres": float(len(self._pass.centres.points))}
+        return {
+            "centres": float(len(self._pass.centres.points)),
+            "unexplained": self._pass.nystrom.sums.unexplained(),
+        }

@@ -108,6 +108,10 @@ class Sums:
         """Return the effective λ for these points, with φ·φ for K where λ's scale takes the whole Gram matrix."""
         return regularization.of_sums(self.n, self.trace, float(self.total.square().sum()))
 
+    def unexplained(self) -> float:
+        """Return the share of Σ K(x, x) that Σ φ·φ lacks: 0 where the points' kernel is that of their features."""
+        return 1 - float(self.outer.trace()) / self.trace
+
 
 _BLOCKS = 8
 
