@@ -15,7 +15,7 @@ STORE: folders made by kfx gram --store or evaluation.store, whose history.csv s
 --passes: Nyström regression with N points and M centres instead, from a tile that is timed on this machine.
 
     pass     (N M c + 2 N M² / r) / cores            the pairs; features and their products, M² operations a point each
-    sums     8 M² · max(5, cores) / STREAM           one process reads the sums of all processes
+    sums     5 · 8 M² · max(5, cores) / STREAM       one process reads the sums of all processes five times
     solve    17 M³ / r                               the eigenvalues of the sums and of one fold
 """
 
@@ -87,7 +87,7 @@ def print_passes(cores: int) -> None:
     for n, m, nodes in PASSES:
         total = nodes * cores
         table, images = ((n * m * c + 2 * n * m**2 / r) / total / 3600 for c in (c_table, c_images))
-        sums = 8 * m**2 * max(5, total) / STREAM / 3600
+        sums = 5 * 8 * m**2 * max(5, total) / STREAM / 3600
         solve = 17 * m**3 / r / 3600
         print(f"{n:>10} {m:>6} {nodes:>6} {table:>10.3f} {images:>14.2f} {sums:>8.3f} {solve:>9.3f}")
 

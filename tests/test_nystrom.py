@@ -23,6 +23,7 @@ from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
 from kfx.numerics.nystrom import Centres, Nystrom, Spectrum, Sums
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
+from kfx.outcomes import StoreError
 from kfx.record.reading import load_run
 from kfx.store.sums_store import SumsStore, SumsWork
 from kfx.store.work import in_this_process
@@ -156,6 +157,16 @@ def test_errors_of_folds_are_those_of_fits_without_them():
             w = direct(centres, x[rest], y[rest], candidate.value)
             expected += float((y[held] - centres.features(x[held]).mT @ w).square().sum())
         assert error == pytest.approx(expected, rel=1e-6)
+
+
+def test_directions_without_data_have_no_weight():
+    """200 centres in a plane: a smooth kernel has far fewer directions that are not round-off."""
+    kernel, x, test = RBF(2.0), points_of(4000, 2), points_of(500, 2, seed=1)
+    own = Centres.of(kernel, x[:200])
+    nystrom = of_folds(sums_of(own, x, torch.sin(x.sum(dim=1, keepdim=True))))
+    for regularization in (0.0, 1e-14, 1e-12):
+        prediction = own.features(test).mT @ nystrom.weights(regularization)
+        assert float((prediction[:, 0] - torch.sin(test.sum(dim=1))).square().mean()) < 1e-3
 
 
 def test_folds_that_are_not_alike_are_solved_as_well():
@@ -293,6 +304,36 @@ def test_a_damaged_lane_is_summed_again(tmp_path, damage):
     assert torch.equal(all_sums(store)[2].outer, expected[2].outer)
 
 
+@pytest.mark.parametrize("damage", [b"no archive", None])
+def test_a_lane_that_becomes_unreadable_is_no_empty_sum(tmp_path, damage):
+    store, work = begun(tmp_path)
+    in_this_process(work, lambda task: None)
+    path = tmp_path / "s" / "sums" / "2.npz"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    with pytest.raises(StoreError, match=r"2\.npz: has become unreadable; the same command computes its tiles again"):
+        store.fold(2, 5, 12)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_points_that_are_damaged_or_missing_are_said(tmp_path, missing):
+    _, work = begun(tmp_path)
+    path = tmp_path / "s" / "points" / "c" / "3" / "0"
+    path.unlink() if missing else path.write_bytes(path.read_bytes()[:-9] + b"\0" * 9)
+    with pytest.raises(StoreError, match=r"tile 3 of its points is .*; delete the folder"):
+        in_this_process(work, lambda task: None)
+
+
+def test_another_regularization_needs_another_pass_only_for_a_flow(tmp_path):
+    kernel, x, y = Matern(1.0), points_of(60), points_of(60, 1, seed=2)
+    disk = DiskStores(tmp_path, 10**9, lambda work, label: in_this_process(work, lambda task: None))
+    passes = {}
+    for choose in ("uniform", "flow"):
+        for own in (Regularization(1e-2), Regularization(1e-3), Regularization(1e-2, "absolute")):
+            with passed(kernel, x, y, Approximation(8, choose, own), disk) as found:
+                passes.setdefault(choose, set()).add(found.store.folder)
+    assert {choose: len(folders) for choose, folders in passes.items()} == {"uniform": 1, "flow": 3}
+
+
 def test_tasks_of_a_lane_follow_each_other(tmp_path):
     _, work = begun(tmp_path)
     tasks = work.tasks()
@@ -326,6 +367,33 @@ def test_a_run_predicts_new_rows_as_its_test_rows(kfx, in_folder):
     assert np.allclose(new["prediction"].to_numpy()[rows], own["prediction"])
     assert np.allclose(new["deviation"].to_numpy()[rows], own["deviation"])
     assert not (in_folder / "r" / "grams").exists()
+
+
+def test_new_rows_are_predicted_with_the_first_of_several_regularizations(kfx, in_folder):
+    frame = table(in_folder)
+    assert kfx(*RUN, "evaluation.centres=30", "evaluation.regularization.value=[1e-4,100]")[0] == 0
+    own = pd.read_csv("r/predictions.csv").query("kernel == 'trained'")
+    rows = [int(np.abs(frame["y"] - value).argmin()) for value in own["target"]]
+    new = load_run(Path("r"))
+    predicted = Model.of_run(new).predict_all(frame.drop(columns="y").iloc[rows])
+    assert np.allclose(predicted["prediction"], own["prediction"])
+    assert np.allclose(predicted["deviation"], own["deviation"])
+
+
+def test_two_classes_in_one_column_are_predicted(kfx, in_folder):
+    words = ("run", "dataset=swiss_roll", "optimizer=none", "evaluation.centres=40", "hydra.run.dir=r")
+    assert kfx(*words)[0] == 0
+    model = Model.of_run(load_run(Path("r")))
+    found = model.predict(model.data.x_train)
+    assert np.mean(found["prediction"].to_numpy(str) == model.data.labels_train.astype(str)) > 0.9
+    assert np.allclose(found.filter(like="probability").sum(axis=1), 1)
+
+
+def test_measurements_on_the_way_are_exact(kfx, in_folder):
+    table(in_folder)
+    code, _, err = kfx(*RUN, "evaluation.centres=30", "follow.every=5", "follow.n_interpolation=[50]")
+    assert code == 0, err
+    assert (pd.read_csv("r/follow.csv")["metric"] == "mse").sum() == 2
 
 
 def test_a_run_and_an_estimator_agree(kfx, in_folder):
@@ -383,6 +451,14 @@ def test_classes_have_probabilities():
             "evaluation.centres=9: expected null with solver=chol",
         ),
         (["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"], "null with solver=nystrom, which takes all"),
+        (
+            ["evaluation.centres=9", "evaluation.memory=1MB", "follow.every=2"],
+            "follow.n_interpolation: needs the Gram matrix of 320 points in memory",
+        ),
+        (
+            ["evaluation.choose=flow", "optimizer=flow_euler"],
+            "evaluation.choose=flow: moves centres, and with optimizer=flow_euler it has no gradient to them; use rpch",
+        ),
         (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
         (
             ["evaluation.centres=9", "outputs.kernels=separate"],

@@ -100,7 +100,8 @@ class Model:
             model.n_features_in_ = data.x_train.shape[1]
             model._keep_units(data)
             if through_centres:
-                model._take(recorded_solution(run.directory, machine.device))
+                own = recorded_solution(run.directory, machine.device)
+                model._take(own.of_two_classes() if _is_one_column_of_classes(data) else own)
             else:
                 model._solve(data.x_train[order], _targets(data)[order])
             return model
@@ -237,7 +238,11 @@ def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
 def _targets(data: Dataset) -> np.ndarray:
     """The targets of training, with two columns for classes ±1, whose difference has the same prediction."""
     y = data.targets
-    return np.concatenate([1 - y, 1 + y], axis=1) / 2 if data.labels_train is not None and y.shape[1] == 1 else y
+    return np.concatenate([1 - y, 1 + y], axis=1) / 2 if _is_one_column_of_classes(data) else y
+
+
+def _is_one_column_of_classes(data: Dataset) -> bool:
+    return data.labels_train is not None and data.targets.shape[1] == 1
 
 
 def _regularization(run: Run, repeat: int, size: int, metric: str) -> float:

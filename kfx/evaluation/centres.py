@@ -38,9 +38,9 @@ def chosen_centres(
     """Return `count` centres, (M, …), or fewer where so many give the kernel exactly.
 
     how: `uniform` draws points; `rpcholesky` draws them by randomly pivoted Cholesky; `kmeans` takes the means of
-    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow, and keeps them where they predict points
-    better that the flow has not seen. x: mapped points, (n, …). y: their targets, (n, outputs). regularization: λ of
-    the flow. follow: called with the state in words.
+    k-means clusters; `flow` moves the points of `rpcholesky` by a kernel flow, and leaves them in place where the flow
+    fails, or where they then predict points worse that it has not seen. x: mapped points, (n, …). y: their targets,
+    (n, outputs). regularization: λ of the flow. follow: called with the state in words.
     """
     some = rng.permutation(len(x))[: max(_CANDIDATES, count)]
     among, candidates = torch.from_numpy(some), x[torch.from_numpy(some)]
@@ -55,7 +55,10 @@ def chosen_centres(
     others = np.delete(some, pivots)
     unseen, seen = (torch.from_numpy(part) for part in np.split(others, [len(others) // 5]))
     targets = y[among[torch.from_numpy(pivots)]]
-    moved = _flowed(kernel, centres, targets, x, y, unseen, regularization, rng, follow)
+    try:
+        moved = _flowed(kernel, centres, targets, x, y, unseen, regularization, rng, follow)
+    except NumericalError:
+        return centres
     errors = [_error(kernel, z, x[seen], y[seen], x[unseen], y[unseen]) for z in (moved, centres)]
     return moved if errors[0] < errors[1] else centres
 

@@ -73,7 +73,9 @@ class Follower:
         self.iterations = config.optimizer.iterations
         self.last = min(self.node.last, max(self.iterations // 10, 1)) if self.node.last else 0
         self.regularization = config.regularization.build()
-        self.scoring = replace(config.evaluation.scoring(config), train_error=False, variance=False, rho=False)
+        scoring = replace(config.evaluation.scoring(config), train_error=False, variance=False, rho=False)
+        is_exact = scoring.approximation is None  # a measurement on the way makes no pass over all points
+        self.scoring = scoring if is_exact else replace(scoring, approximation=None, solver="cholesky")
         self.sizes = self.node.n_interpolation or config.evaluation.n_interpolation
         self.orders = [self._orders(part, rng) for part in parts]
         self.seed = int(rng.integers(2**32))

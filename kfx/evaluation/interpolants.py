@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -121,6 +121,15 @@ class ThroughCentres(Interpolant):
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
         return in_numpy(self.targets), in_numpy(self.predictions)
+
+    def of_two_classes(self) -> ThroughCentres:
+        """Return the solution with a column for each class, from that for targets ±1 in one column; the difference of
+        the columns has the same prediction."""
+        alpha, targets, predictions = (
+            torch.cat([-own, own], dim=1) / 2 for own in (self.alpha, self.targets, self.predictions)
+        )
+        scale = self.of_scale.repeat(2) / 4
+        return replace(self, alpha=alpha, targets=targets, predictions=predictions, of_scale=scale)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays of a file that `from_arrays` reads."""

@@ -62,8 +62,11 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
     points = mapped(x)[torch.from_numpy(order)]
     targets = y[torch.from_numpy(order)].to("cpu", torch.float64)
     identity = Identity.of(compare, points)
-    key = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]
-    folder = disk.root / f"sums-{hashed([*key, how.centres, how.choose, how.regularization.value, how.seed])}"
+    key: list[object] = [identity.kernel, identity.parameters, identity.settings, identity.dtype]
+    key += [digest(points), digest(targets), how.centres, how.choose, how.seed]
+    if how.choose == "flow":
+        key += [how.regularization.value, how.regularization.scale]
+    folder = disk.root / f"sums-{hashed(key)}"
 
     def choose() -> torch.Tensor:
         rng = np.random.default_rng([how.seed, 1])

@@ -290,6 +290,12 @@ class EvaluationOption(Option, abc.ABC):
             raise ConfigError(
                 f"{key}={named}: needs evaluation.solver=cholesky; nystrom takes one kernel and no series"
             )
+        if self.choose == "flow" and (config.optimizer.moves_points or not config.kernel.input_gradients):
+            key, node = ("optimizer", config.optimizer) if config.optimizer.moves_points else ("kernel", config.kernel)
+            raise ConfigError(
+                f"evaluation.choose=flow: moves centres, and with {key}={node.name} it has no gradient to them; use "
+                "rpcholesky"
+            )
         for n in self.n_interpolation or ():
             if n > size:
                 raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")

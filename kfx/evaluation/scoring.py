@@ -145,7 +145,7 @@ def evaluate(
                         alpha = system.coefficients(own, targets[:size])
                         if scoring.coefficients:
                             arrays[f"{key}/coefficients"] = in_numpy(alpha)
-                        if isinstance(system, NystromSystem):
+                        if isinstance(system, NystromSystem) and regularization == scoring.regularizations[0]:
                             solution = system.interpolant(own).arrays()
                             arrays |= {f"{key}/solution/{name}": array for name, array in solution.items()}
                         prediction = predicted(system.predictions(alpha), data, scoring.clip)

@@ -22,7 +22,9 @@ from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError, KfxError
 
 _BYTES_OF_CENTRES = 100
-"""Bytes that M centres take, divided by M²: a dozen matrices of sums, features and eigenvectors."""
+_BYTES_OF_WORKER = 32
+"""Bytes that M centres take, divided by M²: a dozen matrices of sums, features and eigenvectors; and those that each
+worker on this machine takes besides."""
 
 
 def check(jobs: Sequence[Config]) -> None:
@@ -54,8 +56,10 @@ def check(jobs: Sequence[Config]) -> None:
 def check_memory(job: Config) -> None:
     """ConfigError if a Gram matrix, or the sums of centres, that must be in memory are too large for it."""
     memory, approximation = job.evaluation.memory_bytes(), job.evaluation.approximation(job)
-    if approximation is not None and (taken := _BYTES_OF_CENTRES * approximation.centres**2) > memory:
-        most = int((memory / _BYTES_OF_CENTRES) ** 0.5)
+    workers = job.cluster.workers if job.cluster.is_used and job.cluster.scheduler is None else 0
+    each = _BYTES_OF_CENTRES + workers * _BYTES_OF_WORKER
+    if approximation is not None and (taken := each * approximation.centres**2) > memory:
+        most = int((memory / each) ** 0.5)
         raise ConfigError(
             f"evaluation.centres={approximation.centres}: so many take {in_bytes(taken)}, and evaluation.memory is "
             f"{in_bytes(memory)}; take at most {most}, or allow more memory"
@@ -70,7 +74,7 @@ def check_memory(job: Config) -> None:
     }
     for key, needed in wanted.items():
         n = max(needed, default=0)
-        if _goes_on_disk(job, n):
+        if _bytes(job, n) > memory:
             raise ConfigError(
                 f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(_bytes(job, n))}, and "
                 f"evaluation.memory is {in_bytes(memory)}; give fewer in n_interpolation"

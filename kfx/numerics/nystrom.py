@@ -128,7 +128,7 @@ def _add_outer(out: torch.Tensor, features: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """B = Q Λ Qᵀ. values: Λ, (M,), ≥ 0. vectors: Q, (M, M)."""
+    """B = Q Λ Qᵀ. values: Λ, (M,), 0 where they are within round-off of 0. vectors: Q, (M, M)."""
 
     values: torch.Tensor
     vectors: torch.Tensor
@@ -136,16 +136,18 @@ class Spectrum:
     @classmethod
     def of(cls, sums: Sums) -> Spectrum:
         values, vectors = torch.linalg.eigh(sums.outer)
-        return cls(values.clamp(min=0.0), vectors)
+        least = torch.finfo(values.dtype).eps * len(values) * float(values[-1])
+        return cls(torch.where(values > least, values, 0.0), vectors)
 
     def solve(self, y: torch.Tensor, regularization: torch.Tensor | float, share: float = 1.0) -> torch.Tensor:
-        """Return (share · B + λI)⁻¹ y, (M, outputs); 0 in directions without data where λ is 0.
+        """Return (share · B + λI)⁻¹ y, (M, outputs), for y in the range of B; what it has in other directions is
+        round-off.
 
         y: (M, outputs). regularization: λ, one for all outputs or (outputs,).
         """
         shifted = share * self.values[:, None] + regularization
         rotated = self.vectors.mT @ y
-        return self.vectors @ torch.where(shifted > 0, rotated / shifted, 0.0)
+        return self.vectors @ torch.where(self.values[:, None] > 0, rotated / shifted, 0.0)
 
 
 class Nystrom:
@@ -164,11 +166,11 @@ class Nystrom:
         return self._spectrum.solve(self.sums.products, regularization)
 
     def weights_without(self, fold: int, regularizations: Sequence[float]) -> list[torch.Tensor]:
-        """Return w, (M, outputs), of all points but those of a fold, for each effective λ.
+        """Return w, (M, outputs), of all points but those of a fold, for each effective λ."""
+        return self._weights(fold, self.sums - self._folds[fold](), regularizations)
 
-        By conjugate gradients for all λ at once: the other folds are preconditioned by all, which are like them.
-        """
-        rest = self.sums - self._folds[fold]()
+    def _weights(self, fold: int, rest: Sums, regularizations: Sequence[float]) -> list[torch.Tensor]:
+        """By conjugate gradients for all λ at once: the other folds are preconditioned by all, which are like them."""
         share, outputs = rest.n / self.sums.n, len(rest.squares)
         shifts = torch.tensor(regularizations, dtype=torch.float64).repeat_interleave(outputs)
         y = rest.products.repeat(1, len(regularizations))
@@ -186,8 +188,8 @@ class Nystrom:
         found = torch.zeros(len(candidates), dtype=torch.float64)
         for number, read in enumerate(self._folds):
             fold = read()
-            effective = [(self.sums - fold).effective(each) for each in candidates]
-            weights = self.weights_without(number, effective)
+            rest = self.sums - fold
+            weights = self._weights(number, rest, [rest.effective(each) for each in candidates])
             found += torch.stack([_squared_errors(fold, own).sum() for own in weights])
         return found.tolist()
 
@@ -201,7 +203,7 @@ class Nystrom:
         for fold, weights in zip(self._folds, without, strict=True):
             errors += _squared_errors(fold(), weights)
         rest = self._spectrum.values * (1 - 1 / len(self._folds))
-        explained = torch.where(rest + regularization > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
+        explained = torch.where(rest > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
         variance = self.sums.trace - float(explained.sum()) + self.sums.n * regularization
         return errors / max(variance, torch.finfo(torch.float64).tiny)
 
@@ -209,8 +211,7 @@ class Nystrom:
         """Return R, (M, M), with the posterior variance K(x, x) − ‖Rᵀφ(x)‖² (DTC: Quiñonero-Candela & Rasmussen 2005,
         eq. 20)."""
         values = self._spectrum.values
-        shifted = values + regularization
-        return self._spectrum.vectors * torch.where(shifted > 0, values / shifted, 0.0).sqrt()
+        return self._spectrum.vectors * torch.where(values > 0, values / (values + regularization), 0.0).sqrt()
 
 
 _TOLERANCE, _MOST_STEPS = 1e-8, 30

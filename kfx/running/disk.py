@@ -144,5 +144,5 @@ def _require_room(work: Work) -> None:
     if wanted > free:
         raise StoreError(
             f"{work.folder}: the tiles to come need {in_bytes(wanted)}, and {in_bytes(free)} are free there; "
-            "take another disk, fewer points or device.dtype=float32; what is finished stays"
+            "take another disk, fewer points or centres, or device.dtype=float32; what is finished stays"
         )

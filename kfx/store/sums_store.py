@@ -17,14 +17,16 @@ from kfx.files import whole_file, write_arrays, write_json
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.nystrom import Centres, Spectrum, Sums
 from kfx.outcomes import Event, NumericalError, StoreError
-from kfx.store.manifest import MANIFEST, read, require, whole
-from kfx.store.tiles import create_array, open_array
+from kfx.store.manifest import MANIFEST, line_of, read, require, whole
+from kfx.store.tiles import ZARR_ERRORS, create_array, open_array
 from kfx.store.work import TileTask, Work
 
 SUMS = "sums"
 _MOST_ROWS, _FEATURES = 8192, 2**23
 _ENTRIES = {"n": whole(1), "outputs": whole(1), "tile": whole(1, _MOST_ROWS), "lanes": whole(2)}
 _OF_SUMS = ("outer", "products", "squares", "total")
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile)
+_ANEW = "delete the folder, and the same command starts anew"
 
 
 class SumsStore:
@@ -61,7 +63,9 @@ class SumsStore:
             for name, array in (("points", points), ("targets", targets)):
                 dtype = str(array.dtype).removeprefix("torch.")
                 chunks = (tile, *array.shape[1:])
-                create_array(folder / name, shape=tuple(array.shape), chunks=chunks, dtype=dtype)[:] = in_numpy(array)
+                shape = tuple(array.shape)
+                held = create_array(folder / name, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan)
+                held[:] = in_numpy(array)
             with whole_file(folder / "centres.npy") as stream:
                 np.save(stream, in_numpy(choose()))
             write_json(folder / MANIFEST, {"n": len(points), "outputs": targets.shape[1], "tile": tile, "lanes": lanes})
@@ -73,14 +77,19 @@ class SumsStore:
         try:
             return torch.from_numpy(np.load(path, allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
-            raise StoreError(
-                f"{path}: is damaged ({error}); delete the folder, and the same command starts anew"
-            ) from error
+            raise StoreError(f"{path}: is damaged ({error}); {_ANEW}") from error
 
     def rows(self, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the points, (k, …), and the targets, (k, outputs), of a tile."""
         at = slice(tile * self.tile, (tile + 1) * self.tile)
-        return torch.from_numpy(np.asarray(self._points[at])), torch.from_numpy(np.asarray(self._targets[at]))
+        try:
+            x, y = (torch.from_numpy(np.asarray(array[at])) for array in (self._points, self._targets))
+        except ZARR_ERRORS as error:
+            why = line_of(error)
+            raise StoreError(f"{self.folder}: tile {tile} of its points is damaged ({why}); {_ANEW}") from error
+        if bool(x.isnan().all()) or bool(y.isnan().all()):
+            raise StoreError(f"{self.folder}: tile {tile} of its points is missing; {_ANEW}")
+        return x, y
 
     def tiles(self, lane: int) -> range:
         """Return the tiles of a lane."""
@@ -100,12 +109,27 @@ class SumsStore:
                 outer, products, squares, total = (torch.from_numpy(held[name]) for name in _OF_SUMS)
                 sums = Sums(int(held["n"]), outer, products, squares, total, float(held["trace"]))
                 return sums, int(held["tiles"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        except _UNREADABLE:
             return Sums.zero(centres, self.outputs), 0
 
+    def done(self, lane: int) -> int:
+        """Return the number of tiles that a lane's sums hold."""
+        try:
+            with self._path(lane).open("rb") as stream, np.load(stream, allow_pickle=False) as held:
+                return int(held["tiles"])
+        except _UNREADABLE:
+            return 0
+
     def fold(self, number: int, count: int, centres: int) -> Sums:
-        """Return the sums of one of `count` disjoint parts of the points: of every `count`-th lane."""
-        return reduce(add, (self.sums(lane, centres)[0] for lane in range(number, self.lanes, count)))
+        """Return the sums of one of `count` disjoint parts of the points: of every `count`-th lane. StoreError if one
+        lacks tiles."""
+        return reduce(add, (self._whole(lane, centres) for lane in range(number, self.lanes, count)))
+
+    def _whole(self, lane: int, centres: int) -> Sums:
+        sums, done = self.sums(lane, centres)
+        if done != len(self.tiles(lane)):
+            raise StoreError(f"{self._path(lane)}: has become unreadable; the same command computes its tiles again")
+        return sums
 
     def spectrum(self, compute: Callable[[], Spectrum]) -> Spectrum:
         """Return the spectrum of all sums, kept in the folder once it is computed."""
@@ -113,7 +137,7 @@ class SumsStore:
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as held:
                 return Spectrum(torch.from_numpy(held["values"]), torch.from_numpy(held["vectors"]))
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        except _UNREADABLE:
             found = compute()
         arrays = {"values": in_numpy(found.values), "vectors": in_numpy(found.vectors)}
         with whole_file(path) as file:
@@ -152,8 +176,7 @@ class SumsWork(Work):
         return SumsStore(Path(self.folder))
 
     def tasks(self) -> list[TileTask]:
-        count = len(self.centres.points)
-        done = [self._store.sums(lane, count)[1] for lane in range(self._store.lanes)]
+        done = [self._store.done(lane) for lane in range(self._store.lanes)]
         left = [TileTask(SUMS, lane, tile) for lane, n in enumerate(done) for tile in self._store.tiles(lane)[n:]]
         return sorted(left, key=lambda task: task.column)
 
@@ -161,7 +184,8 @@ class SumsWork(Work):
         return -(-self._store.n // self._store.tile)
 
     def bytes_to_come(self) -> int:
-        return 8 * (self._store.lanes + 1) * len(self.centres.points) ** 2
+        missing = sum(not self._store.done(lane) for lane in range(self._store.lanes))
+        return 8 * (missing + 1) * len(self.centres.points) ** 2  # a lane's file is replaced by another
 
     def needs(self, task: TileTask) -> Iterable[TileTask]:
         if task.column >= self._store.lanes:

@@ -18,7 +18,8 @@ class TileTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Work(abc.ABC):
-    """Computes the tiles of a store. It is pickled for other processes, so it holds file names, never tiles.
+    """Computes the tiles of a store. It is pickled for other processes, so it holds file names and the kernel, never
+    tiles.
 
     folder: that of the store that it writes to.
     """
