@@ -23,7 +23,7 @@ from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
 from kfx.numerics.nystrom import Centres, Nystrom, Spectrum, Sums
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
 from kfx.numerics.regularization import Regularization
-from kfx.outcomes import StoreError
+from kfx.outcomes import ConfigError, StoreError
 from kfx.record.reading import load_run
 from kfx.store.sums_store import SumsStore, SumsWork
 from kfx.store.work import in_this_process
@@ -427,6 +427,56 @@ def test_many_points_of_own_data_go_through_centres(words, solver):
     assert check(without_hydra(raw)).evaluation.solver == solver
 
 
+def test_a_lost_solution_is_said(kfx, in_folder):
+    table(in_folder)
+    assert kfx(*RUN, "evaluation.centres=30")[0] == 0
+    (in_folder / "r" / "solution.npz").unlink()
+    code, _, err = kfx("predict", "r", "t.csv")
+    assert code == 1
+    assert "solution.npz: missing" in err
+
+
+def test_a_flow_of_centres_needs_other_points():
+    x = points_of(6)
+    found = chosen_centres(RBF(1.0), x, x[:, :1], 4, "flow", Regularization(1e-2), np.random.default_rng(0))
+    assert len(found) == 4
+
+
+def test_repeated_rows_have_finite_deviations():
+    x = points_of(20).repeat(15, 1).numpy()
+    model = KernelFlowRegressor(centres=100, regularization=0, optimizer={"iterations": 2}).fit(x, x[:, 0])
+    deviation = model.predict(points_of(50, seed=1).numpy(), return_std=True)[1]
+    assert deviation.max() < 1e3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"solver": "lstsq"}, "solver='lstsq': expected auto, cholesky or nystrom"),
+        ({"centres": 20, "n_interpolation": 400}, "n_interpolation=400: expected a whole number from 1 to 100"),
+        ({"centres": 20, "n_interpolation": 30}, "n_interpolation=.30.: expected null with centres or choose"),
+    ],
+)
+def test_estimators_refuse_what_they_would_ignore(settings, message):
+    x = points_of(100).numpy()
+    with pytest.raises((ValueError, ConfigError), match=message):
+        KernelFlowRegressor(**settings).fit(x, x[:, 0])
+
+
+def test_the_estimator_of_a_run_has_its_centres(kfx, in_folder):
+    table(in_folder)
+    assert kfx(*RUN, "evaluation.centres=30")[0] == 0
+    settings = load_run(Path("r")).config.evaluation
+    own = Model.of_run(load_run(Path("r"))).estimator.get_params()
+    assert (own["solver"], own["centres"], own["choose"]) == ("nystrom", 30, settings.choose)
+
+
+def test_a_gram_matrix_of_a_run_through_centres(kfx, in_folder):
+    table(in_folder)
+    code, _, err = kfx("gram", *RUN[1:4], "evaluation.centres=30", "--output", ".")
+    assert code == 0, err
+
+
 def test_classes_have_probabilities():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 2))
@@ -457,7 +507,24 @@ def test_classes_have_probabilities():
         ),
         (
             ["evaluation.choose=flow", "optimizer=flow_euler"],
-            "evaluation.choose=flow: moves centres, and with optimizer=flow_euler it has no gradient to them; use rpch",
+            "evaluation.choose=flow: makes new points, and with optimizer=flow_euler the kernel takes training points",
+        ),
+        (
+            ["evaluation.choose=kmeans", "optimizer=flow_euler"],
+            "training points only; use rpcholesky, or set flow.record_layers=true",
+        ),
+        (
+            ["evaluation.centres=9", "evaluation.n_interpolation=[9,20]"],
+            "evaluation.n_interpolation=[9, 20]: expected null with centres or choose, which takes all points",
+        ),
+        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=True: expected false with solver=nystrom"),
+        (
+            ["evaluation.centres=9", "evaluation.regularization.value=backtest"],
+            "evaluation.regularization.value=backtest: forecasts series, and dataset table has none",
+        ),
+        (
+            ["evaluation.centres=9", "outputs.reduce=pca"],
+            "outputs.reduce=pca: needs evaluation.solver=cholesky, without centres and choose",
         ),
         (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
         (

@@ -44,9 +44,10 @@ def _gram(parsed: argparse.Namespace) -> int:
     _require(parsed)
     load_plugins(parsed.plugin)
     unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]", "optimizer=none"]  # a Gram needs none
+    exact = ["evaluation.solver=cholesky", "evaluation.centres=null", "evaluation.choose=null"]
     asked = {name: getattr(parsed, name) for name in ("workers", "scheduler", "dashboard")}
     of_cluster = [f"cluster.{name}={quoted(str(value))}" for name, value in asked.items() if value is not None]
-    settings = load([*unused, *parsed.overrides, *of_cluster])
+    settings = load([*unused, *parsed.overrides, *exact, *of_cluster])
     preflight.check([settings])
     if parsed.store is not None:
         print(fill(settings, parsed.store, parsed.test, parsed.tile).folder)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.fields import FieldError, number, one_of, ranged
 from kfx.config.option import option
 from kfx.data.options import DatasetOption, TableOption
+from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from kfx.config.option import ConfigView
     from kfx.data.dataset import Dataset
 
 
@@ -103,6 +106,18 @@ class IdxImages(Images):
 
     def size(self) -> int:
         return super().size() * (1 + self.copies)
+
+    def check(self, config: ConfigView) -> None:
+        from kfx.numerics.formatting import in_bytes
+        from kfx.numerics.memory import machine_bytes
+
+        super().check(config)
+        wanted, memory = 8 * self.size() * math.prod(self.image), machine_bytes()
+        if self.copies and wanted > memory:
+            raise ConfigError(
+                f"dataset.copies={self.copies}: {self.size()} images take {in_bytes(wanted)}, and the machine has "
+                f"{in_bytes(memory)}; take fewer, or a smaller n_train"
+            )
 
     def build(self, rng: np.random.Generator) -> Dataset:
         from kfx.data.images import idx_dataset, with_moved_copies

@@ -86,8 +86,11 @@ def _values(y: np.ndarray, where: str) -> Targets:
         raise DataError(f"{where}: holds {_name(y.flat[0])!r}, and regression takes numbers; set dataset.task")
     y = y.astype(np.float64)
     require_numbers(y, where)
-    if len(y) and (y == y[0]).all():
-        raise DataError(f"{where}: is {y[0, 0]:g} in every row, which leaves nothing to learn")
+    constant = (y == y[:1]).all(axis=0)
+    if len(y) and constant.any():
+        i = int(constant.argmax())
+        which = "" if y.shape[1] == 1 else f"target {i + 1} of {y.shape[1]} "
+        raise DataError(f"{where}: {which}is {y[0, i]:g} in every row, which leaves nothing to learn")
     return Targets(y)
 
 

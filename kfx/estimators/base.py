@@ -256,9 +256,11 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         image = None if x.ndim == 2 else (*x.shape[2:], x.shape[1])[: 2 if x.shape[1] == 1 else 3]
         settings = {name: self._named(name) for name in NESTED}
         self._seed_ = self._seed()
-        size = self.n_interpolation if isinstance(self.n_interpolation, numbers.Integral) else None
+        n, size = len(x), self.n_interpolation
+        if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
+            raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
         settings |= {name: getattr(self, name) for name in EVALUATION}
-        settings |= {"n_interpolation": None if size is None or not 1 <= size <= len(x) else [int(size)]}
+        settings |= {"n_interpolation": None if size is None else [int(size)]}
         config = as_config(settings, x.shape, image, labels is not None, self.targets, self._seed_)
         nothing, names = x[:0], tuple(getattr(self, "feature_names_in_", ()))
         data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0], features=names)
@@ -295,10 +297,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _interpolate(self, data: Dataset) -> None:
         """Solve for the coefficients of kernel ridge regression on the interpolation points."""
-        n, size = len(data.x_train), self.n_interpolation
-        if size is not None and not (isinstance(size, numbers.Integral) and 1 <= int(size) <= n):
-            raise ValueError(f"n_interpolation={size}: expected a whole number from 1 to {n}, or None for all")
-        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: n if size is None else int(size)]
+        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: self.n_interpolation]
         self._solve(data.x_train[order], data.targets[order])
 
     categories_: Mapping[str, Sequence[object]] = {}  # a recorded run encodes its rows itself

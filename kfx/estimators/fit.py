@@ -59,6 +59,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     count = config.device.threads or threads.available()
     preflight.check_start(config)
+    preflight.check_centres(config)
     audience = Audience.COMMAND if verbose else Audience.NOBODY
     with process.exclusively(), told_to(audience), tempfile.TemporaryDirectory(prefix="kfx-") as folder:
         machine = Machine(device, dtype, count, process.set_switches(config.device.allow_tf32))

@@ -19,7 +19,7 @@ from kfx.data.new_rows import Chunk, Encoding, PointEncoding, count
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.regressor import KernelFlowRegressor
-from kfx.estimators.settings import NESTED
+from kfx.estimators.settings import EVALUATION, NESTED
 from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config, typed
 from kfx.experiment.identity import data_checksums
@@ -222,7 +222,9 @@ def predict_as_configured(directory: Path) -> None:
 def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
     """The estimator with the settings of the run, and with its classes or the shape of its targets."""
     settings = {name: OmegaConf.to_container(run.config[name], resolve=True) for name in NESTED}
-    settings |= {"targets": config.dataset.targets}
+    settings |= {"targets": config.dataset.targets, "solver": "cholesky"}
+    if config.evaluation.solver == "nystrom":
+        settings |= {name: getattr(config.evaluation, name) for name in EVALUATION}
     settings |= {"n_interpolation": max(config.evaluation.n_interpolation or [0]) or None, "random_state": config.seed}
     if data.labels_train is None:
         regressor = KernelFlowRegressor(**settings)  # type: ignore[arg-type]

@@ -36,6 +36,7 @@ GROUPS = ("kernel", "objective", "optimizer", "sampler", "device")
 SECTIONS_TAKEN = ("regularization", "flow", "outputs")
 EVALUATION = ("solver", "centres", "choose")
 """Parameters of an estimator that are settings of the evaluation."""
+_SOLVERS = ("auto", "cholesky", "nystrom")
 NESTED = (*GROUPS, *SECTIONS_TAKEN)
 """Parameters of an estimator that have settings."""
 
@@ -49,6 +50,8 @@ def as_config(
     targets: as `dataset.targets`.
     """
     size = shape[0]
+    if settings["solver"] not in _SOLVERS:
+        raise ConfigError(f"solver={settings['solver']!r}: expected {', '.join(_SOLVERS[:-1])} or {_SOLVERS[-1]}")
     if targets not in ("auto", *TARGETS):
         raise ConfigError(f"targets={targets!r}: expected auto, {', '.join(TARGETS)}")
     content = dict(_plain_usual())

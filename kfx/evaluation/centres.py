@@ -53,6 +53,8 @@ def chosen_centres(
     if how == "rpcholesky":
         return centres
     others = np.delete(some, pivots)
+    if len(others) < 5:  # too few to see whether they are predicted better
+        return centres
     unseen, seen = (torch.from_numpy(part) for part in np.split(others, [len(others) // 5]))
     targets = y[among[torch.from_numpy(pivots)]]
     try:

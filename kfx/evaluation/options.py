@@ -160,16 +160,16 @@ class EvaluationOption(Option, abc.ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        solver = "cholesky" if self.solver == "auto" else self.solver
+        through_centres = self.solver == "auto" and (self.centres or self.choose) is not None
+        solver = "nystrom" if through_centres else "cholesky" if self.solver == "auto" else self.solver
         if self.rcond is not None and solver != "lstsq":
             raise FieldError("rcond", self.rcond, f"null with solver={solver}; only lstsq cuts eigenvalues off")
         for name in ("centres", "choose"):
             if getattr(self, name) is not None and self.solver not in ("auto", "nystrom"):
                 raise FieldError(name, getattr(self, name), f"null with solver={solver}; only nystrom has centres")
         if self.n_interpolation is not None and solver == "nystrom":
-            raise FieldError(
-                "n_interpolation", self.n_interpolation, "null with solver=nystrom, which takes all points"
-            )
+            given = "centres or choose" if through_centres else "solver=nystrom"
+            raise FieldError("n_interpolation", self.n_interpolation, f"null with {given}, which takes all points")
         if self.rho and solver != "cholesky":
             raise FieldError("rho", True, f"false with solver={solver}; it needs cholesky")
         for name in ("posterior_variance", "calibration"):
@@ -284,21 +284,34 @@ class EvaluationOption(Option, abc.ABC):
             raise ConfigError(
                 f"evaluation.centres={self.centres}: there are {size} training points; take at most {size}"
             )
-        if self.solver == "nystrom" and (config.dataset.is_series or config.outputs.is_separate):
-            key = "dataset" if config.dataset.is_series else "outputs.kernels"
-            named = config.dataset.name if config.dataset.is_series else "separate"
+        if self.regularization.value == "backtest" and not config.dataset.is_series:
             raise ConfigError(
-                f"{key}={named}: needs evaluation.solver=cholesky; nystrom takes one kernel and no series"
+                f"evaluation.regularization.value=backtest: forecasts series, and dataset {config.dataset.name} has "
+                "none; use leave_one_out or validation"
             )
-        if self.choose == "flow" and (config.optimizer.moves_points or not config.kernel.input_gradients):
-            key, node = ("optimizer", config.optimizer) if config.optimizer.moves_points else ("kernel", config.kernel)
-            raise ConfigError(
-                f"evaluation.choose=flow: moves centres, and with {key}={node.name} it has no gradient to them; use "
-                "rpcholesky"
-            )
+        if self.solver == "nystrom":
+            self._check_centres(config)
         for n in self.n_interpolation or ():
             if n > size:
                 raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
+
+    def _check_centres(self, config: ConfigView) -> None:
+        outputs, optimizer, kernel = config.outputs, config.optimizer, config.kernel
+        if config.dataset.is_series or outputs.is_separate:
+            of_outputs = "kernels=separate" if outputs.reduce == "none" else f"reduce={outputs.reduce}"
+            what = f"dataset={config.dataset.name}" if config.dataset.is_series else f"outputs.{of_outputs}"
+            raise ConfigError(
+                f"{what}: needs evaluation.solver=cholesky, without centres and choose; nystrom takes one kernel and "
+                "no series"
+            )
+        stays = not optimizer.moves_points or (self.choose == "kmeans" and config.flow.record_layers)
+        if self.choose in ("flow", "kmeans") and not (stays and kernel.input_gradients):
+            named = f"optimizer={optimizer.name}" if not stays else f"kernel={kernel.name}"
+            also = ", or set flow.record_layers=true" if not stays and self.choose == "kmeans" else ""
+            raise ConfigError(
+                f"evaluation.choose={self.choose}: makes new points, and with {named} the kernel takes training points "
+                f"only; use rpcholesky{also}"
+            )
 
 
 @option("evaluation", "default", "Kernel ridge regression on the test points, with the initial and the trained kernel")

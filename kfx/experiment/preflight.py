@@ -55,15 +55,8 @@ def check(jobs: Sequence[Config]) -> None:
 
 def check_memory(job: Config) -> None:
     """ConfigError if a Gram matrix, or the sums of centres, that must be in memory are too large for it."""
-    memory, approximation = job.evaluation.memory_bytes(), job.evaluation.approximation(job)
-    workers = job.cluster.workers if job.cluster.is_used and job.cluster.scheduler is None else 0
-    each = _BYTES_OF_CENTRES + workers * _BYTES_OF_WORKER
-    if approximation is not None and (taken := each * approximation.centres**2) > memory:
-        most = int((memory / each) ** 0.5)
-        raise ConfigError(
-            f"evaluation.centres={approximation.centres}: so many take {in_bytes(taken)}, and evaluation.memory is "
-            f"{in_bytes(memory)}; take at most {most}, or allow more memory"
-        )
+    check_centres(job)
+    memory = job.evaluation.memory_bytes()
     sizes = job.evaluation.n_interpolation or [job.training_size()]
     follows, of_follow = job.follow.every + job.follow.last, job.follow.n_interpolation or sizes
     wanted = {
@@ -79,6 +72,19 @@ def check_memory(job: Config) -> None:
                 f"{key}: needs the Gram matrix of {n} points in memory, {in_bytes(_bytes(job, n))}, and "
                 f"evaluation.memory is {in_bytes(memory)}; give fewer in n_interpolation"
             )
+
+
+def check_centres(job: Config) -> None:
+    """ConfigError if the sums of centres are too large for the memory."""
+    memory, approximation = job.evaluation.memory_bytes(), job.evaluation.approximation(job)
+    workers = job.cluster.workers if job.cluster.is_used and job.cluster.scheduler is None else 0
+    each = _BYTES_OF_CENTRES + workers * _BYTES_OF_WORKER
+    if approximation is not None and (taken := each * approximation.centres**2) > memory:
+        most = int((memory / each) ** 0.5)
+        raise ConfigError(
+            f"evaluation.centres={approximation.centres}: so many take {in_bytes(taken)}, and evaluation.memory is "
+            f"{in_bytes(memory)}; take at most {most}, or allow more memory"
+        )
 
 
 def check_cluster(job: Config) -> None:

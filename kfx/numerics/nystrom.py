@@ -205,7 +205,7 @@ class Nystrom:
         rest = self._spectrum.values * (1 - 1 / len(self._folds))
         explained = torch.where(rest > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
         variance = self.sums.trace - float(explained.sum()) + self.sums.n * regularization
-        return errors / max(variance, torch.finfo(torch.float64).tiny)
+        return errors / max(variance, torch.finfo(torch.float64).eps ** 0.5 * self.sums.trace)
 
     def reduction(self, regularization: float) -> torch.Tensor:
         """Return R, (M, M), with the posterior variance K(x, x) − ‖Rᵀφ(x)‖² (DTC: Quiñonero-Candela & Rasmussen 2005,

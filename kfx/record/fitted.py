@@ -33,15 +33,14 @@ def parameter_path(directory: Path, name: str) -> Path:
     return directory / f"parameters-{name}.npz"
 
 
-def solution_path(directory: Path, kernel: str) -> Path:
-    """The file of a solution through centres; kernel: `initial`, or `trained` if that is another."""
-    return directory / f"solution-{kernel}.npz"
+def solution_path(directory: Path) -> Path:
+    """The file of the trained kernel's solution through centres."""
+    return directory / "solution.npz"
 
 
 def recorded_solution(directory: Path, device: torch.device) -> ThroughCentres:
     """The solution of the trained kernel through centres; RecordError if its file is missing or damaged."""
-    path = solution_path(directory, "trained")
-    path = path if path.is_file() else solution_path(directory, "initial")
+    path = solution_path(directory)
     try:
         return ThroughCentres.from_arrays(_stored(path), device)
     except KeyError as error:

@@ -346,9 +346,9 @@ class Record:
         with whole_file(self.directory / "predictions.npz") as stream:
             write_arrays(stream, self._predictions, compressed=True)
 
-    def solution(self, kernel: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the arrays of a solution through centres, from which a completed run predicts."""
-        with whole_file(solution_path(self.directory, kernel)) as stream:
+    def solution(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the arrays of the trained kernel's solution through centres, from which a completed run predicts."""
+        with whole_file(solution_path(self.directory)) as stream:
             write_arrays(stream, arrays)
 
     # ---- the end of the run

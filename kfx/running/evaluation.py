@@ -161,12 +161,11 @@ def _evaluated(
     if is_curve:
         record.predictions({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
     failed: list[str] = []
+    unchanged = [name for name, own in kernels.items() if all(map(operator.is_, own, kernels["initial"]))]
     with Steps("evaluation", len(kernels) * len(splits)) as steps:
         for name, of_parts in kernels.items():
             done = {row["repeat"] for row in rows if row["kernel"] == name}
-            if name != "initial" and all(
-                map(operator.is_, of_parts, kernels["initial"])
-            ):  # the kernel was not changed: the same rows
+            if name != "initial" and name in unchanged:  # the same rows
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 if name in _COMPARED:
@@ -187,8 +186,9 @@ def _evaluated(
                         else evaluate(name, of_fold[0], *given)
                     )
                     solution = {key: arrays.pop(key) for key in list(arrays) if "/solution/" in key}
-                    if solution and name in _COMPARED and fold == len(folds) - 1:
-                        record.solution(name, {key.rpartition("/")[2]: array for key, array in solution.items()})
+                    is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
+                    if solution and is_trained and fold == len(folds) - 1:
+                        record.solution({key.rpartition("/")[2]: array for key, array in solution.items()})
                     if config.evaluation.save_predictions or is_curve:
                         record.predictions(arrays)
                     elif scoring.rollout is not None:
