@@ -226,6 +226,25 @@ def test_the_scale_gives_left_out_errors_the_predicted_variance(tmp_path):
     assert 0.8 < float(z.square().mean()) < 1.25
 
 
+@pytest.mark.parametrize(("choose", "folds"), [("flow", [0]), ("uniform", [0, 1, 2, 3, 4])])
+def test_points_that_moved_centres_do_not_choose_regularization(tmp_path, monkeypatch, choose, folds):
+    seen = []
+    monkeypatch.setattr("kfx.evaluation.nystrom.chosen_centres", lambda kernel, x, *rest: seen.append(x) or x[:9])
+    kernel, x, y = Matern(1.0), points_of(103), points_of(103, 1, seed=2)
+    disk = DiskStores(tmp_path, 10**9, lambda work, label: in_this_process(work, lambda task: None))
+    with passed(kernel, x, y, Approximation(9, choose), disk) as found:
+        own, sums = solved(found, Regularization(1e-2)), [found.store.fold(fold, 5, 9) for fold in folds]
+        first = torch.cat([found.store.rows(tile)[0] for tile in found.store.tiles(0)])
+    assert len(own.predictions) == sum(each.n for each in sums)
+    expected = 103 - len(first) if choose == "flow" else 103
+    assert len(seen[0]) == expected
+    assert (torch.cdist(first, seen[0]).min() > 0) == (choose == "flow")
+    parts = [partial(sums.__getitem__, i) for i in range(len(sums))]
+    asked = Nystrom(parts, found.nystrom.sums, found.nystrom._spectrum)
+    candidates = [Regularization(1e-4), Regularization(1.0)]
+    assert asked.errors(candidates) == pytest.approx(found.nystrom.errors(candidates))
+
+
 # ---- centres
 
 

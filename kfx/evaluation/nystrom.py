@@ -40,6 +40,11 @@ class Approximation:
     regularization: Regularization = field(default_factory=Regularization)
     seed: int = 0
 
+    @property
+    def left_out(self) -> range:
+        """The folds that choose λ and the scale. Centres that flow move by the targets of all points but those."""
+        return range(1) if self.choose == "flow" else range(_FOLDS)
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -68,33 +73,44 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
         key += [how.regularization.value, how.regularization.scale]
     folder = disk.root / f"sums-{hashed(key)}"
 
+    lanes = _FOLDS * -(-disk.processes // _FOLDS)
+    tile = tile_for(len(points), lanes, how.centres)
+
     def choose() -> torch.Tensor:
-        rng = np.random.default_rng([how.seed, 1])
-        of_device = targets.to(points.device)
-        return chosen_centres(compare, points, of_device, how.centres, how.choose, how.regularization, rng, disk.follow)
+        rng, x, y = np.random.default_rng([how.seed, 1]), points, targets.to(points.device)
+        if how.choose == "flow":
+            moving = torch.from_numpy(~np.isin(_fold_of(np.arange(len(x)) // tile, lanes), how.left_out))
+            x, y = x[moving], y[moving]
+        return chosen_centres(compare, x, y, how.centres, how.choose, how.regularization, rng, disk.follow)
 
     with held(folder):
-        lanes = _FOLDS * -(-disk.processes // _FOLDS)
-        store = SumsStore.prepare(folder, points, targets, lanes, tile_for(len(points), lanes, how.centres), choose)
+        store = SumsStore.prepare(folder, points, targets, lanes, tile, choose)
         centres = Centres.of(compare, store.centres().to(points.device))
         disk.do(SumsWork(str(folder), centres, str(points.device)), "Nyström")
         folds = [partial(store.fold, fold, _FOLDS, len(centres.points)) for fold in range(_FOLDS)]
         sums = reduce(add, (fold() for fold in folds))
-        yield Pass(centres, Nystrom(folds, sums, store.spectrum(lambda: Spectrum.of(sums))), store)
+        spectrum = store.spectrum(lambda: Spectrum.of(sums))
+        yield Pass(centres, Nystrom(folds, sums, spectrum, how.left_out), store)
+
+
+def _fold_of(tiles: np.ndarray, lanes: int) -> np.ndarray:
+    return tiles % lanes % _FOLDS
 
 
 def solved(found: Pass, regularization: Regularization) -> ThroughCentres:
     """Solve for one λ."""
     effective, centres, nystrom = found.nystrom.sums.effective(regularization), found.centres, found.nystrom
     store, device = found.store, centres.points.device
-    places = np.unique(np.linspace(0, store.n - 1, min(store.n, _CALIBRATED)).astype(np.int64))
-    without = [nystrom.weights_without(fold, [effective])[0] for fold in range(_FOLDS)]
+    many = _CALIBRATED * _FOLDS // len(nystrom.left_out)
+    places = np.unique(np.linspace(0, store.n - 1, min(store.n, many)).astype(np.int64))
+    places = places[np.isin(_fold_of(places // store.tile, store.lanes), nystrom.left_out)]
+    without = {fold: nystrom.weights_without(fold, [effective])[0] for fold in nystrom.left_out}
     targets, predictions = [], []
     for tile in np.unique(places // store.tile).tolist():
         points, y = store.rows(tile)
         some = torch.from_numpy(places[places // store.tile == tile] - tile * store.tile)
         features = centres.features(points[some].to(device))
-        predictions.append(features.mT @ without[tile % store.lanes % _FOLDS].to(device))
+        predictions.append(features.mT @ without[int(_fold_of(np.array(tile), store.lanes))].to(device))
         targets.append(y[some])
     return ThroughCentres(
         centres.points,

@@ -7,7 +7,7 @@ K(Z, x) are summed, because Σ K(Z, x) K(x, Z) squares the condition number of K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -154,11 +154,19 @@ class Nystrom:
     """Ridge regression with features, for any λ, and its cross-validation, from the sums of folds.
 
     folds: two or more functions that return the sums of disjoint random parts of the training points, so that one part
-        at a time is in memory. sums: of all points. spectrum: of `sums`.
+        at a time is in memory. sums: of all points. spectrum: of `sums`. left_out: the folds that are predicted from
+        all others, to choose λ and the scale; None: each of them.
     """
 
-    def __init__(self, folds: Sequence[Callable[[], Sums]], sums: Sums, spectrum: Spectrum) -> None:
+    def __init__(
+        self,
+        folds: Sequence[Callable[[], Sums]],
+        sums: Sums,
+        spectrum: Spectrum,
+        left_out: Sequence[int] | None = None,
+    ) -> None:
         self._folds, self.sums, self._spectrum = folds, sums, spectrum
+        self.left_out = range(len(folds)) if left_out is None else left_out
         self._spectra: dict[int, Spectrum] = {}
 
     def weights(self, regularization: float) -> torch.Tensor:
@@ -184,28 +192,29 @@ class Nystrom:
         return list(found.split(outputs, dim=1))
 
     def errors(self, candidates: Sequence[Regularization]) -> list[float]:
-        """Return the sum of squared errors of each λ over the folds, each predicted from the others."""
+        """Return the sum of squared errors of each λ over the folds left out, each predicted from the others."""
         found = torch.zeros(len(candidates), dtype=torch.float64)
-        for number, read in enumerate(self._folds):
-            fold = read()
+        for number in self.left_out:
+            fold = self._folds[number]()
             rest = self.sums - fold
             weights = self._weights(number, rest, [rest.effective(each) for each in candidates])
             found += torch.stack([_squared_errors(fold, own).sum() for own in weights])
         return found.tolist()
 
-    def scale(self, regularization: float, without: Sequence[torch.Tensor]) -> torch.Tensor:
+    def scale(self, regularization: float, without: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """Return the factor of the covariance, (outputs,), with which the squared errors on folds that are left out
         have the predicted variance on average, with the other folds' spectrum in proportion to that of all.
 
-        without: `weights_without` for each fold.
+        without: `weights_without` of each fold left out.
         """
-        errors = torch.zeros_like(self.sums.squares)
-        for fold, weights in zip(self._folds, without, strict=True):
-            errors += _squared_errors(fold(), weights)
+        errors, n = torch.zeros_like(self.sums.squares), 0
+        for number, weights in without.items():
+            fold = self._folds[number]()
+            errors, n = errors + _squared_errors(fold, weights), n + fold.n
         rest = self._spectrum.values * (1 - 1 / len(self._folds))
         explained = torch.where(rest > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
         variance = self.sums.trace - float(explained.sum()) + self.sums.n * regularization
-        return errors / max(variance, torch.finfo(torch.float64).eps ** 0.5 * self.sums.trace)
+        return errors * (self.sums.n / n) / max(variance, torch.finfo(torch.float64).eps ** 0.5 * self.sums.trace)
 
     def reduction(self, regularization: float) -> torch.Tensor:
         """Return R, (M, M), with the posterior variance K(x, x) − ‖Rᵀφ(x)‖² (DTC: Quiñonero-Candela & Rasmussen 2005,
