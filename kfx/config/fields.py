@@ -88,6 +88,15 @@ def rising(default: T, meaning: str, *, null: str | None = None, lowest: float =
     return ranged(default, takes + (f", or null for {null}" if null else ""), test, meaning)
 
 
+def sizes(null: str, meaning: str) -> list[int] | None:
+    """Different numbers of points; `null` says what null stands for."""
+
+    def test(value: list[int] | None) -> bool:
+        return value is None or (0 < len(value) == len(set(value)) and all(n >= 1 for n in value))
+
+    return ranged(None, f"a list of different whole numbers >= 1, or null for {null}", test, meaning)
+
+
 def is_window(value: object) -> bool:
     """Whether a value is [first, last] with 1 ≤ first ≤ last."""
     if not isinstance(value, list) or len(value) != 2 or not all(type(each) is int for each in value):

@@ -34,6 +34,7 @@ _FAMILIES = (
     "kfx.flows.options",
     "kfx.evaluation.options",
     "kfx.evaluation.rollout_option",
+    "kfx.evaluation.follow_option",
     "kfx.experiment.options",
 )
 _ENTRY_POINTS = "kfx.options"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import CENTRES, CHOSEN, EVALUATION_SOLVERS, SCALES
-from kfx.config.fields import MOST_REPEATS, FieldError, flag, is_window, nested, number, one_of, ranged
-from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.config.fields import MOST_REPEATS, FieldError, flag, nested, number, one_of, ranged, sizes
+from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.config.registry import OPTIONS
 from kfx.objectives.options import left_out_by
 from kfx.outcomes import ConfigError, DataError
@@ -77,11 +77,8 @@ class EvaluationOption(Option, abc.ABC):
 
     implied = {"calibration": False}  # noqa: RUF012
 
-    n_interpolation: list[int] | None = ranged(
-        None,
-        "a list of different whole numbers >= 1, or null for all training points",
-        lambda v: v is None or (0 < len(v) == len(set(v)) and all(n >= 1 for n in v)),
-        "N_I, the number of interpolation points; a list: each is evaluated",
+    n_interpolation: list[int] | None = sizes(
+        "all training points", "N_I, the number of interpolation points; a list: each is evaluated"
     )
     random_kernels: int = number(
         0, f"whole >= 0 and <= {MOST_REPEATS}", "number of kernels with random parameters to evaluate for comparison"
@@ -407,63 +404,3 @@ class KFoldOption(EvaluationOption):
         if self.fold_size(whole) < 2 or self.folds > whole:
             raise ConfigError(f"evaluation.folds={self.folds}: too many for {whole} points; take fewer folds")
         super().check(config)
-
-
-# ---- during a fit
-
-
-def _sizes(null: str, meaning: str) -> list[int] | None:
-    takes = f"a list of different whole numbers >= 1, or null for {null}"
-
-    def test(sizes: list[int] | None) -> bool:
-        return sizes is None or (0 < len(sizes) == len(set(sizes)) and all(n >= 1 for n in sizes))
-
-    return ranged(None, takes, test, meaning)
-
-
-@section("follow", "errors of the current kernel during a fit, written to flow.csv for a flow, else to follow.csv")
-class FollowSection(Option):
-    every: int = number(0, "whole >= 0", "number of iterations, or of a flow's layers, between evaluations; 0: none")
-    last: int = number(
-        0, "whole >= 0", "number of last iterations at which the kernel is evaluated as well, at most a tenth of all"
-    )
-    n_interpolation: list[int] | None = _sizes(
-        "evaluation.n_interpolation", "N_I of these evaluations; the points hold equal numbers of each class"
-    )
-    repeats: int = number(
-        1, f"whole >= 1 and <= {MOST_REPEATS}", "number of random subsets of interpolation points for each N_I"
-    )
-    draw: str = one_of(
-        "once", "once", "anew", meaning="once: the same subsets at every evaluation; anew: other subsets each time"
-    )
-    windows: Any = ranged(
-        None,
-        "a list of [first, last], whole numbers with 1 <= first <= last, or null",
-        lambda v: v is None or (isinstance(v, list) and v != [] and all(map(is_window, v))),
-        "ranges of iterations, or layers, over whose evaluations statistics are computed",
-    )
-
-    def check(self, config: ConfigView) -> None:
-        for first, last in self.windows or ():
-            if not self._evaluates_within(first, last, config.optimizer.iterations):
-                raise ConfigError(
-                    f"follow.windows: none of the {config.optimizer.iterations} iterations from {first} to {last} is "
-                    "evaluated; set follow.every to at most the window's length, or another window"
-                )
-        if not self.every + self.last:
-            return
-        if (how := config.evaluation.regularization.value) in CHOSEN:
-            raise ConfigError(
-                f"evaluation.regularization.value={how}: would be chosen anew at every evaluation on the way; set "
-                "follow.every=0 and follow.last=0, or a number"
-            )
-        size = config.training_size()
-        for n in self.n_interpolation or ():
-            if n > size:
-                raise ConfigError(f"follow.n_interpolation: {n} exceeds the {size} training points of the data set")
-
-    def _evaluates_within(self, first: int, last: int, iterations: int) -> bool:
-        last, of_end = min(last, iterations), min(self.last, max(iterations // 10, 1))
-        is_due = bool(self.every) and first <= last // self.every * self.every
-        is_at_end = self.every + self.last > 0 and last > iterations - max(of_end, 1)
-        return first <= last and (is_due or is_at_end)

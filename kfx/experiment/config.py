@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from kfx.config.published import Published
     from kfx.data.emulator_options import OutputsSection
     from kfx.data.options import DatasetOption
-    from kfx.evaluation.options import EvaluationOption, FollowSection
+    from kfx.evaluation.follow_option import FollowSection
+    from kfx.evaluation.options import EvaluationOption
     from kfx.experiment.options import CheckpointSection, ClusterSection, DeviceOption
     from kfx.flows.options import FlowSection, InterpolationSection
     from kfx.kernels.kernel_option import KernelOption

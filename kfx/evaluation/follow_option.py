@@ -1,0 +1,58 @@
+"""The section `follow`: errors of the current kernel during a fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfx.config.choices import CHOSEN
+from kfx.config.fields import MOST_REPEATS, is_window, number, one_of, ranged, sizes
+from kfx.config.option import ConfigView, Option, section
+from kfx.outcomes import ConfigError
+
+
+@section("follow", "errors of the current kernel during a fit, written to flow.csv for a flow, else to follow.csv")
+class FollowSection(Option):
+    every: int = number(0, "whole >= 0", "number of iterations, or of a flow's layers, between evaluations; 0: none")
+    last: int = number(
+        0, "whole >= 0", "number of last iterations at which the kernel is evaluated as well, at most a tenth of all"
+    )
+    n_interpolation: list[int] | None = sizes(
+        "evaluation.n_interpolation", "N_I of these evaluations; the points hold equal numbers of each class"
+    )
+    repeats: int = number(
+        1, f"whole >= 1 and <= {MOST_REPEATS}", "number of random subsets of interpolation points for each N_I"
+    )
+    draw: str = one_of(
+        "once", "once", "anew", meaning="once: the same subsets at every evaluation; anew: other subsets each time"
+    )
+    windows: Any = ranged(
+        None,
+        "a list of [first, last], whole numbers with 1 <= first <= last, or null",
+        lambda v: v is None or (isinstance(v, list) and v != [] and all(map(is_window, v))),
+        "ranges of iterations, or layers, over whose evaluations statistics are computed",
+    )
+
+    def check(self, config: ConfigView) -> None:
+        for first, last in self.windows or ():
+            if not self._evaluates_within(first, last, config.optimizer.iterations):
+                raise ConfigError(
+                    f"follow.windows: none of the {config.optimizer.iterations} iterations from {first} to {last} is "
+                    "evaluated; set follow.every to at most the window's length, or another window"
+                )
+        if not self.every + self.last:
+            return
+        if (how := config.evaluation.regularization.value) in CHOSEN:
+            raise ConfigError(
+                f"evaluation.regularization.value={how}: would be chosen anew at every evaluation on the way; set "
+                "follow.every=0 and follow.last=0, or a number"
+            )
+        size = config.training_size()
+        for n in self.n_interpolation or ():
+            if n > size:
+                raise ConfigError(f"follow.n_interpolation: {n} exceeds the {size} training points of the data set")
+
+    def _evaluates_within(self, first: int, last: int, iterations: int) -> bool:
+        last, of_end = min(last, iterations), min(self.last, max(iterations // 10, 1))
+        is_due = bool(self.every) and first <= last // self.every * self.every
+        is_at_end = self.every + self.last > 0 and last > iterations - max(of_end, 1)
+        return first <= last and (is_due or is_at_end)
