@@ -50,21 +50,25 @@ class Standing(StrEnum):
     NOT_RUN = "not run"
 
 
-RULE = (
-    "Each claim is tested by conditions on measured numbers. The commands beside them repeat the measurements: `kfx "
-    "run` has seed 0, and seed 1 if `seed=1` is added. A condition is met if it is true for at least 80 % of the "
-    "seeds, fails if it is true for at most 20 %, and is open in between. A claim *holds* if all its conditions are "
-    "met, holds *partly* if some are, *does not hold* if all fail, and is *undecided* if none is met and some are "
-    "open; *not run* means that no condition was measured. A *control* is a condition on the case that a claim "
-    "compares with: it cannot make a claim hold, but if it is not met, the claim holds at most partly. Conditions "
-    "that were not measured are left out, and the verdict says how many were measured. *One seed* means that all "
-    "measured conditions rest on a single seed, *partly one seed* that some do. *Near* x is between 0.9 x and 1.1 x, "
-    "where x is the published number or that in parentheses, and a gain counts from 0.1 % (0.999 ×): such thresholds "
-    "are kfx's, not the papers'. ± is the standard deviation over seeds, left out where all seeds agree to the "
-    "digits shown. Parentheses name what a number is compared with; words of a command there change the command "
-    "before. ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the "
-    "regularization (nugget), and N_I the number of interpolation points, from which the test points are predicted."
+RULES = (
+    "*Verdicts.* Each claim is tested by conditions on measured numbers. A condition is met if it is true for at least "
+    "80 % of the seeds, fails if it is true for at most 20 %, and is open in between. A claim *holds* if all its "
+    "conditions are met, holds *partly* if some are, *does not hold* if all fail, and is *undecided* if none is met "
+    "and some are open. Conditions that were not measured are left out, and the verdict says how many were measured; "
+    "*not run* means none.",
+    "*Controls* are conditions on the case that a claim compares with. The other conditions decide the verdict; a "
+    "control that is not met only lowers *holds* to *partly*.",
+    "*Seeds.* ± is the standard deviation over seeds, left out where all seeds agree to the digits shown. *One seed* "
+    "means that all measured conditions rest on a single seed, *partly one seed* that some do.",
+    "*Thresholds* are kfx's, not the papers'. *Near* x is between 0.9 x and 1.1 x, where x is the published number or "
+    "one measured beside it. A gain counts from 0.1 %: a number has to be below 0.999 times the other.",
+    "*Commands* repeat the measurements, with seed 0; add `seed=1` for another. Words in parentheses describe the "
+    "number compared with: its settings (`a=b`) are added to the command at the start of the line, or replace those; a "
+    "whole `kfx run …` stands alone. `kfx run` prints the number before training as well.",
+    "*Symbols.* ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the "
+    "regularization (nugget), and N_I the number of interpolation points, from which the test points are predicted.",
 )
+"""How to read the claims: a paragraph each."""
 
 
 @dataclass

@@ -53,7 +53,7 @@ def reproduction(entries: Sequence[Entry], tested: Sequence[Tested], notes: Note
             _MAIN,
             title="What the papers claim, and what holds",
             tested=tested,
-            claims_rule=claims.RULE.replace("*", ""),
+            claims_rules=[rule.replace("*", "") for rule in claims.RULES],
             rule=RULE.replace("*", ""),
             verdicts=list(Verdict),
             totals=words.totals(entries),

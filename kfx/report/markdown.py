@@ -14,8 +14,8 @@ _HEAD = """\
 
 This page repeats the experiments of five papers with kfx, a program for Kernel Flows. First come the claims of four of
 them, each with a verdict and the measurements behind it, then all published numbers of the five with those measured.
-`kfx reproduce darcy --seeds 5` runs what was not run of a paper; `kfx reproduce --page` writes this page from the
-tables in `runs/reproduction/`.
+`kfx reproduce darcy --seeds 5` runs every experiment of a paper that is missing, with seeds 0 to 4; `kfx reproduce
+--page` writes this page from the tables in `runs/reproduction/`.
 """
 
 
@@ -37,12 +37,14 @@ def page(entries: Sequence[Entry], tested: Sequence[Tested], notes: Notes) -> st
 
 
 def _claims(tested: Sequence[Tested]) -> Iterator[str]:
-    yield f"{words.standings(tested)} {claims.RULE}"
+    yield words.standings(tested)
     yield ""
     yield f"| claims | {' | '.join(words.CLAIM_COUNTS)} |"
     yield f"|---|{'---:|' * len(words.CLAIM_COUNTS)}"
     for paper, counts in words.standings_by_paper(tested):
         yield f"| {paper} | {' | '.join(map(str, counts))} |"
+    yield ""
+    yield from (f"- {rule}" for rule in claims.RULES)
     for paper in dict.fromkeys(each.paper for each in tested):
         yield ""
         yield f"### {paper}: claims"

@@ -245,7 +245,8 @@ def _outcome(outcome: Outcome) -> str:
     if isinstance(other, float):
         return f"{control}{named} = {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
     assert not isinstance(outcome.right, float)
-    right = f"{_compact(outcome.right)} ({_unlike(other, condition)})"
+    factor = "" if other.times == 1 else f"{other.times:g} × "
+    right = f"{factor}{_compact([value / other.times for value in outcome.right])} ({_unlike(other, condition)})"
     return f"{control}{named} = {_compact(outcome.left)}, {relation} {right}: {seeds}"
 
 
@@ -264,7 +265,7 @@ def _unlike(other: Measured, condition: Condition) -> str:
         parts.append(str(other.command))
     elif other.command != condition.command:
         parts.append(_change(other.command, condition.command))
-    return ("" if other.times == 1 else f"{other.times:g} × ") + ", ".join(parts)
+    return ", ".join(parts)
 
 
 def _compact(values: Sequence[float]) -> str:
