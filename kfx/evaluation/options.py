@@ -147,7 +147,7 @@ class EvaluationOption(Option, abc.ABC):
     posterior_variance: bool = flag(False, "also compute the posterior variance of each prediction")
     calibration: bool | None = ranged(
         None,
-        "true or false, or null for true with own data and solver=cholesky",
+        "true or false, or null for true with own data and solver=cholesky or nystrom",
         lambda v: v is None or isinstance(v, bool),
         "also predict standard deviations or probabilities, and measure how well they fit: nlpd, crps and coverage_95, "
         "with outputs.reduce also nlpd_of_vector, that of all outputs of a point together for each output; or "
