@@ -251,6 +251,8 @@ def test_the_evidence_says_what_was_compared():
     (line,) = words.evidence(found)
     assert "mean squared error = 1.5 ± 0.71, below 3 (mean absolute error): in 2 of 2 seeds" in line
     assert "yes: in 1 of 2 seeds" in line
+    (line,) = words.evidence(standing([condition(below={"metric": "mae", "times": 0.5})], mse=[1], mae=[3]))
+    assert line.endswith("mean squared error = 1, below 0.5 × 3 (mean absolute error): yes")
     assert words.standing(standing([condition(below=9)], mse=[1])) == "holds, one seed"
     some = standing([condition(below=9), condition(metric="mae", equals=0, control=True)], mse=[1, 2])
     assert words.standing(some) == "holds, 1 of 2 conditions measured"
