@@ -13,6 +13,7 @@ from torch import nn
 
 from kfx import load_run
 from kfx.kernels import RBF, NetworkFeatures, Regularized
+from kfx.kernels.network_features import dropout_mask
 from kfx.kernels.networks import NETWORKS, SameConv2d
 from kfx.kernels.with_head import KernelWithHead
 from kfx.numerics.regularization import Regularization
@@ -321,14 +322,32 @@ def test_without_a_step_it_is_torchs_cross_entropy_and_the_kernels_rho():
 
 
 def test_dropout_follows_the_batch_and_keeps_the_mean():
-    x, y = images(400), torch.eye(2, dtype=torch.float64)[torch.arange(400) % 2]
-    kernel = headed(x, 2)
-    loss = ClassificationLoss(0.25, 0.0, Regularization(1e-2, "absolute"), kernel, x, y)
-    one, other = Batch(np.arange(400), 200), Batch(np.arange(400)[::-1].copy(), 200)
-    masks = [loss._mask(torch.ones(400, 50), batch) for batch in (one, one, other)]
+    masks = [dropout_mask(torch.ones(400, 50), 0.25, batch) for batch in (b"one", b"one", b"other")]
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
+    assert masks[0].unique().tolist() == pytest.approx([0, 4 / 3])
     assert float(masks[0].mean()) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+def test_the_gradient_with_dropout_agrees_with_differences(gamma):
+    kernel, x, y = NetworkFeatures(network(), gamma, dropout=0.4), images(), targets()
+
+    def value(flat):
+        return rho(kernel.with_flat(flat).pullback(x)[0], y, 20, 1e-2)
+
+    gram, pull = kernel.pullback(x)
+    found = pull(value(kernel.flat)[1])
+    for i in [0, 71, 80, 700, 2000, len(kernel.flat) - 1]:
+        step = torch.zeros_like(kernel.flat)
+        step[i] = 1e-5
+        ends = [value(kernel.flat + sign * step)[0] for sign in (1, -1)]
+        assert float(found[i]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
+    whole = NetworkFeatures(network(), gamma)
+    assert torch.equal(kernel.gram(x), whole.gram(x)), "all features outside of a step"
+    assert not torch.allclose(gram, whole.gram(x), atol=0.01)
+    with pytest.raises(ValueError, match="dropout takes a number"):
+        NetworkFeatures(network(), dropout=1.0)
 
 
 # ---- runs
@@ -415,6 +434,7 @@ def test_weights_are_of_the_seed(kfx):
         (["objective=cross_entropy", "optimizer=grid"], "minimised by gradients"),
         (["objective=cross_entropy", "kernel=rbf"], "use network_features"),
         (["objective=cross_entropy", "sampler=dynamic"], "sampler=fixed"),
+        (["objective=cross_entropy", "kernel.dropout=0.5"], "set kernel.dropout=0"),
         (["objective=cross_entropy", "optimizer=flow_euler"], "minimised by gradients"),
         (["evaluation.draws=50"], "do not hold so many"),
         (["+kernel.initial_range.nothing=[0,1]"], "not a trainable parameter"),

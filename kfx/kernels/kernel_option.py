@@ -266,6 +266,7 @@ class NetworkOption(KernelOption, abc.ABC):
     network's settings."""
 
     has_network = True
+    implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
     initial: str = one_of(
         "random",
@@ -288,6 +289,9 @@ class NetworkOption(KernelOption, abc.ABC):
     )
 
     mixed_precision: bool = flag(False, "compute the network in bfloat16; its weights and all else stay in float32")
+    dropout: float = number(
+        0.0, ">= 0 and < 1", "share of the features set to zero in a training step, anew for each point of the batch"
+    )
 
     def check(self, config: ConfigView) -> None:
         if self.mixed_precision and config.device.dtype != "float32":
@@ -311,6 +315,7 @@ class NetworkOption(KernelOption, abc.ABC):
                 self.gamma,
                 self.length_gradient,
                 mixed_precision=self.mixed_precision,
+                dropout=self.dropout,
                 remake=made,
                 **common,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Self
 
@@ -36,10 +37,12 @@ class NetworkFeatures(ModuleKernel):
     length_gradient: for gamma=0, whether gradients include γ's dependence on the batch: `differentiated` or `held`.
     mixed_precision: whether the network computes in bfloat16; points, weights, features and Gram matrices stay in
         float32.
+    dropout: share of the features set to zero in a pullback, anew for each point; the others are multiplied by
+        1/(1 − dropout). The seed depends on the points alone. Gram matrices without a pullback have all features.
     remake: returns a new module with random weights; None to call `reset_parameters` of the module's parts.
 
-    Raises ValueError for a module without parameters, and for one with batch normalization, which couples the points
-    of a batch.
+    Raises ValueError for a module without parameters, for one with batch normalization, which couples the points of a
+    batch, and for a dropout outside [0, 1).
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NetworkFeaturesOption.default_bounds()
@@ -52,6 +55,7 @@ class NetworkFeatures(ModuleKernel):
         length_gradient: str = "differentiated",
         *,
         mixed_precision: bool = False,
+        dropout: float = 0.0,
         remake: Callable[[], nn.Module] | None = None,
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
@@ -60,6 +64,8 @@ class NetworkFeatures(ModuleKernel):
         blocks = {name: weights.detach() for name, weights in module.named_parameters()}
         if length_gradient not in ("differentiated", "held"):
             raise ValueError(f"length_gradient takes differentiated or held, got {length_gradient!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout takes a number >= 0 and < 1, got {dropout!r}")
         moved = [name for name, weights in module.named_parameters() if weights.requires_grad]
         names = moved if trainable is None else list(trainable)
         if "gamma" in names and gamma == 0:
@@ -67,7 +73,8 @@ class NetworkFeatures(ModuleKernel):
         self.signed = frozenset(blocks)
         limits = {**dict.fromkeys(blocks, ANYWHERE), **(bounds or {})}
         super().__init__({"gamma": gamma, **blocks}, names, limits)
-        self.length_gradient, self.mixed_precision, self._remake = length_gradient, mixed_precision, remake
+        self.length_gradient, self.mixed_precision, self.dropout = length_gradient, mixed_precision, dropout
+        self._remake = remake
         self._hold(module)
 
     # ---- features
@@ -142,10 +149,16 @@ class NetworkFeatures(ModuleKernel):
         tape = self.taped(x)
         of_batch = self._scalar("gamma") == 0
         differentiated = of_batch and self.length_gradient == "differentiated"
-        gram, pull_features = gaussian(tape.made.detach(), self._scalar("gamma") or None, differentiated)
+        features, mask = tape.made.detach(), None
+        if self.dropout:
+            mask = dropout_mask(features, self.dropout, x.flatten(1).sum(dim=1).cpu().numpy().tobytes())
+            features = features * mask
+        gram, pull_features = gaussian(features, self._scalar("gamma") or None, differentiated)
 
         def pull(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Value], torch.Tensor | None]:
             to_features, to_gamma = pull_features(cotangent)
+            if mask is not None:
+                to_features = to_features * mask
             by_name, to_points = tape.pull([(tape.made, to_features)], inputs)
             return {**by_name, "gamma": 0.0 if of_batch else float(to_gamma)}, to_points
 
@@ -221,6 +234,16 @@ def gaussian(
         return 4 * (to_r2.sum(dim=1, keepdim=True) * centred - to_r2 @ centred), to_gamma
 
     return gram, pull
+
+
+def dropout_mask(features: torch.Tensor, share: float, batch: bytes) -> torch.Tensor:
+    """Return a factor for each feature, (n, features): 0 for this share of them, 1/(1 − share) for the others.
+
+    batch: the factors depend on it alone, so that a resumed run repeats them.
+    """
+    generator = torch.Generator(features.device).manual_seed(zlib.crc32(batch))
+    kept = torch.rand(features.shape, generator=generator, device=features.device) >= share
+    return kept.to(features.dtype) / (1 - share)
 
 
 def _mean_squared_distance(features: torch.Tensor) -> torch.Tensor:

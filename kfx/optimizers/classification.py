@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import replace
 
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from kfx.kernels.network_features import gaussian
+from kfx.kernels.network_features import dropout_mask, gaussian
 from kfx.kernels.regularized import Regularized
 from kfx.kernels.with_head import BIAS, WEIGHT, KernelWithHead
 from kfx.numerics.arrays import Vector
@@ -54,7 +53,9 @@ class ClassificationLoss(Loss):
             self.kernel_evaluations += 1
             tape = kernel.kernel.taped(x, kernel.head)
             with torch.enable_grad():
-                features = tape.made * self._mask(tape.made, batch) if self.dropout else tape.made
+                features = tape.made
+                if self.dropout:
+                    features = features * dropout_mask(features.detach(), self.dropout, batch.indices.tobytes())
                 loss = cross_entropy(linear(features, tape.leaves[WEIGHT], tape.leaves[BIAS]), classes)
                 outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(loss, None)]
                 value = loss.detach()
@@ -80,12 +81,6 @@ class ClassificationLoss(Loss):
         x, classes = batch.of(self.x, self.classes)
         value = float(cross_entropy(self._headed(vector).predict(x).outputs, classes))
         return replace(of_kernel, vector=vector, objective=value)
-
-    def _mask(self, features: torch.Tensor, batch: Batch) -> torch.Tensor:
-        seed = zlib.crc32(batch.indices.tobytes())
-        generator = torch.Generator(features.device).manual_seed(seed)
-        kept = torch.rand(features.shape, generator=generator, device=features.device) >= self.dropout
-        return kept.to(features.dtype) / (1 - self.dropout)
 
     def _inner_error(self, f: torch.Tensor, y: torch.Tensor, sample_size: int) -> tuple[float, torch.Tensor]:
         with torch.no_grad():

@@ -53,6 +53,10 @@ class CrossEntropyOption(HeadOption):
             raise ConfigError(
                 f"objective={self.name}: trains a network; kernel={config.kernel.name} has none, use network_features"
             )
+        if dropout := getattr(config.kernel, "dropout", 0.0):
+            raise ConfigError(
+                f"kernel.dropout={dropout}: objective={self.name} has its own, objective.dropout; set kernel.dropout=0"
+            )
         super().check(config)
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
