@@ -282,4 +282,4 @@ def test_published_numbers_follow_the_overrides_of_a_run():
     for objective, value in (("rho", 0.0064), ("interpolation_error", 0.00596)):
         of = load(["+experiment=owhadi_yoo/mnist_network", f"objective={objective}"])
         assert value in [each.value for each in applicable(of, [])], "what was chosen need not have been typed"
-    assert [each.metric for each in applicable(load(of_cross_entropy), [])] == ["head_accuracy"]
+    assert [each.metric for each in applicable(load(of_cross_entropy), [points])] == ["head_accuracy"]
