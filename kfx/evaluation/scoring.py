@@ -249,7 +249,7 @@ def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str
         return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
 
 
-_OF_SOLVERS = {"conjugate_gradients": ["residual", "iterations"], "nystrom": ["centres", "unexplained"]}
+_OF_SOLVERS = {"conjugate_gradients": ["residual", "iterations"], "nystrom": ["centres", "unexplained", "lost"]}
 
 
 def metric_names(data: Dataset, scoring: Scoring) -> list[str]:

@@ -197,6 +197,12 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
             context.notes.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 
 
+def of_directions(context: RunContext, lost: int) -> None:
+    """Note a solution through centres whose λ is below the round-off of its sums."""
+    if lost:
+        _tell(context, Event.DIRECTIONS_LOST, f"{lost} directions of the centres are lost to round-off")
+
+
 def of_predictions(
     context: RunContext, rows: Sequence[TableRow], splits: Sequence[Split], failures: Sequence[str]
 ) -> None:
@@ -205,6 +211,8 @@ def of_predictions(
     parts, notes = context.folds, context.notes
     for failure in failures:
         notes.remark(Event.EVALUATION_FAILED, failure)
+    lost = max((row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] == "lost"), default=0)
+    of_directions(context, int(lost) if lost == lost else 0)
     metric = constant_prediction(parts[0])[0]
     constants = [constant_prediction(part)[1] for part in parts]
     of_part = {repeat: part for repeat, part, _ in splits}
