@@ -108,8 +108,8 @@ _HELP = {
     Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the mean of the training targets, or the largest class",
     Event.EVALUATION_FAILED: "an evaluation gave no number",
     Event.DIRECTIONS_LOST: (
-        "sums over centres have fewer digits than so small a lambda asks for, so that predictions and deviations are not "
-        "those of all points: raise lambda, take fewer centres, or use evaluation.solver=cholesky"
+        "sums over centres have fewer digits than so small a lambda asks for, so that predictions and deviations are "
+        "not those of all points: raise lambda, take fewer centres, or use evaluation.solver=cholesky"
     ),
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }

@@ -10,6 +10,7 @@ import numpy as np
 from kfx.config.choices import STEPS
 from kfx.data.reduction import Reduction
 from kfx.data.windows import SeriesParts
+from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
 
 
@@ -194,8 +195,8 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
     for step in steps:
         train, test = data.x_train, data.x_test
         if step in ("unit_norm", "mean_norm"):
-            scale = np.linalg.norm(train.reshape(len(train), -1), axis=1).mean() if step == "mean_norm" else 1.0
-            data = replace(data, x_train=train / _norms(train) * scale, x_test=test / _norms(test) * scale)
+            unit = np.linalg.norm(train.reshape(len(train), -1), axis=1).mean() if step == "mean_norm" else 1.0
+            data = replace(data, x_train=train / _norms(train) * unit, x_test=test / _norms(test) * unit)
             continue
         if step == "zca":
             data = _whitened(data, zca_epsilon, zca_unit == "mean_eigenvalue")
@@ -204,11 +205,8 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
             raise ValueError(f"preprocess takes {', '.join(STEPS)}; got {step!r}")
         over: tuple[int, ...] = (0, 2, 3) if step == "normalize_channels" else (0,)
         mean = train.mean(axis=over, keepdims=True)
-        scale = np.ones_like(mean)
-        if step != "center":
-            deviation = train.std(axis=over, keepdims=True)
-            scale = np.where(deviation > 0, deviation, 1.0)
-        data = replace(data, x_train=(train - mean) / scale, x_test=(test - mean) / scale)
+        unit = np.ones_like(mean) if step == "center" else scale(train, over, keepdims=True)
+        data = replace(data, x_train=(train - mean) / unit, x_test=(test - mean) / unit)
     return data
 
 
@@ -221,9 +219,9 @@ def with_targets(data: Dataset, how: str) -> Dataset:
         return data
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
-    is_constant = np.ptp(data.y_train, axis=0) <= 1e-14 * np.abs(mean)  # a mean is rounded
-    if is_constant.any():
-        i = int(is_constant.argmax())
+    constant = is_constant(data.y_train)
+    if constant.any():
+        i = int(constant.argmax())
         which = f" of output {i}" if len(mean) > 1 else ""
         raise DataError(f"every training target{which} is {mean[i]:.6g}, so there is nothing to learn; leave it out")
     if not (np.isfinite(deviation) & (deviation > 0)).all():

@@ -9,6 +9,7 @@ import numpy as np
 
 from kfx.data.dataset import Dataset, one_hot, split, take
 from kfx.data.files import warn_once
+from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
 _MOST_CLASSES = 1000
@@ -86,8 +87,8 @@ def _values(y: np.ndarray, where: str) -> Targets:
         raise DataError(f"{where}: holds {_name(y.flat[0])!r}, and regression takes numbers; set dataset.task")
     y = y.astype(np.float64)
     require_numbers(y, where)
-    constant = (y == y[:1]).all(axis=0)
-    if len(y) and constant.any():
+    constant = is_constant(y) if len(y) else np.zeros(y.shape[1], dtype=bool)
+    if constant.any():
         i = int(constant.argmax())
         which = "" if y.shape[1] == 1 else f"target {i + 1} of {y.shape[1]} "
         raise DataError(f"{where}: {which}is {y[0, i]:g} in every row, which leaves nothing to learn")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -58,7 +59,7 @@ class Windows:
         if (empty := np.isnan(values).all(axis=0)).any():
             raise DataError(f"coordinate {int(empty.argmax())} of the series holds no value; leave it out")
         mean, scale = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        if (constant := ~(scale > 1e-12 * np.abs(mean))).any():
+        if (constant := is_constant(values)).any():
             raise DataError(f"coordinate {int(constant.argmax())} of the series is constant; leave it out")
         steps = np.concatenate([np.diff(each.time) for each in trajectories])
         return Windows(

@@ -13,6 +13,7 @@ from kfx.export.finished import Finished
 from kfx.files import whole_file
 from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
 from kfx.numerics.arrays import in_numpy
+from kfx.numerics.round_off import scale
 from kfx.outcomes import RecordError
 
 INPUTS = {
@@ -92,10 +93,9 @@ def _write(group: Any, model: Model, directory: Path) -> None:
     if steps not in ([], ["normalize"]):
         raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
     count = data.x_train.shape[1]
-    deviation = data.x_train.std(axis=0)
     geometry = group.create_group("G")
     geometry["Xmean"] = data.x_train.mean(axis=0) if steps else np.zeros(count)
-    geometry["Xstd"] = np.where(deviation > 0, deviation, 1.0) if steps else np.ones(count)
+    geometry["Xstd"] = scale(data.x_train) if steps else np.ones(count)
     geometry["Ymean"] = np.broadcast_to(units.target_mean, data.y_train.shape[1]).astype(float)
     geometry["Ystd"] = 1.0
     geometry["Yproj/vectors"] = units.reduction.basis * units.target_scale

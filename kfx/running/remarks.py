@@ -20,6 +20,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.names import readable
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.formatting import number
+from kfx.numerics.round_off import is_constant
 from kfx.objectives.leave_one_out import errors
 from kfx.outcomes import Event, NumericalError
 
@@ -63,7 +64,7 @@ def _of_features(context: RunContext) -> None:
         return
     names, same = (
         context.parts[0].features,
-        np.all([np.ptp(part.x_train, axis=0) == 0 for part in context.parts], axis=0),
+        np.all([is_constant(part.x_train) for part in context.parts], axis=0),
     )
     found = [names[i] if names else f"feature {i}" for i in np.flatnonzero(same)]
     if found:
