@@ -31,7 +31,8 @@ def squared_distances(x: np.ndarray, y: np.ndarray | None, unit: float) -> np.nd
     r2 = norms[:, None] + norms
     products *= 2
     r2 -= products
-    return _refined(np.maximum(r2, 0.0, out=r2), x, x, norms, norms, unit)
+    room = stationary_tensors.room(norms, unit)
+    return _refined(np.maximum(r2, 0.0, out=r2), x, x, norms, norms, unit, room)
 
 
 def squared_distances_to(y: np.ndarray, unit: float) -> Callable[[np.ndarray], np.ndarray]:
@@ -39,6 +40,7 @@ def squared_distances_to(y: np.ndarray, unit: float) -> Callable[[np.ndarray], n
     centre = y.sum(axis=0) / max(len(y), 1)  # a shift keeps distances and reduces cancellation
     b = y - centre
     others, minus_twice = np.einsum("ij,ij->i", b, b), -2 * b.T
+    room = stationary_tensors.room(others, unit)
 
     def of(x: np.ndarray) -> np.ndarray:
         a = x - centre
@@ -46,16 +48,16 @@ def squared_distances_to(y: np.ndarray, unit: float) -> Callable[[np.ndarray], n
         r2 = a @ minus_twice
         r2 += norms[:, None]
         r2 += others
-        return _refined(np.maximum(r2, 0.0, out=r2), x, y, norms, others, unit)
+        return _refined(np.maximum(r2, 0.0, out=r2), x, y, norms, others, unit, room)
 
     return of
 
 
 def _refined(
-    r2: np.ndarray, x: np.ndarray, y: np.ndarray, norms: np.ndarray, others: np.ndarray, unit: float
+    r2: np.ndarray, x: np.ndarray, y: np.ndarray, norms: np.ndarray, others: np.ndarray, unit: float, room: float
 ) -> np.ndarray:
     """Return r², refined in the same memory where its product was too coarse."""
-    if not stationary_tensors.is_exact(norms, others, unit):
+    if len(norms) and not norms.max() <= room:
         shared, own, of, here, there = map(as_tensor, (r2, x, y, norms, others))
         stationary_tensors.refine(shared, own, of, here, there, unit)
     return r2

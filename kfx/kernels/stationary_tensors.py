@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
-from kfx.numerics.arrays import A, by_one_thread
+from kfx.numerics.arrays import A, by_one_thread, extent
 from kfx.numerics.outer_products import OuterProducts, with_ones
 
 NUMPY_IS_FASTER = not {"X86_V4", "AVX512_SKX"}.isdisjoint(
@@ -16,7 +18,7 @@ NUMPY_IS_FASTER = not {"X86_V4", "AVX512_SKX"}.isdisjoint(
 
 _TAKEN = {2: 1.0, 4: 16.0, 8: 256.0}
 """How many times the round-off of differences a product may have, by the bytes of a number."""
-_FAR = 100.0  # in units of the distance between points
+_FAR = 100.0  # in units of the points' differences
 _AT_A_TIME = 1 << 20  # differences of pairs, and entries that are tested
 
 
@@ -32,20 +34,20 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None, unit: float | tor
     norms = a.square().sum(dim=1)
     others = norms if y is None else b.square().sum(dim=1)
     r2 = (norms[:, None] + others).addmm_(a, b.mT, alpha=-2.0).clamp_(min=0.0)
-    if not is_exact(norms, others, unit):
+    if len(norms) and not norms.max() <= room(others, unit):
         refine(r2, x, x if y is None else y, norms, others, unit)
     if y is None:
         r2.fill_diagonal_(0.0)
     return r2
 
 
-def is_exact(norms: A, others: A, unit: float | torch.Tensor) -> bool:
-    """Return whether a product ‖a‖² + ‖b‖² − 2ab is exact enough for all pairs.
+def room(others: A, unit: float | torch.Tensor) -> Any:
+    """Return the largest ‖a‖² for which a product ‖a‖² + ‖b‖² − 2ab is exact enough for all pairs.
 
     Its round-off is a share of ‖a‖² + ‖b‖², however close the two points are; that of differences is a share of r².
-    norms, others: ‖a‖², (n,), and ‖b‖², (m,). unit: squared distance over which the kernel changes.
+    others: ‖b‖², (m,). unit: squared distance over which the kernel changes.
     """
-    return not len(norms) or not len(others) or bool(norms.max() + others.max() <= _TAKEN[norms.itemsize] * unit)
+    return _TAKEN[others.itemsize] * unit - (others.max() if len(others) else 0.0)
 
 
 def refine(
@@ -58,18 +60,37 @@ def refine(
 ) -> None:
     """Compute by differences, in place, each r²_ij for which a product was too coarse, so that no far point spoils it.
 
-    r2: (n, m). x: (n, features). y: (m, features). norms, others, unit: as for `is_exact`.
+    r2: (n, m). x: (n, features). y: (m, features). norms, others: ‖a‖², (n,), and ‖b‖², (m,), about the
+    product's centre. unit: as for `room`.
     """
-    rows = max(1, _AT_A_TIME // len(y))
-    for i in range(0, len(x), rows):
-        part, own = r2[i : i + rows], x[i : i + rows]
-        sums = norms[i : i + rows, None] + others
-        pairs = (sums <= (part + unit) * _TAKEN[x.itemsize]).logical_not_().nonzero()  # NaN is no number to keep
-        if 8 * len(pairs) > part.numel():
-            part.copy_(squared_distances_by_differences(own, y))
-            continue
-        for of, to in (few.unbind(dim=1) for few in pairs.split(max(1, _AT_A_TIME // x.shape[1]))):
-            part[of, to] = (own[of] - y[to]).square_().sum(dim=1)
+    half = _TAKEN[x.itemsize] * unit / 2
+    is_far, are_far = (norms <= half).logical_not_(), (others <= half).logical_not_()  # so is NaN
+    whole = torch.arange(len(y), device=y.device)
+    for rows, columns in ((is_far.nonzero()[:, 0], whole), ((~is_far).nonzero()[:, 0], are_far.nonzero()[:, 0])):
+        for some in rows.split(max(1, _AT_A_TIME // max(1, len(columns)))):
+            _refine_block(r2, x, y, norms, others, unit, some, columns)
+
+
+def _refine_block(
+    r2: torch.Tensor,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    norms: torch.Tensor,
+    others: torch.Tensor,
+    unit: float | torch.Tensor,
+    rows: torch.Tensor,
+    columns: torch.Tensor,
+) -> None:
+    """As `refine`, for the pairs of some rows, (k,), and some columns, (l,)."""
+    block = r2[rows[:, None], columns]
+    taken = (block + unit).mul_(_TAKEN[x.itemsize])
+    pairs = (norms[rows, None] + others[columns] <= taken).logical_not_().nonzero()
+    if 8 * len(pairs) > block.numel():
+        r2[rows[:, None], columns] = squared_distances_by_differences(x[rows], y[columns])
+        return
+    for few in pairs.split(max(1, _AT_A_TIME // x.shape[1])):
+        of, to = rows[few[:, 0]], columns[few[:, 1]]
+        r2[of, to] = (x[of] - y[to]).square_().sum(dim=1)
 
 
 def squared_distances_by_differences(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
@@ -126,12 +147,11 @@ def to_points(cotangent: torch.Tensor | OuterProducts, slope: torch.Tensor, poin
 
 
 def about_middle(points: torch.Tensor) -> torch.Tensor:
-    """Return the points, (n, features), shifted by their middle where most lie far from 0 for their distances.
+    """Return the points, (n, features), shifted by their middle where they lie far from 0 for their distances.
 
-    Sums of w_ij (x_i − x_j) by products would lose those digits. The middle is the median of a few points, which a far
+    Sums of w_ij (x_i − x_j) by products would lose those digits. The middle is the median of three points, which a far
     one does not move.
     """
-    few = points[:: max(1, len(points) // 8)]
-    sizes, distances = few.norm(dim=1), (few - few[len(few) // 2]).norm(dim=1)
-    is_far = bool(sizes.median() > _FAR * distances.median())
-    return points - few.median(dim=0).values if is_far else points
+    few = points[:: max(1, len(points) // 2)]
+    size, spread = extent(few)
+    return points - few.median(dim=0).values if size > _FAR * spread else points
