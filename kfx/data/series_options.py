@@ -13,7 +13,8 @@ from kfx.config.choices import BACKTESTED, SYSTEMS
 from kfx.config.fields import flag, number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption
-from kfx.data.own_options import changes, named_file, own_targets
+from kfx.data.own_options import named_file, own_targets
+from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, path_of
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -173,33 +174,35 @@ _FRACTION = 0.2
 _choices: dict[str, Choice] = {}
 
 
-@option("dataset", "series", "Your own series: CSV or Parquet with a row for each step, or several series in one table")
-class OwnSeriesOption(SeriesData):
+_IMPLIED = {"decimal": ".", "encoding": "utf-8", "date_format": None}
+
+
+@option("dataset", "series", "Your own series: CSV, TSV or Parquet, a row for each step; also several in one table")
+class OwnSeriesOption(RowFile, SeriesData):
+    implied = {**SeriesData.implied, **RowFile.implied_by_rows, **_IMPLIED}  # noqa: RUF012
     from_path = True
 
-    path: str | None = ranged(
-        None,
-        "a path that ends in .csv, .tsv, .txt or .parquet",
-        lambda v: v is None or bool(v.strip()),
-        "path of the file, relative to the current folder; must be given",
-    )
+    path: str | None = path_of(FILES_OF_ROWS)
     columns: list[str] = ranged(
         [],
         "a list of different columns",
         lambda v: all(isinstance(name, str) for name in v) and len(set(v)) == len(v),
         "columns that hold the coordinates; []: all",
     )
-    time: str | None = ranged(
+    time: Any = ranged(
         None,
-        "a column, or null for steps of 1",
-        lambda v: v is None or isinstance(v, str),
+        "a column, a list of the columns year and quarter, or year, month, day and hour, or null for steps of 1",
+        lambda v: v is None or isinstance(v, str) or (isinstance(v, list) and all(isinstance(name, str) for name in v)),
         "column of rising numbers or dates",
     )
     series: str | None = ranged(
         None, "a column, or null", lambda v: v is None or isinstance(v, str), "column that names the series of each row"
     )
-    separator: str | None = ranged(
-        ",", "one character, or null to detect it", lambda v: v is None or len(v) == 1, "character between fields"
+    date_format: str | None = ranged(
+        None,
+        "codes such as %d.%m.%Y, or null for the one reading that all dates have",
+        lambda v: v is None or "%" in v,
+        "how the dates of time are written: the codes of strftime, and %q for a quarter",
     )
 
     def file(self) -> Path:
@@ -210,10 +213,21 @@ class OwnSeriesOption(SeriesData):
         return [self.file()]
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
-        from kfx.data.series import read
-
-        found, names = read(changes(self.file()), tuple(self.columns), self.time, self.series, self.separator)
+        found, names = self.series_of(self.file())
         return found, names, None
+
+    def series_of(self, path: Path, columns: Sequence[str] | None = None) -> tuple[Sequence[Trajectory], Sequence[str]]:
+        """The series of a file with the columns of the run's, and the names of their coordinates."""
+        from kfx.data.series_file import Rows, read
+
+        time = [] if self.time is None else self.time if isinstance(self.time, list) else [self.time]
+        coordinates = tuple(self.columns) if columns is None else tuple(columns)
+        return read(changes(path), Rows(coordinates, tuple(time), self.series, self.date_format, self.form()))
+
+    def settled(self, config: ConfigView) -> Settings:
+        dates = self.trajectories()[0][0].dates
+        found = {} if dates is None or self.date_format is not None else {"date_format": dates.format}
+        return super().settled(config) | found
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         return {**node, "path": str(self.file().absolute())}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kfx.data.times import Dates
 from kfx.outcomes import DataError
 
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -15,16 +16,31 @@ Predict = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A series in the order of time. time: (T,), rising. values: (T, coordinates)."""
+    """A series in the order of time. time: (T,), rising. values: (T, coordinates).
+
+    name: of a series among several. dates: where the times are dates, which `time` counts in days since the first.
+    """
 
     time: np.ndarray
     values: np.ndarray
+    name: str = ""
+    dates: Dates | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, part: slice) -> Trajectory:
-        return Trajectory(self.time[part], self.values[part])
+        dates = None if self.dates is None else self.dates[part]
+        return replace(self, time=self.time[part], values=self.values[part], dates=dates)
+
+    @property
+    def at(self) -> np.ndarray:
+        """The times, (T,): dates, or numbers."""
+        return self.time if self.dates is None else self.dates.at
+
+    def written(self) -> list[str] | list[float]:
+        """The times as people know them, (T,): dates as their file writes them, or numbers."""
+        return self.time.tolist() if self.dates is None else self.dates.written()
 
 
 @dataclass(frozen=True)
@@ -168,7 +184,11 @@ class SeriesParts:
     def whole(self, i: int) -> Trajectory:
         """A training series and what follows it."""
         train, test = self.train[i], self.test[i]
-        return Trajectory(np.concatenate([train.time, test.time]), np.concatenate([train.values, test.values]))
+        time, values = (np.concatenate([getattr(each, key) for each in (train, test)]) for key in ("time", "values"))
+        if train.dates is None or test.dates is None:
+            return replace(train, time=time, values=values)
+        dates = replace(train.dates, at=np.concatenate([train.dates.at, test.dates.at]))
+        return replace(train, time=time, values=values, dates=dates)
 
 
 def smape(forecast: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -113,9 +113,10 @@ def rows(kernel: str, forecasts: np.ndarray, rollout: Rollout, series: SeriesPar
     origins, steps = rollout.origins(series)
     for number, (trajectory, at) in enumerate(origins):
         whole = series.whole(trajectory)[at : at + steps]
+        times = whole.written()
         for step in range(steps):
-            row: dict[str, object] = {"kernel": kernel, "origin": number, "series": trajectory, "step": step + 1}
-            row["time"] = float(whole.time[step])
+            row: dict[str, object] = {"kernel": kernel, "origin": number, "series": whole.name or trajectory}
+            row |= {"step": step + 1, "time": times[step]}
             for i, name in enumerate(series.coordinates):
                 value = float(forecasts[number, step, i])
                 row[f"truth.{name}"] = float(whole.values[step, i])
