@@ -54,7 +54,7 @@ def _grouped(decimal: str, thousands: str) -> tuple[re.Pattern[str], str]:
     """The pattern of a number whose thousands are marked, also as in 12,34,567, and the characters of the mark."""
     marks = next((each for each in (_BLANKS, _APOSTROPHES) if thousands in each), thousands)
     mark, point = f"[{re.escape(marks)}]", re.escape(decimal)
-    groups = rf"\d{{1,3}}(?:{mark}\d{{3}})+|\d{{1,2}}(?:{mark}\d\d)+{mark}\d{{3}}"
+    groups = rf"[1-9]\d{{,2}}(?:{mark}\d{{3}})+|[1-9]\d?(?:{mark}\d\d)+{mark}\d{{3}}"
     return re.compile(rf"[+-]?(?:{groups})(?:{point}\d*)?(?:[eE][+-]?\d+)?", re.ASCII), marks
 
 

@@ -87,9 +87,10 @@ def require_regular(trajectories: Sequence[Trajectory]) -> Step:
     unit = "" if trajectories[0].dates is None else " days"
     gapped = max((each for each in trajectories if len(each) > 1), key=lambda each: sizes(each.at).max())
     after = gapped.written()[int(sizes(gapped.at).argmax())]
+    found = f"steps from {steps.min():g} to {steps.max():g}{unit}"
     raise DataError(
-        f"dataset.time: steps from {steps.min():g} to {steps.max():g}{unit}; set dataset.elapsed=true to make the times "
-        f"features, fill the gaps with empty rows (the largest is after {after}), or leave dataset.time out to count rows"
+        f"dataset.time: {found}; set dataset.elapsed=true to make the times "
+        f"features, fill the gaps, such as after {after}, with empty rows, or leave dataset.time out to count rows"
     )
 
 

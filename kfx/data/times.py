@@ -52,8 +52,8 @@ class Dates:
 
 @dataclass(frozen=True)
 class Step:
-    """The time from one row of a series to the next: a number of `months`, `days` or `business days`; without a unit, of
-    times that are numbers."""
+    """The time from one row of a series to the next: a number of `months`, `days` or `business days`, or, without a
+    unit, of times that are numbers."""
 
     unit: str
     count: float
