@@ -125,6 +125,8 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
+        if self.lags is not None:
+            _from_which_forecasts_start([self.windows()], config, *self.split())
         if config.device.dtype == "float32":
             raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
 
@@ -158,6 +160,7 @@ class SeriesData(DatasetOption, abc.ABC):
         lags = usual if self.lags is None else [self.lags]
         own = self.target == INCREMENT, self.elapsed
         offered = [Windows(count, self.stride, self.horizon, *own) for count in lags]
+        offered = _from_which_forecasts_start(offered, config, train, test)
         node = config.regularization
         values = BACKTESTED if node.value is None else [node.value]
         candidates = [Regularization(float(value), node.scale) for value in values]
@@ -168,6 +171,28 @@ class SeriesData(DatasetOption, abc.ABC):
             of = backtest.kernel_with_length(kernel)
             _choices[key] = backtest.choose(train, offered, of, wants_length, candidates, steps)
         return _choices[key]
+
+
+def _from_which_forecasts_start(
+    offered: Sequence[Windows], config: ConfigView, train: Sequence[Trajectory], test: Sequence[Trajectory]
+) -> list[Windows]:
+    """The windows that are whole before a forecast of the evaluation; DataError if none is."""
+    from kfx.data.windows import SeriesParts
+
+    evaluation = config.evaluation.standing_for(config)
+    starts, horizon = getattr(evaluation, "starts", None), config.evaluation.forecast_steps()
+    offered[0].fitted(train)  # which says what is wrong with the series
+    found, problem = [], DataError("no windows are offered")
+    for windows in offered:
+        try:
+            if starts is not None:
+                SeriesParts(windows, tuple(train), tuple(test), ()).origins(starts, horizon)
+            found.append(windows)
+        except DataError as error:
+            problem = error
+    if not found:
+        raise problem
+    return found
 
 
 _FRACTION = 0.2

@@ -175,7 +175,7 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
         at = _require_all(pd.to_datetime(column).to_numpy("M8[us]"), column)
         return Dates(at, "%Y-%m-%d" if (at == at.astype("M8[D]")).all() else ISO)
     if date_format is not None:
-        at = _parsed(column, date_format)
+        at = parsed(column, date_format)
         if not np.isnat(at).any() or not column.astype(str).str.contains(_OFFSET).any():  # which may differ by season
             return Dates(_require_all(at, column, f" as dataset.date_format={date_format}"), date_format)
     numbers = numbers_of(column, form)
@@ -183,7 +183,7 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
         return _of_numbers(numbers, column)
     found = list(_readings(column, groups))
     if not found:
-        _require_all(_parsed(column, ISO), column)
+        _require_all(parsed(column, ISO), column)
         raise DataError(f"holds {shown(column)}, which is no time{_HOW}")
     for is_good in (_rises, lambda series: step_of(series) is not None):
         good = [dates for dates in found if is_good(_split(dates.at, groups))]
@@ -228,7 +228,7 @@ def _of_numbers(numbers: pd.Series, column: pd.Series) -> np.ndarray | Dates:
     how = _OF_DIGITS.get(len(texts.iloc[0])) if len(texts) else None
     if how is None or (values != np.floor(values)).any() or texts.str.len().nunique() > 1:
         return values
-    at = _parsed(texts, how)
+    at = parsed(texts, how)
     is_date = (at >= np.datetime64("1900")) & (at < np.datetime64("2101"))
     if is_date.all():
         return Dates(at, how)
@@ -256,7 +256,7 @@ def _readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
     offsets = texts.str.extract(f"({_OFFSET.pattern})", expand=False).fillna("")
     bare = pd.Series([text.removesuffix(each) for text, each in zip(texts, offsets, strict=True)], index=texts.index)
     for how in _candidates(bare.iloc[0]):
-        if np.isnat(at := _parsed(bare, how)).any():
+        if np.isnat(at := parsed(bare, how)).any():
             continue
         if offsets.nunique() == 1:
             yield Dates(at, how + offsets.iloc[0])
@@ -265,7 +265,7 @@ def _readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
             yield _with_offsets(utc, pd.Series(at), how, groups)
         if how.startswith("%Y"):  # a date that begins with its year has one reading
             return
-    if not np.isnat(at := _parsed(texts, ISO)).any():
+    if not np.isnat(at := parsed(texts, ISO)).any():
         yield Dates(at, ISO)
 
 
@@ -277,15 +277,13 @@ def _candidates(text: str) -> list[str]:
     match = _WITH_HOUR.fullmatch(text)
     day, mark, hour = match.groups() if match is not None else (text, "", "")
     days = (
-        [how for how in dict.fromkeys(_formats()) if not np.isnat(_parsed(pd.Series([day]), how)).any()]
-        if day
-        else [""]
+        [how for how in dict.fromkeys(_formats()) if not np.isnat(parsed(pd.Series([day]), how)).any()] if day else [""]
     )
-    hours = [how for how in _HOURS if not np.isnat(_parsed(pd.Series([hour]), how)).any()] if hour else [""]
+    hours = [how for how in _HOURS if not np.isnat(parsed(pd.Series([hour]), how)).any()] if hour else [""]
     return [f"{how}{mark or ''}{of_hour}" for how in days for of_hour in hours]
 
 
-def _parsed(column: pd.Series, how: str) -> np.ndarray:
+def parsed(column: pd.Series, how: str) -> np.ndarray:
     """Dates by a format, (T,); NaT for anything else."""
     import pandas as pd
 

@@ -159,17 +159,21 @@ class SeriesParts:
     coordinates: tuple[str, ...]
     exponent: float | None = None
 
-    def origins(self, starts: int, horizon: int) -> list[tuple[int, int]]:
+    def origins(self, starts: int, horizon: int | None) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step of the forecast, counted from the start of its training series) of at most `starts`
-        forecasts, the first of each trajectory at the end of its training series; DataError if none fits."""
-        reach = self.windows.reach
+        forecasts, the first of each trajectory at the end of its training series, and the number of steps of each.
+
+        horizon: None for as many steps as the longest test series has, or half of them with several starts. DataError
+        if no forecast fits, or none has a whole window before it.
+        """
+        reach, longest = self.windows.reach, max(map(len, self.test))
+        horizon = horizon or (longest if starts == 1 else max(longest // 2, 1))
         most = [
             len(test) - horizon if len(train) >= reach else -1
             for train, test in zip(self.train, self.test, strict=True)
         ]
         fitting = [i for i, last in enumerate(most) if last >= 0]
         if not fitting:
-            longest = max(len(test) for test in self.test)
             raise DataError(
                 f"evaluation.horizon={horizon}: only {longest} steps follow the training series; ask for fewer"
             )
@@ -178,8 +182,11 @@ class SeriesParts:
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
         good = [(i, at) for i, at in placed if np.isfinite(self.whole(i).values[at - reach : at]).all()]
         if not good:
-            raise DataError(f"no forecast can start: the {reach} values before each origin hold a missing one")
-        return good
+            raise DataError(
+                f"no forecast can start: the {reach} values before each origin hold a missing one; cut off rows at the "
+                "end, fill them, or take fewer dataset.lags"
+            )
+        return good, horizon
 
     def whole(self, i: int) -> Trajectory:
         """A training series and what follows it."""

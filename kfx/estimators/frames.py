@@ -79,9 +79,8 @@ def as_frame(X: Any) -> Any:
         return np.ma.filled(X.astype(np.float64), np.nan)
     if isinstance(X, (pd.DataFrame, np.ndarray)):
         return X
-    if hasattr(X, "columns") and hasattr(X, "__getitem__") and len(getattr(X, "shape", ())) == 2:
-        return pd.DataFrame({name: np.asarray(X[name]) for name in X.columns})
-    return X.to_pandas() if hasattr(X, "to_pandas") else X
+    names = getattr(X, "column_names", getattr(X, "columns", None))
+    return X if names is None else pd.DataFrame({name: np.asarray(X[name]) for name in names})
 
 
 def _columns(X: Any) -> list[tuple[str, Any]]:

@@ -28,9 +28,7 @@ class Rollout:
 
     def origins(self, series: SeriesParts) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step) of each forecast, and the number of steps of each."""
-        longest = max(map(len, series.test))
-        steps = self.horizon or (longest if self.starts == 1 else max(longest // 2, 1))
-        return series.origins(self.starts, steps), steps
+        return series.origins(self.starts, self.horizon)
 
     def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], np.ndarray]:
         """The metrics of the forecasts, and the forecasts, (origins, steps, coordinates); NaN from where one has left
