@@ -26,7 +26,8 @@ def categories(X: Any) -> dict[str, list[object]]:
     for name, column in _columns(X):
         is_category = str(column.dtype) == "category"
         if str(column.dtype)[:6] in ("dateti", "timede", "period") or (not is_category and holds_dates(column)):
-            raise ValueError(f"column {name} holds dates; make numbers of them, as days since the first, or drop it")
+            way = "make numbers of them, as days since the first, drop it, or give it the dtype category"
+            raise ValueError(f"column {name} holds dates; {way}")
         if not is_category and not numbers_of(column).isna().gt(column.isna()).any():
             features.append(str(name))
             continue
