@@ -91,17 +91,12 @@ class SeriesData(DatasetOption, abc.ABC):
         _, coordinates, exponent = self.trajectories()
         return as_dataset(self.name, self.windows(), train, test, coordinates, exponent)
 
-    def _counts(self) -> tuple[int, int]:
-        """The numbers of windows in the training and in the test series."""
-        windows = self.windows()
-        train, test = (sum(len(windows.cut(each)[0]) for each in part) for part in self.split())
-        return train, test
-
     def available(self) -> int:
-        return self._counts()[0]
+        windows = self.windows()
+        return sum(len(windows.cut(each)[0]) for each in self.split()[0])
 
     def size(self) -> int:
-        found = self._counts()[0]
+        found = self.available()
         if found < 2:
             raise DataError(
                 f"dataset.lags={self.lags}: the training series hold {found} windows of {self.windows().reach} steps "
@@ -110,14 +105,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return found
 
     def test_size(self) -> int:
-        found = self._counts()[1]
-        if not found:
-            longest = max(map(len, self.split()[1]))
-            raise DataError(
-                f"dataset.lags={self.lags}: the test series of {longest} steps hold no window of "
-                f"{self.windows().reach} steps and their target; take fewer lags, or more test steps"
-            )
-        return found
+        return _require_windows(self.windows(), self.split()[1])
 
     def feature_count(self) -> int:
         assert self.lags is not None
@@ -126,7 +114,7 @@ class SeriesData(DatasetOption, abc.ABC):
     def check(self, config: ConfigView) -> None:
         super().check(config)
         if self.lags is not None:
-            _from_which_forecasts_start([self.windows()], config, *self.split())
+            _usable([self.windows()], config, *self.split())
         if config.device.dtype == "float32":
             raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
 
@@ -160,7 +148,7 @@ class SeriesData(DatasetOption, abc.ABC):
         lags = usual if self.lags is None else [self.lags]
         own = self.target == INCREMENT, self.elapsed
         offered = [Windows(count, self.stride, self.horizon, *own) for count in lags]
-        offered = _from_which_forecasts_start(offered, config, train, test)
+        offered = _usable(offered, config, train, test)
         node = config.regularization
         values = BACKTESTED if node.value is None else [node.value]
         candidates = [Regularization(float(value), node.scale) for value in values]
@@ -173,26 +161,40 @@ class SeriesData(DatasetOption, abc.ABC):
         return _choices[key]
 
 
-def _from_which_forecasts_start(
+def _usable(
     offered: Sequence[Windows], config: ConfigView, train: Sequence[Trajectory], test: Sequence[Trajectory]
 ) -> list[Windows]:
-    """The windows that are whole before a forecast of the evaluation; DataError if none is."""
+    """The windows that are whole before a forecast of the evaluation and, of several, somewhere in the test series;
+    DataError if none is."""
     from kfx.data.windows import SeriesParts
 
     evaluation = config.evaluation.standing_for(config)
     starts, horizon = getattr(evaluation, "starts", None), config.evaluation.forecast_steps()
     offered[0].fitted(train)  # which says what is wrong with the series
-    found, problem = [], DataError("no windows are offered")
+    found: list[Windows] = []
+    problems: list[DataError] = []
     for windows in offered:
         try:
             if starts is not None:
                 SeriesParts(windows, tuple(train), tuple(test), ()).origins(starts, horizon)
+            if len(offered) > 1:
+                _require_windows(windows, test)
             found.append(windows)
         except DataError as error:
-            problem = error
+            problems.append(error)
     if not found:
-        raise problem
+        raise problems[0]  # that of the smallest window
     return found
+
+
+def _require_windows(windows: Windows, test: Sequence[Trajectory]) -> int:
+    """The number of windows in the test series; DataError if there are none."""
+    if count := sum(len(windows.cut(each)[0]) for each in test):
+        return count
+    raise DataError(
+        f"dataset.lags={windows.lags}: the test series of {max(map(len, test))} steps hold no window of "
+        f"{windows.reach} steps and their target; take fewer lags, or more test steps"
+    )
 
 
 _FRACTION = 0.2

@@ -252,7 +252,7 @@ def _trajectories(series: Any) -> list[Trajectory]:
     found = []
     for each in series if several else [series]:
         try:
-            values = np.ma.filled(np.ma.array(each, dtype=np.float64), np.nan)  # a copy
+            values = np.ma.filled(np.ma.array(each, dtype=np.float64, copy=True), np.nan)
         except (TypeError, ValueError) as error:
             raise ValueError(f"a series holds what is no number: {error}") from error
         values = values[:, None] if values.ndim == 1 else values
