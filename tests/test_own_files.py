@@ -142,7 +142,7 @@ def test_auto_takes_words_and_few_whole_numbers_as_classes(in_folder, values, cl
     assert (data.labels_train is not None) == classes
     if not isinstance(values[0], (str, bool)):
         assert built("dataset.task=regression", path=path).labels_train is None
-    assert built("dataset.task=classification", path=path).y_train.shape[1] == len(set(values))
+    assert len(load(table("dataset.task=classification", path=path)).dataset.read().targets.classes) == len(set(values))
 
 
 WHOLE = ("dataset.test=0", "evaluation=k_fold", "evaluation.folds=2")
@@ -177,10 +177,12 @@ def test_a_second_table_may_spell_the_same_value_otherwise(in_folder, here, ther
     for name, values in (("t.csv", here), ("u.csv", there)):
         rows = [f"{i / 7},{value},{value}" for i, value in enumerate(values * 6)]
         (in_folder / name).write_text("\n".join(["a,code,y", *rows]))
-    data = built("dataset.test=u.csv", "dataset.categorical=[code]", "dataset.task=classification")
-    assert data.y_train.shape[1] == count
-    assert data.x_train.shape[1] == 1 + count
+    words = ("dataset.test=u.csv", "dataset.categorical=[code]", "dataset.task=classification")
+    points = load(table(*words)).dataset.read()
+    assert len(points.targets.classes) == count
+    assert points.x.shape[1] == 1 + count
     if count == 2:
+        data = built(*words)
         assert data.labels_train.tolist() == data.labels_test.tolist()
 
 
@@ -544,13 +546,7 @@ HOSTILE = {
         "2 rows miss a value, rows 5, 6",
         "dataset.missing=mean, median or drop",
     ),
-    "a missing target": (
-        "t.csv",
-        ROWS + "1,2,\n",
-        ("dataset.missing=mean",),
-        "1 rows miss a value, rows 5",
-        "dataset.missing=drop",
-    ),
+    "a missing target": ("t.csv", ROWS + "1,2,\n", (), "1 rows miss a value, rows 5", "dataset.missing=drop"),
     "nothing but missing values": (
         "t.csv",
         "a,b,y\n,1,2\n,3,4\n,5,7\n",
@@ -855,8 +851,8 @@ SLIPS = {
     "decimal commas": (
         "a;y\n" + "".join(f"{i};0,{i}25\n" for i in range(20)),
         (),
-        "20 different words in 20 rows",
-        "dataset.decimal",
+        "column y holds '0,025' in row 1, which is no number with a decimal point",
+        "to read it, type 'dataset.decimal=\",\"'",
     ),
     "one class in training": (
         "a,p,y\n1,0,u\n2,0,u\n3,1,v\n4,1,v\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from kfx.data.reduction import Reduction
 from kfx.data.windows import SeriesParts
 from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
+
+if TYPE_CHECKING:
+    from kfx.data.new_rows import Encoding
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Dataset:
         are in the units of y.
     series: where the points are windows of series, the series.
     reduction: where kernels are trained on components of the outputs, the map to components.
+    classes: where a file names them, the names of the classes, in the order of the outputs; a test label of −1 is none.
+    encoding: where the points are rows of a table, how rows become points.
     """
 
     name: str
@@ -43,6 +49,8 @@ class Dataset:
     target_scale: np.ndarray | float = 1.0
     series: SeriesParts | None = None
     reduction: Reduction | None = None
+    classes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     @property
     def targets(self) -> np.ndarray:
