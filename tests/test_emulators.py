@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -412,9 +413,35 @@ def test_sensitivities_are_those_of_the_function():
     model = KernelFlowRegressor("rbf", optimizer={"name": "adam", "iterations": 60}).fit(
         data.x_train, data.y_train[:, 0]
     )
-    first, total = kfx.sensitivities(model, ranges)
+    first, total = kfx.sensitivities(model, list(ranges.values()))
     np.testing.assert_allclose(first, [[0.3139, 0.4424, 0.0]], atol=0.03)  # Ishigami & Homma 1990
     np.testing.assert_allclose(total, [[0.5576, 0.4424, 0.2437]], atol=0.03)
+
+
+def ranged_by(names):
+    """Ranges of the features a and b in several forms, as mappings of these names; the one of b is far from 0."""
+    given = {name: {"a": (0.0, 1.0), "b": (10.0, 11.0)}[name] for name in names}
+    return [given, pd.Series(given), pd.DataFrame(given)]
+
+
+def test_ranges_by_name_belong_to_the_features_of_those_names():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.uniform(size=40), "b": rng.uniform(10, 11, 40)})
+    model = KernelFlowRegressor("linear", optimizer="none", targets="centered").fit(frame, frame["a"] + 2 * frame["b"])
+    expected = kfx.sensitivities(model, [(0, 1), (10, 11)], 256)
+    np.testing.assert_allclose(expected[0], [[0.2, 0.8]], atol=0.02)
+    for ranges in (*ranged_by("ab"), *ranged_by("ba")):
+        np.testing.assert_array_equal(kfx.sensitivities(model, ranges, 256), expected)
+    unnamed = KernelFlowRegressor("linear", optimizer="none").fit(frame.to_numpy(), frame["a"])
+    for one, ranges, said in (
+        (model, {"a": (0, 1)}, "ranges: b has no range; expected"),
+        (model, {"a": (0, 1), "b": (10, 11), "c": (0, 1)}, "ranges: c is no feature; expected"),
+        (model, {"a": (0, 1), "b": (11, 10)}, "ranges: feature b has"),
+        (model, [(0, 1)] * 3, "ranges: holds 3 ranges; expected"),
+        (unnamed, {"a": (0, 1), "b": (10, 11)}, "ranges: the emulator has no names"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            kfx.sensitivities(one, ranges)
 
 
 # ---- simulators
