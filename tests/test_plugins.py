@@ -146,7 +146,7 @@ BROKEN = {
     "a build that fails": (
         "from kfx.options import KernelOption, option\n@option('kernel', 'mine', 'mine')\nclass K(KernelOption):\n"
         "    def make(self, image, **common):\n        return common['nothing']\n",
-        "kernel=mine: cannot be built: KeyError: 'nothing' (mine.py, line 5)",
+        "kernel=mine: KeyError: 'nothing' (mine.py, line 5)",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from omegaconf.grammar_parser import parse
 from kfx.config import registry
 from kfx.config.nodes import leaves, make, make_option, near
 from kfx.config.option import Option
+from kfx.config.plugins import in_plugin
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
-from kfx.outcomes import ConfigError
+from kfx.outcomes import ConfigError, KfxError
 
 if TYPE_CHECKING:
     from kfx.config.published import Published
@@ -104,8 +106,9 @@ def check(raw: DictConfig) -> Config:
 def settled(raw: DictConfig) -> tuple[DictConfig, Config]:
     """The config with the fields whose default depends on other options, plain and typed; errors as for `check`."""
     config = typed(raw)
-    changes = config.settle()
-    config.check_together()
+    with in_one_line(config):
+        changes = config.settle()
+        config.check_together()
     if not changes:
         return raw, config
     whole = raw.copy()
@@ -152,6 +155,26 @@ def sources(config: Config) -> dict[str, str]:
     included."""
     chosen = [option for group in (*GROUPS, "interpolation") for option in _within(getattr(config, group))]
     return {f"{option.group}={option.name}": option.origin for option in chosen if option.origin != "kfx"}
+
+
+@contextmanager
+def in_one_line(config: Config) -> Iterator[None]:
+    """Within the block, an unexpected error is a ConfigError if options of the config are not kfx's: their code may
+    raise anything."""
+    try:
+        yield
+    except KfxError:
+        raise
+    except Exception as error:
+        if (why := of_outside(error, config)) is None:
+            raise
+        raise ConfigError(why) from error
+
+
+def of_outside(error: Exception, config: Config) -> str | None:
+    """An unexpected error in one line, with the options of the config that are not kfx's; None if all are."""
+    outside = sources(config)
+    return f"{', '.join(outside)}: {in_plugin(error) or registry.described(error)}" if outside else None
 
 
 def _within(value: Any) -> Iterator[Option]:

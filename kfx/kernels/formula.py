@@ -51,8 +51,10 @@ class Formula(Kernel):
 
     def _tile(self, x: torch.Tensor, y: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         tile = self.formula(x, y, **parameters)
-        if tile.shape != (len(x), len(y)):
-            raise ValueError(f"{self.title}: its formula gave {tuple(tile.shape)} for {len(x)} and {len(y)} points")
+        if not isinstance(tile, torch.Tensor) or tile.shape != (len(x), len(y)):
+            shape = tuple(tile.shape) if isinstance(tile, torch.Tensor) else type(tile).__name__
+            expected = f"a tensor {(len(x), len(y))} for {len(x)} and {len(y)} points"
+            raise ValueError(f"{self.title}: its formula gave {shape}; expected {expected}")
         return tile
 
     @torch.no_grad()
