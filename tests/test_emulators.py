@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.spatial.distance import cdist
 from scipy.stats import multivariate_normal
 
 import kfx
@@ -318,16 +317,24 @@ def test_the_experiment_of_kernel_flows_jl_is_a_config(kfx):
     assert trace["parameter.regularization"].nunique() > 1
 
 
-def predicted_by_isofit(file, x):
+def component_by_isofit(known, inverse_lengths, theta, alpha, x, vectors, values, mean, deviation):
+    """A component at x, (n,), as ISOFIT computes it: with distances from inner products, which round."""
+    z = (x - mean) / deviation @ (vectors.T / values) * inverse_lengths
+    square = (z**2).sum(axis=1)[:, None] + (known**2).sum(axis=0) - 2 * z @ known
+    assert (square > 0).all(), "ISOFIT takes the root"
+    h = np.sqrt(3 * square) / theta[1]
+    return (theta[0] * (1 + h) * np.exp(-h) + theta[2] * z @ known) @ alpha
+
+
+def predicted_by_isofit(file, x, component=component_by_isofit):
     """What ISOFIT's engine computes from an emulator of the file, without a sensor's response: (n, outputs)."""
     geometry = file["G"]
     components = []
     for number in range(1, len(file)):
         own, proj = file[f"M{number}"], geometry[f"Xproj{number}"]
-        z = (x - geometry["Xmean"][()]) / geometry["Xstd"][()] @ (proj["vectors"][()].T / proj["values"][()])
-        z, known, (weight, length, slope, _) = z * own["lambda"][()], own["Z"][()].T, own["theta"][()]
-        h = np.sqrt(3) * cdist(z, known) / length
-        components.append((weight * (1 + h) * np.exp(-h) + slope * z @ known.T) @ own["h"][()])
+        parts = (own["Z"], own["lambda"], own["theta"], own["h"])
+        points = (proj["vectors"], proj["values"], geometry["Xmean"], geometry["Xstd"])
+        components.append(component(*(part[()] for part in parts), x, *(part[()] for part in points)))
     basis = geometry["Yproj/vectors"][()].T * geometry["Yproj/values"][()]
     return np.stack(components, axis=1) @ basis.T * geometry["Ystd"][()] + geometry["Ymean"][()]
 
@@ -345,10 +352,16 @@ def test_isofit_reads_the_predictions_of_a_run(kfx, in_folder):
     assert "note: ISOFIT reads 4 emulators" in out
     with h5py.File("out.h5") as file:
         assert len(file) == 6 + 1, "ISOFIT takes six keys beside the emulators"
-        found = predicted_by_isofit(file["MVM1"], x[60:])
         np.testing.assert_allclose(file["xmax"][()], x[:60].max(axis=0))
-    expected = load_run("r").predict(x[60:]).filter(like="prediction")
-    np.testing.assert_allclose(found, expected, rtol=1e-8)
+        components = [component_by_isofit]
+        if importlib.util.find_spec("isofit"):
+            from isofit.atmosphere.engines.kernel_flows import predict_M
+
+            components.append(predict_M)
+        for points in (x, x[:60] + 1e-9):  # seen, new, and beside the seen ones
+            expected = load_run("r").predict(points).filter(like="prediction")
+            for component in components:
+                np.testing.assert_allclose(predicted_by_isofit(file["MVM1"], points, component), expected, rtol=1e-8)
 
 
 @pytest.mark.slow
