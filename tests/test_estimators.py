@@ -272,6 +272,22 @@ def test_values_that_cannot_be_are_refused():
         KernelFlowTransformer(optimizer={"name": "adam", "iterations": 1}).fit(x[:50], y[:50])
 
 
+def test_images_have_the_shape_of_the_fit_and_their_channels_first():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((20, 8, 8, 3)), rng.random(20)
+    for fit_on in (x, np.broadcast_to(x[..., :1], x.shape)):
+        with pytest.raises(
+            ValueError, match=r"looks like \(n, height, width, channels\); give np.moveaxis\(X, -1, 1\), or"
+        ):
+            KernelFlowRegressor(optimizer="none").fit(fit_on, y)
+    KernelFlowRegressor(optimizer="none", image_shape=(8, 8, 3)).fit(x, y)
+    with pytest.raises(ValueError, match=r"image_shape=\(3, 8, 8\): expected .* of X, which has shape \(20, 8, 8, 3\)"):
+        KernelFlowRegressor(optimizer="none", image_shape=(3, 8, 8)).fit(x, y)
+    model = KernelFlowRegressor(optimizer="none").fit(np.moveaxis(x, -1, 1), y)
+    with pytest.raises(ValueError, match=r"X has points of shape \(3, 4, 16\); the fit had \(3, 8, 8\)"):
+        model.predict(x.reshape(-1, 3, 4, 16))
+
+
 def test_a_fit_leaves_threads_and_random_numbers_as_they_were():
     import torch
 

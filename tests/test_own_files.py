@@ -26,6 +26,7 @@ from kfx.experiment.compose import composed, load, without_hydra
 from kfx.experiment.config import check
 from kfx.experiment.identity import data_checksums, identity
 from kfx.numerics.streams import Streams
+from kfx.outcomes import DataError
 from tests.slow import one_in, slow_after
 
 ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
@@ -411,6 +412,35 @@ def test_arrays_are_points_or_images_in_one_part_or_two(in_folder):
 
 
 # ---- what is refused
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8, 1), (9, 5, 4), (6, 4, 2), (16, 16, 12)])
+def test_images_with_their_channels_last_are_asked_about(in_folder, shape):
+    rng = np.random.default_rng(0)
+    images, y = rng.random((30, *shape)), rng.random(30)
+    moved = np.moveaxis(images, -1, 1)
+    np.savez("t.npz", x=images, y=y)
+    np.savez("u.npz", x=moved, y=y)
+    with pytest.raises(
+        DataError, match=r"looks like \(n, height, width, channels\); set dataset.channels=last, or first"
+    ):
+        load(table(path="t.npz"))
+    last, expected = built("dataset.channels=last", path="t.npz"), built(path="u.npz")
+    assert np.array_equal(last.x_train, expected.x_train)
+    size = load(table("dataset.channels=last", path="t.npz")).dataset.image
+    assert size == load(table(path="u.npz")).dataset.image
+    assert built("dataset.channels=first", path="t.npz").x_train.shape[1:] == shape
+    for channels, good, other in (("last", images, moved), ("first", moved, images)):
+        encoding = load(table(f"dataset.channels={channels}", path="t.npz")).dataset.encoding_of_rows(moved.shape[1:])
+        assert np.array_equal(encoding.rows(good).x, moved)
+        with pytest.raises(DataError, match=r"expected .*as in training"):
+            encoding.rows(other)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (16, 4, 4), (8, 3, 3), (2, 5, 4), (1, 1, 20), (4, 4, 4)])
+def test_images_with_their_channels_first_are_taken(in_folder, shape):
+    np.savez("t.npz", x=np.ones((9, *shape)) * np.arange(9)[:, None, None, None], y=np.arange(9) / 7)
+    assert built(path="t.npz").x_train.shape[1:] == shape
 
 
 def npz(**arrays):

@@ -88,13 +88,19 @@ class Dataset:
         ]
 
 
-def checked(data: Dataset) -> Dataset:
+def checked(data: Dataset, image: tuple[int, ...] | None) -> Dataset:
     """Return the data set if its parts fit together and its targets are finite numbers; else DataError, naming the
-    part."""
+    part. image: height, width and, if it is not 1, the number of channels that its option states."""
     for name in ("train", "test"):
         x, y, labels = (getattr(data, f"{part}_{name}") for part in ("x", "y", "labels"))
         if not (isinstance(x, np.ndarray) and x.ndim in (2, 4) and x.dtype.kind == "f"):
             raise DataError(f"dataset {data.name}: x_{name} is no array (n, features) or (n, channels, height, width)")
+        expected = None if image is None else (image[2] if len(image) > 2 else 1, *image[:2])
+        if expected not in (None, x.shape[1:]):
+            raise DataError(
+                f"dataset {data.name}: x_{name} has points of shape {x.shape[1:]}, and its image={image} stands for "
+                f"(channels, height, width) = {expected}"
+            )
         if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.dtype.kind == "f" and len(y) == len(x)):
             raise DataError(
                 f"dataset {data.name}: y_{name} is no array ({len(x)}, outputs) of numbers, as x_{name} has"

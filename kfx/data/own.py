@@ -43,6 +43,14 @@ class Points:
     features: tuple[str, ...] = ()
 
 
+def looks_channels_last(shape: Sequence[int]) -> bool:
+    """Whether points of this shape, of three dimensions, are rather (height, width, channels) than (channels, height,
+    width): few channels at the end, or squares at the beginning."""
+    first, second, last = shape
+    few, square = last <= 4 and last < min(first, second), first == second > 4 and last != first
+    return few or square
+
+
 def looks_like_classes(values: np.ndarray) -> bool:
     """Whether targets, (n,) or (n, outputs), are classes: words, true and false, or a few whole numbers that repeat."""
     if values.dtype.kind not in "iuf":

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, with_targets
+from kfx.data.own import looks_channels_last
 from kfx.estimators.fit import fit
 from kfx.estimators.frames import as_numbers, categories
 from kfx.estimators.settings import (
@@ -89,7 +90,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         The number of training points, drawn at random, from which to predict; None for all.
     image_shape : tuple
         (channels, height, width) into which the rows of X are folded, for kernels of images. X may have four
-        dimensions itself.
+        dimensions itself, (n, channels, height, width).
     device : str or mapping
         As in configs: "cpu", "cuda", {"name": "cpu", "dtype": "float32", "threads": 1}.
     random_state : int, RandomState or None
@@ -237,14 +238,22 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         return self._folded(points), targets
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
-        x = np.require(x, requirements="W")  # torch warns of read-only arrays
-        if self.image_shape is not None and x.ndim == 2:
-            shape = tuple(np.atleast_1d(self.image_shape).tolist())
-            if len(shape) != 3 or math.prod(shape) != x.shape[1]:
-                raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {x.shape[1]} features")
-            x = x.reshape(-1, *shape)
+        if not x.flags.writeable or min(x.strides) < 0:  # torch warns of the former and refuses the latter
+            x = x.copy()
         if x.ndim not in (2, 4):
             raise ValueError(f"X has shape {x.shape}; expected (n, features) or (n, channels, height, width)")
+        if self.image_shape is not None:
+            shape = tuple(np.atleast_1d(self.image_shape).tolist())
+            fits = math.prod(shape) == x.shape[1] if x.ndim == 2 else shape == x.shape[1:]
+            if len(shape) != 3 or not fits:
+                of = f"{x.shape[1]} features" if x.ndim == 2 else f"X, which has shape {x.shape}"
+                raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {of}")
+            return x.reshape(-1, *shape)
+        if x.ndim == 4 and looks_channels_last(x.shape[1:]):
+            raise ValueError(
+                f"X has shape {x.shape}, which looks like (n, height, width, channels); give np.moveaxis(X, -1, 1), or "
+                f"image_shape={x.shape[1:]} for (n, channels, height, width)"
+            )
         return x
 
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
@@ -377,7 +386,10 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
-        return self._folded(validate_data(self, as_numbers(X, self.categories_), reset=False, **_ACCEPTED))
+        x = self._folded(validate_data(self, as_numbers(X, self.categories_), reset=False, **_ACCEPTED))
+        if x.shape[1:] != (expected := self._units.x_train.shape[1:]):
+            raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
+        return x
 
 
 def _factor(kernel: Kernel, points: torch.Tensor, effective: float) -> torch.Tensor:

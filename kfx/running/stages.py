@@ -109,7 +109,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     streams = Streams(config.seed)
     whole = config.dataset.build(streams["data"])
     if config.dataset.origin != "kfx":
-        whole = checked(whole)
+        whole = checked(whole, config.dataset.image)
     cut = config.evaluation.parts(whole, streams["data"])
     folds = [config.outputs.applied(config.dataset.preprocessed(part)) for part in cut]
     parts = config.outputs.separated(folds)
