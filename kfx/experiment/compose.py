@@ -24,7 +24,7 @@ from kfx.config.option import Option
 from kfx.config.overrides import quoted
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
 from kfx.experiment import hydra_node
-from kfx.experiment.config import Config, check, first_line, settled
+from kfx.experiment.config import Config, as_text, check, first_line, settled
 from kfx.experiment.sweeps import parse
 from kfx.outcomes import ConfigError
 
@@ -196,6 +196,8 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
                 return f"{key}: not there yet; write +{override.input_line}"
             takes = taken(schema, field) if schema else "see kfx run --cfg job"
             return f"{key}: unknown key; {takes}"
+        if "${" in str(value) and isinstance(value, (str, list)):
+            return f"{override.input_line}: is no interpolation; for the text itself, {as_text(key, value)}"
     return first_line(error)
 
 

@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString, RangeSweep, Transformer
 from hydra.errors import HydraException
 
-from kfx.config.overrides import typed
+from kfx.config.overrides import literal, typed
 from kfx.experiment.config import first_line
 from kfx.outcomes import ConfigError
 
@@ -95,7 +95,7 @@ def quoting_of(word: str) -> str | None:
     if "." not in key or not value or (value[0] in "[{" and value[-1] not in "]}"):
         return None
     items = [item.strip() for item in value[1:-1].split(",")] if value[0] + value[-1] == "[]" else value
-    found = typed(key, items)
+    found = typed(key, literal(items))
     return found if _is_read(shlex.split(found)[0]) else None
 
 
