@@ -396,6 +396,49 @@ def test_isofit_takes_no_other_kernel(kfx, in_folder):
     assert not Path("out.h5").exists()
 
 
+# ---- outputs that are constant
+
+
+def with_constants():
+    """Points, and outputs of which the second, fourth and fifth are constant."""
+    x = np.random.default_rng(0).random((40, 2))
+    return x, np.c_[np.sin(5 * x[:, 0]), np.full(40, 2.0), x[:, 1], np.zeros(40), np.full(40, 0.1)]
+
+
+@pytest.mark.parametrize("targets", ["standardized", "centered", "as_given"])
+@pytest.mark.parametrize("outputs", [None, {"kernels": "separate"}, {"reduce": "pca"}, {"reduce": "cca"}])
+def test_a_constant_output_among_others_is_predicted_and_changes_none(outputs, targets):
+    x, y = with_constants()
+    made = {"outputs": outputs, "targets": targets, "optimizer": "none"}
+    model = KernelFlowRegressor(**made).fit(x[:30], y[:30])
+    mean, deviation = model.predict(x[30:], return_std=True)
+    np.testing.assert_array_equal(mean[:, [1, 3, 4]], np.tile([2.0, 0.0, 0.1], (10, 1)))
+    assert (deviation[:, [1, 3, 4]] == 0).all()
+    assert (deviation[:, [0, 2]] > 0).all()
+    assert (model.sample_y(x[30:], 3)[:, 1] == 2).all()
+    assert np.isfinite(model.scale_).all()
+    alone = KernelFlowRegressor(**made).fit(x[:30], y[:30][:, [0, 2]])
+    for found, expected in zip((mean, deviation), alone.predict(x[30:], return_std=True), strict=True):
+        np.testing.assert_allclose(found[:, [0, 2]], expected, rtol=1e-6, atol=1e-9)
+    with pytest.raises(kfx.DataError, match="every training target is 2"):
+        KernelFlowRegressor(**{**made, "targets": "standardized"}).fit(x, y[:, [1, 1]])
+
+
+def test_a_run_with_a_constant_output_has_finite_metrics_and_predicts_it(kfx, in_folder):
+    x, y = with_constants()
+    names = ["a", "b", "p", "q", "r"]
+    pd.DataFrame(np.c_[x, y[:, :3]], columns=names).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=[p,q,r]", "optimizer=none", "hydra.run.dir=r"]
+    code, _, err = kfx("run", *words, "outputs.reduce=pca", "outputs.components=1", "evaluation.batches=0")
+    assert code == 0, err
+    found = load_run("r").evaluation.set_index("metric")["value"]
+    assert np.isfinite(found).all()
+    assert "nlpd_of_vector" in found
+    predicted = load_run("r").predict(pd.DataFrame(x, columns=names[:2]))
+    assert (predicted["prediction.q"] == 2).all()
+    assert (predicted["deviation.q"] == 0).all()
+
+
 # ---- design
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ class Dataset:
         are in the units of y.
     series: where the points are windows of series, the series.
     reduction: where kernels are trained on components of the outputs, the map to components.
+    varying: the outputs that kernels learn, (k,); None for all. The others are constant: their mean is the prediction,
+        and their scale 0.
     """
 
     name: str
@@ -43,20 +46,33 @@ class Dataset:
     target_scale: np.ndarray | float = 1.0
     series: SeriesParts | None = None
     reduction: Reduction | None = None
+    varying: np.ndarray | None = None
 
     @property
     def targets(self) -> np.ndarray:
-        """The targets of training, (y_train − mean) / scale, or their components: (n, outputs)."""
+        """The targets of training, (y_train − mean) / scale of the varying outputs, or their components: (n, k)."""
         return self._as_targets(self.y_train)
 
     def _as_targets(self, y: np.ndarray) -> np.ndarray:
-        scaled = (y - self.target_mean) / self.target_scale
+        scaled = self.of_varying(y - self.target_mean) / self.of_varying(self.target_scale)
         return scaled if self.reduction is None else scaled @ self.reduction.project
+
+    def of_varying(self, values: Any) -> Any:
+        """The entries of the outputs that kernels learn, (…, k). values: of all, (…, outputs), or a number for all."""
+        return values if self.varying is None or np.ndim(values) == 0 else values[..., self.varying]
+
+    def of_all(self, values: np.ndarray) -> np.ndarray:
+        """The entries of all outputs, (…, outputs), 0 for constant ones. values: of the varying ones, (…, k)."""
+        if self.varying is None:
+            return values
+        whole = np.zeros((*values.shape[:-1], self.y_train.shape[1]))
+        whole[..., self.varying] = values
+        return whole
 
     def in_units(self, prediction: np.ndarray) -> np.ndarray:
         """Return predictions of `targets` in the units of y, (m, outputs)."""
         if self.reduction is None:
-            return prediction * self.target_scale + self.target_mean
+            return self.of_all(prediction) * self.target_scale + self.target_mean
         whole: np.ndarray = prediction @ self.reduction_in_units()[0]
         whole += self.target_mean
         return whole
@@ -67,7 +83,7 @@ class Dataset:
         Components are independent, and what the reduction leaves out adds to their variances.
         """
         if self.reduction is None:
-            return deviation * self.target_scale
+            return self.of_all(deviation) * self.target_scale
         basis, left_out = self.reduction_in_units()
         variance: np.ndarray = np.square(deviation) @ np.square(basis)
         variance += left_out
@@ -77,15 +93,14 @@ class Dataset:
         """Return B, (components, outputs), and d, (outputs,), in the units of y: with deviations s of its components,
         the outputs of a point have the covariance Bᵀ diag(s²) B + diag(d)."""
         assert self.reduction is not None
-        return self.reduction.basis * self.target_scale, self.reduction.left_out * np.square(self.target_scale)
+        basis, left_out = self.of_all(self.reduction.basis), self.of_all(self.reduction.left_out)
+        return basis * self.target_scale, left_out * np.square(self.target_scale)
 
     def components(self) -> list[Dataset]:
         """A data set for each column of `targets`, whose errors are in their units."""
         train, test = self.targets, self._as_targets(self.y_test)
-        return [
-            replace(self, y_train=train[:, [c]], y_test=test[:, [c]], target_mean=0.0, target_scale=1.0, reduction=None)
-            for c in range(train.shape[1])
-        ]
+        plain = replace(self, target_mean=0.0, target_scale=1.0, reduction=None, varying=None)
+        return [replace(plain, y_train=train[:, [c]], y_test=test[:, [c]]) for c in range(train.shape[1])]
 
 
 def checked(data: Dataset, image: tuple[int, ...] | None) -> Dataset:
@@ -219,21 +234,31 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
 def with_targets(data: Dataset, how: str) -> Dataset:
     """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out.
 
-    DataError for targets that are constant, or too small or large to be squared.
+    A constant output among several is predicted by its constant. DataError if all targets are constant, or some too
+    small or large to be squared.
     """
-    if how == "as_given":
+    if data.labels_train is not None:
         return data
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
-    constant = is_constant(data.y_train)
-    if constant.any():
-        i = int(constant.argmax())
-        which = f" of output {i}" if len(mean) > 1 else ""
-        raise DataError(f"every training target{which} is {mean[i]:.6g}, so there is nothing to learn; leave it out")
-    if not (np.isfinite(deviation) & (deviation > 0)).all():
+        constant = is_constant(data.y_train)
+    if how == "as_given" and (constant.all() or not constant.any()):
+        return data
+    if constant.all():
+        raise DataError(f"every training target is {mean[0]:.6g}, so there is nothing to learn; take others")
+    if how != "as_given" and not (np.isfinite(deviation) & ((deviation > 0) | constant)).all():
         largest = np.abs(data.y_train).max()
         raise DataError(f"targets up to {largest:.3g} are too small or too large to be squared; give them another unit")
-    return replace(data, target_mean=mean, target_scale=deviation if how == "standardized" else 1.0)
+    mean = mean if how != "as_given" else np.zeros_like(mean)
+    unit: Any = deviation if how == "standardized" else 1.0
+    if not constant.any():
+        return replace(data, target_mean=mean, target_scale=unit)
+    return replace(
+        data,
+        target_mean=np.where(constant, data.y_train[0], mean),
+        target_scale=np.where(constant, 0.0, unit),
+        varying=np.flatnonzero(~constant),
+    )
 
 
 def imputed(data: Dataset, how: str) -> Dataset:

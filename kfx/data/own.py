@@ -95,11 +95,8 @@ def _values(y: np.ndarray, where: str) -> Targets:
         raise DataError(f"{where}: holds {_name(y.flat[0])!r}, and regression takes numbers; set dataset.task")
     y = y.astype(np.float64)
     require_numbers(y, where)
-    constant = is_constant(y) if len(y) else np.zeros(y.shape[1], dtype=bool)
-    if constant.any():
-        i = int(constant.argmax())
-        which = "" if y.shape[1] == 1 else f"target {i + 1} of {y.shape[1]} "
-        raise DataError(f"{where}: {which}is {y[0, i]:g} in every row, which leaves nothing to learn")
+    if len(y) and is_constant(y).all():
+        raise DataError(f"{where}: is {y[0, 0]:g} in every row, which leaves nothing to learn")
     return Targets(y)
 
 

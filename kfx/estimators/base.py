@@ -365,7 +365,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             return np.concatenate([part.scale_ for part in self.components_])
         with self._own_settings():
             scale = in_numpy(self._interpolant.scale())
-        return scale if self._units.reduction else np.square(self._units.target_scale) * scale
+        return scale if self._units.reduction else np.square(self._units.target_scale) * self._units.of_all(scale)
 
     def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
         """The covariance of the latent function at x, (n, n), for a kernel of scale 1: K(x, x) − K(x, X) A⁻¹ K(X, x),

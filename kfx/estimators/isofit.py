@@ -98,7 +98,7 @@ def _write(group: Any, model: Model, directory: Path) -> None:
     geometry["Xstd"] = scale(data.x_train) if steps else np.ones(count)
     geometry["Ymean"] = np.broadcast_to(units.target_mean, data.y_train.shape[1]).astype(float)
     geometry["Ystd"] = 1.0
-    geometry["Yproj/vectors"] = units.reduction.basis * units.target_scale
+    geometry["Yproj/vectors"] = units.reduction_in_units()[0]
     geometry["Yproj/values"] = np.ones(len(parts))
     for number, part in enumerate(parts, start=1):
         weight, length, slope, lengths = _parameters(part.kernel_, directory)
