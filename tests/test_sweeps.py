@@ -105,16 +105,16 @@ class Mine(FormulaOption):
 
 
 @pytest.mark.usefixtures("own_registry")
-def test_an_error_in_one_job_stops_no_other(kfx, in_folder, monkeypatch):
+def test_an_error_in_one_job_stops_no_other(kfx, in_folder):
     (in_folder / "mine.py").write_text(FORMULA)
     words = ["-m", "--plugin", "mine.py", "kernel=mine", "dataset=three_bumps", "dataset.n_train=20", "optimizer=none"]
     words += ["sampler.batch_size=10", "evaluation.batches=0"]
     code, _, err = kfx("run", *words, "kernel.sigma=2,3,1", "hydra.sweep.dir=s")
-    assert code == 1
+    assert code == 2
     assert "Traceback" not in err
     table = pd.read_csv("s/sweep.csv")
     assert table["status"].tolist() == ["failed", "failed", "completed"]
-    assert table["reason"][0].startswith("kernel=mine: ValueError: mine: its formula gave str; expected a tensor")
+    assert table["reason"][0].startswith("kernel=mine: the formula of mine gave str; expected a tensor")
     assert table["reason"][1] == "TypeError: scripted (mine.py, line 14)"
     code, _, err = kfx("run", *words, "kernel.sigma=4,1", "hydra.sweep.dir=t")
     assert (code, err) == (2, "kfx: kernel=mine: ZeroDivisionError: float division by zero (mine.py, line 19)\n")

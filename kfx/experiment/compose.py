@@ -238,8 +238,11 @@ def check_subfolders(nodes: Sequence[DictConfig]) -> None:
 
 
 def text_at(node: DictConfig, key: str) -> str:
-    """A setting of Hydra's node with its interpolations resolved; ConfigError if that fails."""
+    """A folder in Hydra's node with its interpolations resolved; ConfigError if that fails, or none is named."""
     try:
-        return str(OmegaConf.select(node, key, throw_on_missing=True))
+        found = OmegaConf.select(node, key, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"hydra.{key}: {first_line(error)}; set it, or write the folder") from error
+    if not str(found).strip():
+        raise ConfigError(f"hydra.{key}={found}: names no folder; name one, or leave it out")
+    return str(found)
