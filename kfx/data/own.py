@@ -52,6 +52,14 @@ class Points:
         return np.ones(self.x[0].size, dtype=bool) if self.encoding is None else self.encoding.seen(self.x[train])
 
 
+def looks_channels_last(shape: Sequence[int]) -> bool:
+    """Whether points of this shape, of three dimensions, are rather (height, width, channels) than (channels, height,
+    width): few channels at the end, or squares at the beginning."""
+    first, second, last = shape
+    few, square = last <= 4 and last < min(first, second), first == second > 4 and last != first
+    return few or square
+
+
 def looks_like_classes(values: np.ndarray) -> bool:
     """Whether targets, (n,) or (n, outputs), are classes: words, true and false, or a few whole numbers that repeat."""
     if values.dtype.kind not in "iuf":
@@ -96,11 +104,8 @@ def _values(y: np.ndarray, where: str) -> Targets:
         raise DataError(f"{where}: holds {_name(y.flat[0])!r}, and regression takes numbers; set dataset.task")
     y = y.astype(np.float64)
     require_numbers(y, where)
-    constant = is_constant(y) if len(y) else np.zeros(y.shape[1], dtype=bool)
-    if constant.any():
-        i = int(constant.argmax())
-        which = "" if y.shape[1] == 1 else f"target {i + 1} of {y.shape[1]} "
-        raise DataError(f"{where}: {which}is {y[0, i]:g} in every row, which leaves nothing to learn")
+    if len(y) and is_constant(y).all():
+        raise DataError(f"{where}: is {y[0, 0]:g} in every row, which leaves nothing to learn")
     return Targets(y)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.data.dataset import Dataset
+    from kfx.data.new_rows import PointEncoding
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
 
@@ -318,19 +319,34 @@ class OwnArraysOption(OwnFile):
         _is_fraction,
         "fraction of the points used as test points, drawn at random by seed",
     )
+    channels: str = one_of(
+        "auto",
+        "auto",
+        "first",
+        "last",
+        meaning="images are (n, channels, height, width), first, or (n, height, width, channels), last; auto: first, "
+        "and an error for a shape that looks like last",
+    )
+
+    implied = {**OwnFile.implied, "channels": "auto"}  # noqa: RUF012
 
     @property
     def image(self) -> tuple[int, ...] | None:  # type: ignore[override]
         from kfx.data.array_file import image
 
-        return image(self.file()) if self.path is not None else None
+        return image(self.file(), self.channels) if self.path is not None else None
 
     def read(self) -> Points:
-        return _arrays(changes(self.file()), self.task)
+        return _arrays(changes(self.file()), self.task, self.channels)
+
+    def encoding_of_rows(self, shape: tuple[int, ...]) -> PointEncoding:
+        from kfx.data.new_rows import PointEncoding
+
+        return PointEncoding(shape, "last" if self.channels == "last" else "first")
 
 
 @lru_cache(maxsize=4)
-def _arrays(file: tuple[str, ...], task: str) -> Points:
+def _arrays(file: tuple[str, ...], task: str, channels: str) -> Points:
     from kfx.data.array_file import read
 
-    return read(Path(file[0]), task)
+    return read(Path(file[0]), task, channels)

@@ -15,8 +15,8 @@ _MOST_VALUES = 1000
 
 
 def categories(X: Any) -> dict[str, list[object]]:
-    """Return the values of each column of words, in order, and those that a column of dtype category has; empty
-    if X is no frame.
+    """Return the values of each column of words, in order, and those that a column of dtype category has; empty if X is
+    no frame. X: as `as_frame` returns it.
 
     Raises ValueError for dates, for too many values, and for values that would be features of the same name.
     """
@@ -45,7 +45,8 @@ def categories(X: Any) -> dict[str, list[object]]:
 
 
 def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
-    """Return X with a column of 0 and 1 for each value of the categories, named `column=value`; without any `as_frame`.
+    """Return X with a column of 0 and 1 for each value of the categories, named `column=value`; X itself without any.
+    X: as `as_frame` returns it.
 
     A value that is none of the known is 0 in all columns, with a warning. Raises ValueError for missing values.
     """
@@ -72,16 +73,37 @@ def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
 
 
 def as_frame(X: Any) -> Any:
-    """Return a frame of another library, as polars, as a pandas DataFrame; a masked array with NaN where it is masked;
-    all else as it is."""
+    """Return a frame of another library, as polars or Arrow, as a DataFrame of pandas, with NumPy's types in place of
+    Arrow's; a masked array with NaN where it is masked; all else as it is."""
     import pandas as pd
 
     if isinstance(X, np.ma.MaskedArray):
         return np.ma.filled(X.astype(np.float64), np.nan)
-    if isinstance(X, (pd.DataFrame, np.ndarray)):
+    if isinstance(X, np.ndarray):
         return X
-    names = getattr(X, "column_names", getattr(X, "columns", None))
-    return X if names is None else pd.DataFrame({name: np.asarray(X[name]) for name in names})
+    if not isinstance(X, pd.DataFrame):
+        names = getattr(X, "column_names", getattr(X, "columns", None))
+        return X if names is None else pd.DataFrame({name: np.asarray(X[name]) for name in names})
+    of_arrow = [isinstance(dtype, pd.ArrowDtype) and dtype.kind not in "iufb" for dtype in X.dtypes]
+    if not any(of_arrow):
+        return X
+    columns = [
+        X.iloc[:, i].astype(X.dtypes.iloc[i].numpy_dtype if yes else X.dtypes.iloc[i]) for i, yes in enumerate(of_arrow)
+    ]
+    return pd.concat(columns, axis=1)
+
+
+def with_columns_of(X: Any, columns: Sequence[object]) -> Any:
+    """Return X, a frame with these columns or an array, (n, columns), as a DataFrame with them; ValueError for a frame
+    with others, or with the same in another order."""
+    import pandas as pd
+
+    frame = X if hasattr(X, "columns") else pd.DataFrame(np.asarray(X, dtype=object), columns=list(columns))
+    if list(frame.columns) != list(columns):
+        raise ValueError(
+            f"X has the columns {', '.join(map(str, frame.columns))}; the fit had {', '.join(map(str, columns))}"
+        )
+    return frame
 
 
 def _columns(X: Any) -> list[tuple[str, Any]]:

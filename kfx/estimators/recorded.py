@@ -138,7 +138,8 @@ class Model:
         if isinstance(rows, pd.DataFrame):
             chunk = self.encoding.rows(rows)
         else:
-            chunk = PointEncoding(self.data.x_train.shape[1:]).rows(rows)
+            own = self.encoding
+            chunk = (own if isinstance(own, PointEncoding) else PointEncoding(self.data.x_train.shape[1:])).rows(rows)
         for row, what in chunk.problems.items():
             raise DataError(f"row {row}: {what}")
         for what in dict.fromkeys(chunk.unknown.values()):

@@ -102,6 +102,7 @@ class NetworkFeatures(ModuleKernel):
     def require_good_on(self, x: torch.Tensor) -> None:
         """Raise ValueError unless the network gives finite features of points x, (n, …), deterministically and for
         each point independently."""
+        x = x[:3]
         try:
             together, again = self.features(x), self.features(x)
             alone = torch.cat([self.features(one) for one in x.split(1)])

@@ -27,7 +27,8 @@ SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
 def typed_in(directory: Path) -> list[str]:
     """The overrides of a run as they were typed."""
     path = directory / "overrides.yaml"
-    return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
+    words = OmegaConf.to_container(OmegaConf.load(path), resolve=False) if path.is_file() else None
+    return list(map(str, words or []))
 
 
 def made_on(directory: Path) -> dict[str, str]:

@@ -272,7 +272,11 @@ def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: to
     left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
     if context.parts[0].labels_train is None:
         part = context.parts[0]
-        return (left if part.reduction else left * torch.as_tensor(part.target_scale)).square().mean(dim=1)
+        return (
+            (left if part.reduction else left * torch.as_tensor(part.of_varying(part.target_scale)))
+            .square()
+            .mean(dim=1)
+        )
     return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
 
 
