@@ -27,6 +27,7 @@ from kfx.record.search import runs_below
 from kfx.report.html import render
 from kfx.report.measured import typed_in
 from kfx.report.results import Results, results
+from kfx.report.table import Table
 from kfx.report.words import described
 
 _TABLES = (
@@ -36,14 +37,6 @@ _TABLES = (
 _MOST_BYTES = 1_000_000
 """Largest size of a run's tables in its page; for tables that do not fit the page gives the path."""
 _MOST_PARAMETERS = 24
-
-
-@dataclass(frozen=True)
-class Table:
-    """heads, and rows of as many texts; a head that ends in `#` marks a column of numbers."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
