@@ -71,7 +71,7 @@ def evaluate_kernels(
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"
         raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {why}")
-    remarks.of_predictions(context, rows, splits, failures)
+    remarks.of_predictions(context, rows, splits, failures, record.directory / "predictions.csv")
     # The number of interpolation points to show when each fold takes all of its points.
     whole = None if config.evaluation.n_interpolation else max(len(fold.x_train) for fold in folds)
     every = [*rows, *derived(rows, {repeat: folds[part] for repeat, part, _ in splits})]
