@@ -94,9 +94,6 @@ def _plot(parsed: argparse.Namespace) -> int:
         except KfxError as error:  # continue with the other runs
             print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
             code = max(code, error.exit_code)
-        except Exception as error:  # a damaged record may raise anything
-            print(f"kfx: {directory}: its record is damaged ({type(error).__name__}: {error})", file=sys.stderr)
-            code = max(code, 1)
     return code
 
 

@@ -96,4 +96,5 @@ def main_metric(names: Collection[str]) -> str:
 def known_better(name: str, recorded: Mapping[str, Better]) -> Better:
     """Which values of a metric are better, by kfx or else by the record that has it."""
     known = METRICS.get(name.partition(".")[0])
-    return known.better if known is not None else recorded.get(name)
+    stated = known.better if known is not None else recorded.get(name)
+    return stated if is_better(stated) else None

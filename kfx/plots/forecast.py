@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kfx.files import read_rows
+from kfx.evaluation.rollout import COLUMNS
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
-from kfx.record.reading import Run
+from kfx.record.reading import Run, read_table
 
 _LOOKS = {"initial": (INITIAL, "--"), "trained": (TRAINED, "-")}
 
@@ -87,7 +87,7 @@ def attractor(run: Run) -> Figure | None:
 
 
 def _rows(run: Run) -> pd.DataFrame:
-    return read_rows(run.directory / "forecasts.csv")
+    return read_table(run.directory / "forecasts.csv", COLUMNS)
 
 
 def _coordinates(rows: pd.DataFrame) -> list[str]:

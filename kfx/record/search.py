@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfx.files import Document
-from kfx.outcomes import Status
-from kfx.record.columns import with_rho_of_today
+from kfx.lock import is_held
+from kfx.outcomes import RecordError, Status
+from kfx.record.reading import read_metrics
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class Found:
     def status(self) -> str:
         return self.metrics.get("status", "unreadable")
 
+    @property
+    def state(self) -> str:
+        """Its status; `killed` where the process of a running one was killed before it could write another."""
+        return "killed" if self.status == Status.RUNNING and not is_held(self.directory) else self.status
+
 
 def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
     """Every run at most `depth` folders below the roots, newest last."""
@@ -43,11 +48,11 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
 
 
 def metrics_in(directory: Path) -> Document:
+    """Its `metrics.json`; empty if it is missing or damaged."""
     try:
-        found = json.loads((directory / "metrics.json").read_text())
-    except (OSError, ValueError):
+        return read_metrics(directory)
+    except RecordError:
         return {}
-    return with_rho_of_today(found) if isinstance(found, dict) else {}
 
 
 def earlier(identity: str, roots: Iterable[Path]) -> Found | None:
