@@ -15,10 +15,11 @@ from kfx.record.reading import read_metrics
 
 @dataclass(frozen=True)
 class Found:
-    """A run on disk. `metrics` is empty if they cannot be read."""
+    """A run on disk. `metrics` is empty if they cannot be read; `written` is when they were, in seconds since 1970."""
 
     directory: Path
     metrics: Document
+    written: float = 0.0
 
     @property
     def identity(self) -> str | None:
@@ -43,8 +44,8 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
     found = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):  # another process may have moved it meanwhile
-            found.append(((path / "metrics.json").stat().st_mtime, Found(path, metrics_in(path))))
-    return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].directory))]
+            found.append(Found(path, metrics_in(path), (path / "metrics.json").stat().st_mtime))
+    return sorted(found, key=lambda run: (run.written, run.directory))
 
 
 def metrics_in(directory: Path) -> Document:

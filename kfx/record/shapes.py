@@ -56,5 +56,10 @@ ENVIRONMENT = {
 }
 """`environment.json`."""
 
-CONFIG = {"seed": _WHOLE, **{group: {"name": "text"} for group in GROUPS}}
+_SECTIONS = ("regularization", "outputs", "checkpoint", "flow", "follow", "interpolation", "cluster")
+CONFIG = {
+    "seed": _WHOLE,
+    **{group: {"name": "text"} for group in GROUPS},
+    **{f"{section}?": {} for section in _SECTIONS},
+}
 """What every `config.yaml` has; the options check the rest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,19 @@ def main_row(metrics: Document) -> TableRow | None:
     rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == "trained"]
     main = main_metric({row["metric"] for row in rows})
     return max((row for row in rows if row["metric"] == main), key=lambda row: row["n_interpolation"], default=None)
+
+
+def as_typed(words: Sequence[str]) -> str:
+    """A command line that a shell splits into these words, quoted where needed: '…', and "…" around '."""
+    return " ".join(
+        f'"{word}"' if "'" in word and not set(word) & set('"$`!\\\n') else shlex.quote(word) for word in words
+    )
+
+
+def command_of(metrics: Document, typed: Sequence[str]) -> str:
+    """The command that made a run, but for its place. metrics: its `metrics.json`. typed: its overrides."""
+    plugins = [word for plugin in metrics.get("plugins", []) for word in ("--plugin", plugin["path"])]
+    return as_typed(["kfx", "run", *plugins, *(word for word in typed if not word.startswith("hydra."))])
 
 
 def results(config: Config | None, metrics: Document, directory: Path) -> Results:

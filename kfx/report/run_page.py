@@ -6,7 +6,6 @@ import base64
 import io
 import math
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,12 +18,12 @@ from kfx import plots
 from kfx.experiment.config import typed as typed_config
 from kfx.files import Document, TableRow
 from kfx.numerics.formatting import in_bytes, number, spread
-from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.outcomes import ConfigError, KfxError, Status
 from kfx.plots.style import rasterize
 from kfx.record.reading import Run, load_run, read_environment, typed_words
 from kfx.record.search import runs_below
 from kfx.report.html import render
-from kfx.report.results import Results, main_row, results
+from kfx.report.results import Results, as_typed, command_of, main_row, results
 from kfx.report.table import Table
 from kfx.report.words import described
 
@@ -83,22 +82,24 @@ class View:
 def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
     """The page of a run, or of every run at and below the paths; ConfigError if there is none.
 
-    left_out: takes a message for each damaged run where there are others; without it, or them, it is a RecordError.
+    left_out: takes a message for each damaged run where there are others; without it, or them, its error is raised.
     """
     found = [run.directory for path in paths for run in runs_below([path])]
     directories = dict.fromkeys(found)
-    runs, damaged = [], []
+    runs: list[View] = []
+    damaged: dict[Path, KfxError] = {}
     for directory in directories:
         try:
             runs.append(view(directory))
-        except RecordError as error:
-            damaged.append(error)
+        except KfxError as error:
+            damaged[directory] = error
     if damaged and (left_out is None or not runs):
-        raise damaged[0]
+        raise next(iter(damaged.values()))
     if not runs:
         raise ConfigError(f"kfx report {' '.join(map(str, paths))}: holds no run")
     if left_out is not None:
-        left_out += map(str, damaged)
+        lines = {path: str(error) for path, error in damaged.items()}
+        left_out += [line if str(path) in line else f"{path}: {line}" for path, line in lines.items()]
     runs = _told_apart(runs)
     if len(directories) == 1:
         return render("run.html", title=runs[0].name, run=runs[0])
@@ -118,7 +119,7 @@ def view(directory: Path) -> View:
         status=str(metrics["status"]),
         reason=str(metrics.get("reason", "")),
         summary=_summary(run, here),
-        command=as_typed(["kfx", "run", *(word for word in typed if not word.startswith("hydra."))]),
+        command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
         published=_published(found),
         parameters=_parameters(found),
@@ -130,13 +131,6 @@ def view(directory: Path) -> View:
         config=OmegaConf.to_yaml(run.config),
         typed=typed,
         metrics=metrics,
-    )
-
-
-def as_typed(words: Sequence[str]) -> str:
-    """A command line that a shell splits into these words, quoted where needed: '…', and "…" around '."""
-    return " ".join(
-        f'"{word}"' if "'" in word and not set(word) & set('"$`!\\\n') else shlex.quote(word) for word in words
     )
 
 
