@@ -270,13 +270,22 @@ def test_values_are_text_in_every_format():
 
 def test_a_value_of_a_run_is_text(kfx, in_folder):
     x = np.arange(30)
-    pd.DataFrame({"a": x, r"$\input{x}$": np.sin(x)}).to_csv("t.csv", index=False)
-    words = ["dataset=table", "dataset.path=t.csv", r"dataset.target='$\input{x}$'", "hydra.run.dir=r"]
+    pd.DataFrame({r"$\frac$": x % 5, "b": x % 7, r"$\input{x}$": np.sin(x)}).to_csv("t.csv", index=False)
+    words = [
+        "dataset=table",
+        "dataset.path=t.csv",
+        r"dataset.target='$\input{x}$'",
+        "kernel=rbf",
+        "kernel.ard=true",
+        "hydra.run.dir=r",
+    ]
     code, _, err = kfx("run", *words, *TINY[3:])
     assert code == 0, err
     code, _, err = kfx("compare", "r", "--by", "dataset.target", "--latex", "t.tex", "--figure", "f.png")
     assert (code, err) == (0, "")
     assert "\\input{" not in Path("t.tex").read_text()
+    code, _, err = kfx("plot", "r", "--only", "lengths")
+    assert (code, err) == (0, "")
 
 
 # ---- where the initial kernel was kept
