@@ -44,21 +44,30 @@ KINDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def read_document(path: Path, shape: Shape, problem: str = "damaged") -> Document:
+_DAMAGED = "damaged"
+
+
+def read_document(path: Path, shape: Shape, problem: str = _DAMAGED) -> Document:
     """The content of a JSON file; RecordError, with the first key that does not fit, for another shape. problem: what
     such a file is."""
     try:
         content: Document = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: {problem}: {' '.join(str(error).split())}") from error
+        raise damaged(path, error, problem) from error
     require_shape(path, content, shape, problem)
     return content
 
 
-def require_shape(path: Path, content: object, shape: Shape, problem: str = "damaged") -> None:
+def require_shape(path: Path, content: object, shape: Shape, problem: str = _DAMAGED) -> None:
     """RecordError unless what a file holds has a shape."""
     if (wrong := fault(content, shape)) is not None:
-        raise RecordError(f"{path}: {problem}: {wrong}")
+        raise damaged(path, wrong, problem)
+
+
+def damaged(path: Path, why: object, problem: str = _DAMAGED) -> RecordError:
+    """The error for a file that does not hold what it should."""
+    remedy = "; restore it, or take its folder away" if problem == _DAMAGED else ""
+    return RecordError(f"{path}: {problem}: {' '.join(str(why).split())}{remedy}")
 
 
 def fault(value: object, shape: Shape, key: str = "") -> str | None:

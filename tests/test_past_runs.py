@@ -178,7 +178,8 @@ def test_one_bad_run_ends_no_table_of_the_others(kfx, runs):
     metrics = json.loads((runs / "1/metrics.json").read_text())
     metrics["evaluation"][0]["mean"] = "x"
     (runs / "1/metrics.json").write_text(json.dumps(metrics))
-    bad = f'{runs / "1"}/metrics.json: damaged: evaluation[0].mean="x": expected a number or null'
+    bad = f'{runs / "1"}/metrics.json: damaged: evaluation[0].mean="x": expected a number or null; '
+    bad += "restore it, or take its folder away"
     for words in (["compare", "s", "--by", "kernel", "--curve", "c.png"], ["report", "s", "--output", "r.html"]):
         code, _, err = kfx(*words)
         assert (code, err) == (0, f"kfx: left out: {bad}\n")

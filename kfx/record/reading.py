@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.nodes import plain
 from kfx.config.plugins import load_plugins, require_plugins
-from kfx.documents import read_document, require_shape
+from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
 from kfx.outcomes import RecordError
@@ -191,7 +191,7 @@ def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     try:
         table = read_rows(path, columns)
     except (ValueError, pd.errors.ParserError) as error:  # bytes that are not text, rows of different lengths
-        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+        raise damaged(path, error) from error
     if (
         "configured_regularization" in columns
         and "configured_regularization" not in table
@@ -202,10 +202,11 @@ def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
         return table
     for name in columns:
         if name not in table:
-            raise RecordError(f"{path}: damaged: no column {name}")
+            raise damaged(path, f"no column {name}")
     for name in map(str, table):
         if name not in _TEXTS and not pd.api.types.is_numeric_dtype(table[name]):
             wrong = table[name][(table[name] != "") & pd.to_numeric(table[name], errors="coerce").isna()]
             if name in columns or len(wrong):
-                raise RecordError(f"{path}: damaged: {name}={wrong.to_list()[:1]}: expected numbers")
+                shown = f"{name}={wrong.iloc[0]}" if len(wrong) else name
+                raise damaged(path, f"{shown}: expected numbers")
     return table
