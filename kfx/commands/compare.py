@@ -113,7 +113,7 @@ def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
     """(column, heading) of each column; the objective is shown if it is not ρ, and what training reached where an
     initial kernel was kept."""
     objective = [("objective_initial", "objective before"), ("objective_final", "objective after")]
-    kept = [("initial_kept", "initial kept"), (f"{metric}_reached", "training reached")]
+    kept = [("initial_kept", "fall back"), (f"{metric}_reached", "training reached")]
     return [
         (metric, metric),
         *(kept if frame["initial_kept"].any() else []),
@@ -127,7 +127,7 @@ def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _cell(row: dict[Any, Any], name: str, of: str) -> str:
     if name == "initial_kept":
-        return f"{row[name]}/{row['fits']}" if row["fits"] else ""
+        return f"initial kept {row[name]}/{row['fits']}" if row["fits"] else ""
     mean, deviation = row[name], row[f"{name}_{of}"]
     if name == "kernel_evaluations" and not deviation > 0 and math.isfinite(mean):
         return f"{mean:.0f}"
