@@ -128,6 +128,17 @@ def test_a_wrong_metric_is_a_line(kfx, in_folder, own_registry, line, told):
     assert (code, told in err, len(err.splitlines())) == (2, True, 1)
 
 
+@pytest.mark.parametrize(
+    ("body", "told"), [("return 1 / 0", "ZeroDivisionError"), ("return 'a'", "metric new: expected a number, got 'a'")]
+)
+def test_a_metric_that_fails_is_the_reason_of_the_run(kfx, in_folder, own_registry, body, told):
+    text = f'from kfx.options import metric\n@metric("new", better=None)\ndef f(p, d):\n    {body}\n'
+    (in_folder / "wrong.py").write_text(text)
+    code, _, err = kfx("run", *TINY, "--plugin", "wrong.py", "hydra.run.dir=r")
+    assert (code, "Traceback" in err) == (1 if "1 / 0" in body else 2, False)
+    assert told in json.loads(Path("r/metrics.json").read_text())["reason"]
+
+
 # ---- what is worse beyond chance
 
 
@@ -262,6 +273,8 @@ def test_values_are_text_in_every_format():
     assert len(lines) == 8
     assert [line.replace(r"\|", "").count("|") for line in lines[-4:]] == [3] * 4
     assert r"\$\\input{secret.tex}\$ R\&D #1 100% a\_b \~^ {x} \\ \[c\] \*d\* \<b\> \| \`e\` % f" in lines[-2]
+    sweep = package.Sweep(Path("<b>s</b>"), pd.DataFrame({"status": [HOSTILE], "identity": ["a"]}))
+    assert "<b>" not in sweep._repr_html_()
     frame = compared("mse", {HOSTILE: {0: 1.0, 1: 2.0}, "$b$": {0: 2.0, 1: 2.5}}).assign(n_interpolation=5)
     frame.attrs["title"] = "$\\input{x}$"
     for drawn in (pictures.by_row(frame, ["who"], "mse", "sd"), pictures.curve(frame, ["who"], "mse", "sd")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ METRICS: dict[str, Metric] = {
 def is_better(value: object) -> bool:
     """Whether a value says which values of a metric are better."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return math.isfinite(value)
+        return abs(value) < 1e308
     return value is None or value in ("larger", "smaller")
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         shown = self.table.drop(columns=["identity"]).to_html(index=False, border=0, na_rep="")
-        return f"<p>{self!r}</p>{shown}"
+        return f"<p>{escape(repr(self))}</p>{shown}"
 
 
 def sweep(
