@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kfx.commands import catalogue, compare, export, gram, precision, predict, report, reproduce, run, runs, study
 from kfx.outcomes import ConfigError, KfxError
@@ -54,6 +54,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            from kfx.config.nodes import near
+
+            what = action.metavar or action.dest
+            raise ConfigError(f"{self.prog} {value}: expected a {what}: {near(value, list(action.choices))}")
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:

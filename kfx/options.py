@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kfx.config.fields import flag, number, one_of, parameter, ranged, some_of
+from kfx.config.metrics import metric
 from kfx.config.option import Option, option
 from kfx.data.options import DatasetOption, TableOption
 from kfx.evaluation.options import EvaluationOption
@@ -31,6 +32,7 @@ __all__ = [
     "count_or_null",
     "flag",
     "from_to",
+    "metric",
     "not_negative",
     "number",
     "one_of",

@@ -88,7 +88,7 @@ _HELP = {
         "sampler.batch_size, or narrow optimizer.bounds of a search; errors say which kernel predicts better"
     ),
     Event.ERROR_ROSE: (
-        "predictions are worse than before training though the objective fell: use another objective "
+        "predictions are worse than before training: use another objective "
         "(kfx list objective), choose lambda by validation, or keep the initial kernel with optimizer=none"
     ),
     Event.INITIAL_KERNEL_KEPT: (

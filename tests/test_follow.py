@@ -77,9 +77,9 @@ def test_losses_are_drawn_against_the_number_of_points(kfx):
     assert "curve.png" in out
     from pathlib import Path
 
-    from kfx.record.comparison import over_sizes
+    from kfx.record.comparison import over_sizes, read
 
-    found = over_sizes([Path("s")], ["objective"], "accuracy", "trained", False)
+    found = over_sizes(read([Path("s")])[0], ["objective"], "accuracy", "trained", False)
     assert sorted(zip(found["objective"], found["n_interpolation"], strict=True)) == [
         *(("loo", 10), ("loo", 40), ("rho", 10), ("rho", 40)),
     ]

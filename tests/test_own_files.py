@@ -28,7 +28,7 @@ from kfx.experiment.config import check, settled
 from kfx.experiment.identity import data_checksums, identity
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
-from kfx.report.measured import typed_in
+from kfx.record.reading import typed_words
 from tests.slow import one_in, slow_after
 
 ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
@@ -278,7 +278,7 @@ def test_a_run_on_names_with_dollars_and_braces_is_like_any_other(in_folder, kfx
     run = load_run("r")
     assert list(run.config.dataset.categorical) == ["plan ${tier}"]
     assert run.config.dataset.path == str(in_folder / "d${e}/t.csv")
-    assert typed_in(in_folder / "r")[2] == 'dataset.path="d\\${e}/t.csv"'
+    assert typed_words(in_folder / "r")[2] == 'dataset.path="d\\${e}/t.csv"'
     code, out, _ = kfx("rerun", "r", "--output", "again")
     assert (code, "bit for bit" in out) == (0, True)
     np.testing.assert_allclose(run.predict(frame[:5])["prediction"], load_run("again").predict(frame[:5])["prediction"])

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def test_contributing_shows_one_of_each_family():
-    assert set(BLOCKS) == {"periodic", "tanh_network", "loo_likelihood", "chirp", "random_search"}
+    assert set(BLOCKS) == {"periodic", "tanh_network", "loo_likelihood", "chirp", "random_search", "median_error"}
     assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
 
 

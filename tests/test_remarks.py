@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 
 from kfx import KernelFlowRegressor, load_run
+from kfx.numerics.formatting import spread
 from kfx.outcomes import Event
+from kfx.running import remarks
 from tests.slow import slow_after
 
 
@@ -111,6 +115,85 @@ def test_no_remark_comes_where_nothing_is_wrong(kfx, in_folder, optimizer):
     assert code == 0
     assert "note" not in out
     assert KernelFlowRegressor(**settings, optimizer=optimizer).fit(x[:300], y[:300]).remarks_ == []
+
+
+@pytest.mark.parametrize("metric", ["mse", "accuracy"])
+@pytest.mark.parametrize(
+    ("worse", "error", "is_told"),
+    [
+        (0.01, 0.009, True),
+        (0.01, 0.011, False),
+        (0.0001, 0.00001, True),
+        (-0.01, 0.001, False),
+        (0.01, float("nan"), True),
+        (1e-9, 1e-10, False),  # it reads the same
+    ],
+)
+@pytest.mark.parametrize("objective", [-1.0, 1.0, None])
+def test_any_worsening_beyond_its_error_is_told(metric, worse, error, is_told, objective):
+    mean = {"mean": objective}
+    held_out = {"objective": dict.fromkeys(("initial", "trained", "change"), mean)}
+    told = []
+    notes = SimpleNamespace(
+        metrics={} if objective is None else {"held_out": held_out}, remark=lambda *a: told.append(a)
+    )
+    context = SimpleNamespace(notes=notes, config=SimpleNamespace(objective=SimpleNamespace(name="loo")))
+    remarks.of_errors(context, metric, 0.5, 0.5 + (worse if metric == "mse" else -worse), error, "on test points")
+    assert [event for event, _ in told] == [Event.ERROR_ROSE] * is_told
+    assert all(("while loo fell" in text) == (objective == -1.0) for _, text in told)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dataset=table", "dataset.path=t.csv", "dataset.target=y"],
+        ["dataset=table", "dataset.path=t.csv", "dataset.target=c"],
+        ["dataset=table", "dataset.path=t.csv", "dataset.target=[y,z]"],
+        [
+            "dataset=table",
+            "dataset.path=t.csv",
+            "dataset.target=y",
+            "evaluation.repeats=3",
+            "evaluation.n_interpolation=[30]",
+        ],
+    ],
+    ids=["values", "classes", "outputs", "repeats"],
+)
+def test_the_error_of_a_worsening_is_that_of_paired_points_or_repeats(kfx, in_folder, words):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "e"]).assign(y=np.sin(2 * x[:, 0]), z=x[:, 1] ** 2)
+    targets = {
+        name: name
+        for word in words
+        for name in ("y", "z", "c")
+        if word.startswith("dataset.target=") and name in word[15:]
+    }
+    frame = frame.assign(c=np.where(frame["y"] + frame["z"] > 1, "u", "v"))[["a", "b", "e", *targets]]
+    frame.to_csv("t.csv", index=False)
+    spoil = ["optimizer.learning_rate=6", "optimizer.iterations=3", "optimizer.fall_back=false", "kernel.ard=false"]
+    assert kfx("run", *words, *spoil, "hydra.run.dir=r")[0] == 0
+    run, table = load_run("r"), pd.read_csv("r/predictions.csv")
+    metric = "accuracy" if "class" in table else "mse"
+    if "repeats" in " ".join(words):
+        pairs = run.evaluation.query("metric == 'mse'").pivot_table(index="repeat", columns="kernel", values="value")
+        differences = (pairs["trained"] - pairs["initial"]).to_numpy()
+    else:
+        initial, trained = (table[table["kernel"] == name] for name in ("initial", "trained"))
+        if metric == "accuracy":
+            losses = [(each["class"] != each["prediction"]).to_numpy(dtype=float) for each in (initial, trained)]
+        else:
+            losses = [
+                np.square(each.filter(like="prediction").to_numpy() - each.filter(like="target").to_numpy()).mean(
+                    axis=1
+                )
+                for each in (initial, trained)
+            ]
+        differences = losses[1] - losses[0]
+    mean, error = differences.mean(), differences.std(ddof=1) / len(differences) ** 0.5
+    noted = [text for text in run.metrics["remarks"] if text.startswith(f"{metric} on test points got worse")]
+    assert mean > error, "the case shows its point"
+    assert spread(mean, error) in noted[0]
 
 
 def test_a_grid_within_its_bounds_has_no_remark():

@@ -102,7 +102,7 @@ def test_compare_says_what_it_compares(kfx, in_folder):
 
 @pytest.mark.slow
 def test_compare_tests_what_is_worse_than_the_best(kfx, in_folder):
-    from scipy.stats import ttest_ind
+    from scipy.stats import ttest_rel
 
     words = ["dataset=digits", "dataset.n_train=80", "dataset.n_test=60", "sampler.batch_size=30", "figures=false"]
     words += ["optimizer.iterations=1", "evaluation.batches=0", "device.precision_check=off"]
@@ -119,7 +119,7 @@ def test_compare_tests_what_is_worse_than_the_best(kfx, in_folder):
     for _, row in table.iterrows():
         own = values[row["kernel.sigma"]]
         assert row["accuracy_se"] == pytest.approx(np.std(own, ddof=1) / 3**0.5)
-        p = 1.0 if own is best else ttest_ind(own, best, equal_var=False, alternative="less").pvalue
+        p = 1.0 if own is best else ttest_rel(own, best, alternative="less").pvalue
         assert row["accuracy_p"] == pytest.approx(p)
     assert "mean ± se over seeds" in " ".join(out.split())
     assert out.count(" *") == 1 + sum(table["accuracy_p"] >= 0.05)

@@ -6,20 +6,24 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.commands.arguments import Commands
+from kfx.numerics.formatting import spread
 from kfx.outcomes import ConfigError
 from kfx.screen.terminal import console
-
-_LEVEL = 0.05
-_NOT_WORSE = "not significantly worse than the best (Welch's one-tailed test, 5 %)"
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-    from rich.table import Table
+
+    from kfx.report.table import Table
+
+_LEVEL = 0.05
+_NOT_WORSE = "not significantly worse than the best (one-tailed t-test, 5 %, of pairs with the same seed, or Welch's)"
+_TOO_FEW = "? too few seeds for a test"
 
 
 def add(commands: Commands) -> None:
@@ -27,7 +31,7 @@ def add(commands: Commands) -> None:
     compare = commands.add_parser("compare", help="one table of many runs, as CSV, LaTeX, Markdown")
     compare.add_argument("paths", nargs="+", type=Path, help="runs, sweeps, or folders of them")
     compare.add_argument("--by", default="kernel,optimizer", help="keys whose values make the rows")
-    compare.add_argument("--metric", default="accuracy", help="accuracy, mse, mae, …")
+    compare.add_argument("--metric", help="accuracy, mse, rmse, r2, … (default: accuracy of classes, else mse)")
     compare.add_argument("--kernel", default="trained", help="which kernel's evaluation (default: trained)")
     compare.add_argument("--n-interpolation", type=int, help="which N_I (default: the largest)")
     compare.add_argument("--mix", action="store_true", help="average runs that differ in more than their seed")
@@ -42,28 +46,39 @@ def add(commands: Commands) -> None:
 
 
 def _compare(parsed: argparse.Namespace) -> int:
+    from kfx.plots import comparison as pictures
     from kfx.plots.style import looking, save
-    from kfx.record.comparison import collect, table
+    from kfx.record import comparison
+    from kfx.report import table as tables
 
-    by = parsed.by.split(",")
+    by, of = parsed.by.split(","), "se" if parsed.se else "sd"
     for name in ("figure", "curve"):
         if getattr(parsed, name) is not None:
-            check_picture_name(f"--{name}", getattr(parsed, name))
-    runs, left_out = collect(parsed.paths, parsed.metric, parsed.kernel, parsed.n_interpolation)
-    if not runs:
+            pictures.check_name(f"--{name}", getattr(parsed, name))
+    runs, unread = comparison.read(parsed.paths)
+    metric = parsed.metric or comparison.main_metric_of(runs)
+    found, unmeasured = comparison.measured(runs, metric, parsed.kernel, parsed.n_interpolation)
+    left_out = [*unread, *unmeasured]
+    if not found:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         raise ConfigError(f"kfx compare: no run to show: {left_out[0]}{more}")
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)
-    frame = table(runs, by, parsed.metric, parsed.mix)
-    frame.attrs["spread"] = "se" if parsed.se else "sd"
-    console(180).print(screen(frame, by, parsed.metric))
+    frame = comparison.table(found, by, metric, parsed.mix, comparison.better_in(runs, metric))
+    shown = shown_table(frame, by, metric, of)
+    console(180).print(tables.screen(shown))
+    in_symbols = replace(shown, heads=[head.replace("rho ", "ρ ") for head in shown.heads])
+
+    def curve() -> Figure:
+        over = comparison.over_sizes(runs, by, metric, parsed.kernel, parsed.mix)
+        return pictures.curve(over, by, metric, of)
+
     for path, write in (
         (parsed.csv, lambda path: frame.to_csv(path, index=False)),
-        (parsed.latex, lambda path: path.write_text(latex(frame, by, parsed.metric))),
-        (parsed.markdown, lambda path: path.write_text(markdown(frame, by, parsed.metric))),
-        (parsed.figure, lambda path: save(picture(frame, by, parsed.metric), path)),
-        (parsed.curve, lambda path: save(_curve_of(parsed, by), path)),
+        (parsed.latex, lambda path: path.write_text(tables.latex(in_symbols))),
+        (parsed.markdown, lambda path: path.write_text(tables.markdown(shown))),
+        (parsed.figure, lambda path: save(pictures.by_row(frame, by, metric, of), path)),
+        (parsed.curve, lambda path: save(curve(), path)),
     ):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,158 +88,47 @@ def _compare(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _curve_of(parsed: argparse.Namespace, by: Sequence[str]) -> Figure:
-    from kfx.record.comparison import over_sizes
+def shown_table(frame: pd.DataFrame, by: Sequence[str], metric: str, of: str) -> Table:
+    """The table as people read it. frame: of `kfx.record.comparison.table`. of: `sd`, or `se` of the means."""
+    from kfx.report.table import Table
 
-    frame = over_sizes(parsed.paths, by, parsed.metric, parsed.kernel, parsed.mix)
-    frame.attrs["spread"] = "se" if parsed.se else "sd"
-    return curve(frame, by, parsed.metric)
-
-
-def screen(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Table:
-    """The table for the screen."""
-    from rich.table import Table
-
-    note = f"* {_NOT_WORSE}"
-    is_tested = bool((frame[f"{metric}_p"] < 1).any())
-    title = f"{metric}: mean ± {_spread(frame)} over seeds · {frame.attrs['title']}"
-    shown = Table(title=title, caption=note if is_tested else None)
-    for key in by:
-        shown.add_column(key)
-    columns = _columns(metric, frame)
-    for name in ("n", *(head for _, head, _ in columns)):
-        shown.add_column(name, justify="right", no_wrap=True)  # never break a number
-    for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits, _spread(frame)) for name, _, digits in columns]
-        if is_tested:
-            cells[0] += " *" if row[f"{metric}_p"] >= _LEVEL else "  "
-        shown.add_row(*(str(row[key]) for key in by), str(row["n"]), *cells)
-    return shown
-
-
-def _spread(frame: pd.DataFrame) -> str:
-    """The spread beside the means: `sd` or `se`."""
-    return str(frame.attrs.get("spread", "sd"))
-
-
-def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str, int]]:
-    """(column, heading, digits) of each column; the objective is shown if it is not ρ."""
-    objective = [("objective_initial", "objective before", 4), ("objective_final", "objective after", 4)]
-    return [
-        (metric, metric, 4),
-        *(objective if frame.attrs["other_objective"] else []),
-        ("rho_initial", "rho before", 4),
-        ("rho_final", "rho after", 4),
-        ("seconds", "seconds", 1),
-        ("kernel_evaluations", "kernel evaluations", 0),
-    ]
-
-
-def _with_spread(row: dict[Any, Any], name: str, digits: int, of: str) -> str:
-    spread = row[f"{name}_{of}"]
-    return f"{row[name]:.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:.{digits}f}")
-
-
-def latex(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
-    """The table in LaTeX, with booktabs."""
-    columns = _columns(metric, frame)
-    heads = [*by, "n", *(head.replace("rho", r"$\rho$") for _, head, _ in columns)]
-    lines = [
-        f"% {metric}: mean and {_spread(frame)} over seeds; {frame.attrs['title'].replace(' · ', ', ')}",
-        *([f"% bold: {_NOT_WORSE}"] if (frame[f"{metric}_p"] < 1).any() else []),
-        rf"\begin{{tabular}}{{{'l' * len(by)}{'r' * (len(heads) - len(by))}}}",
-        r"\toprule",
-        " & ".join(_escaped(head) for head in heads) + r" \\",
-        r"\midrule",
-    ]
-    for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits, _spread(frame)).replace("±", r"$\pm$") for name, _, digits in columns]
-        if row[f"{metric}_p"] >= _LEVEL and (frame[f"{metric}_p"] < 1).any():
-            cells[0] = rf"\textbf{{{cells[0]}}}"
-        lines.append(" & ".join([*(_escaped(str(row[key])) for key in by), str(row["n"]), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def markdown(frame: pd.DataFrame, by: Sequence[str], metric: str) -> str:
-    """The table in Markdown."""
-    columns = _columns(metric, frame)
-    heads = [*by, "n", *(head for _, head, _ in columns)]
-    is_tested = bool((frame[f"{metric}_p"] < 1).any())
-    lines = [f"{metric}: mean ± {_spread(frame)} over seeds; {frame.attrs['title'].replace(' · ', ', ')}", ""]
-    lines += [f"Bold: {_NOT_WORSE}.", ""] if is_tested else []
-    lines += [_row(heads), _row(["---"] * len(by) + ["---:"] * (len(heads) - len(by)))]
-    for row in frame.to_dict("records"):
-        cells = [_with_spread(row, name, digits, _spread(frame)) for name, _, digits in columns]
-        if is_tested and row[f"{metric}_p"] >= _LEVEL:
-            cells[0] = f"**{cells[0]}**"
-        lines.append(_row([*(str(row[key]).replace("|", r"\|") for key in by), str(row["n"]), *cells]))
-    return "\n".join([*lines, ""])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
-    return text if text.startswith("$") else text.replace("_", r"\_").replace("%", r"\%")
-
-
-def check_picture_name(option: str, path: Path) -> None:
-    """ConfigError for a file name that does not end in a picture format."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    known = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if path.suffix[1:] not in known:
-        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(f'.{name}' for name in known)}")
-
-
-def picture(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
-    """The metric of each row with its standard deviation, or standard error, over seeds."""
-    import numpy as np
-
-    from kfx.plots.style import COLOURS, figure, headline
-
-    drawn, (axes,) = figure(height=1.2 + 0.42 * len(frame))
-    places = np.arange(len(frame))[::-1]
-    spread = frame[f"{metric}_{_spread(frame)}"].fillna(0.0)
-    axes.errorbar(frame[metric], places, xerr=spread, fmt="o", color=COLOURS[0], capsize=3)
-    axes.set_yticks(places, [" · ".join(str(row[key]) for key in by) for row in frame.to_dict("records")])
-    axes.set(xlabel=f"{metric} (mean ± {_spread(frame)} over seeds)", ylim=(-0.6, len(frame) - 0.4))
-    if metric.endswith("accuracy"):
-        axes.set_xlim(max(axes.get_xlim()[0], 0.0), min(axes.get_xlim()[1], 1.0))
-    headline(axes, frame.attrs["title"].replace("N_I", "$N_I$"))
-    return drawn
-
-
-def curve(frame: pd.DataFrame, by: Sequence[str], metric: str) -> Figure:
-    """The metric, or for an accuracy the error, against the number of interpolation points, with its deviation."""
-    from kfx.plots.style import COLOURS, MARKERS, above_noise, figure, headline, legend
-
-    is_accuracy = metric.endswith("accuracy")
-    drawn, (axes,) = figure(height=4.2)
-    groups: Any = frame.groupby(list(by), sort=False)
-    for i, (names, rows) in enumerate(groups):
-        rows = rows.sort_values("n_interpolation")
-        values = 1 - rows[metric] if is_accuracy else rows[metric]
-        axes.errorbar(
-            rows["n_interpolation"],
-            above_noise(values),
-            yerr=rows[f"{metric}_{_spread(frame)}"].fillna(0.0),
-            color=COLOURS[i % len(COLOURS)],
-            marker=MARKERS[i % len(MARKERS)],
-            capsize=3,
-            label=" · ".join(map(str, names)),
-        )
-    what = f"1 − {metric}" if is_accuracy else metric
-    axes.set(
-        xlabel="interpolation points $N_I$",
-        ylabel=f"{what} (mean ± {_spread(frame)} over seeds)",
-        xscale="log",
-        yscale="log",
+    p, columns = frame[f"{metric}_p"], _columns(metric, frame)
+    is_tested = bool((p < 1).any())
+    marks = ["?" if math.isnan(each) else "*" if each >= _LEVEL else "" for each in p] if is_tested else []
+    return Table(
+        [*by, "n#", *(f"{head}#" for _, head in columns)],
+        [
+            [*(str(row[key]) for key in by), str(row["n"]), *(_cell(row, name, of) for name, _ in columns)]
+            for row in frame.to_dict("records")
+        ],
+        title=f"{metric}: mean ± {of} over seeds · {frame.attrs['title']}",
+        marks=marks,
+        marked=len(by) + 1,
+        note=_NOT_WORSE if is_tested else "",
+        remarks=[_TOO_FEW] if "?" in marks else [],
     )
-    sizes = sorted(frame["n_interpolation"].unique())
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.minorticks_off()
-    headline(axes, frame.attrs["title"])
-    legend(drawn, axes)
-    return drawn
+
+
+def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """(column, heading) of each column; the objective is shown if it is not ρ, and what training reached where an
+    initial kernel was kept."""
+    objective = [("objective_initial", "objective before"), ("objective_final", "objective after")]
+    kept = [("initial_kept", "fall back"), (f"{metric}_reached", "training reached")]
+    return [
+        (metric, metric),
+        *(kept if frame["initial_kept"].any() else []),
+        *(objective if frame.attrs["other_objective"] else []),
+        ("rho_initial", "rho before"),
+        ("rho_final", "rho after"),
+        ("seconds", "seconds"),
+        ("kernel_evaluations", "kernel evaluations"),
+    ]
+
+
+def _cell(row: dict[Any, Any], name: str, of: str) -> str:
+    if name == "initial_kept":
+        return f"initial kept {row[name]}/{row['fits']}" if row["fits"] else ""
+    mean, deviation = row[name], row[f"{name}_{of}"]
+    if name == "kernel_evaluations" and not deviation > 0 and math.isfinite(mean):
+        return f"{mean:.0f}"
+    return spread(mean, deviation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from kfx.commands.arguments import Commands, add_plugins
@@ -30,7 +31,10 @@ def _report(parsed: argparse.Namespace) -> int:
     output: Path = parsed.output or parsed.paths[0] / "report.html"
     if output.suffix not in (".html", ".htm"):
         raise ConfigError(f"--output {output}: expected a name that ends in .html")
-    text = run_page.page(parsed.paths)
+    left_out: list[str] = []
+    text = run_page.page(parsed.paths, left_out)
+    for line in left_out:
+        print(f"kfx: left out: {line}", file=sys.stderr)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, text)
     print(output)

@@ -1,4 +1,4 @@
-"""`kfx resume`, `rerun`, `plot` and `animate`: commands for existing runs."""
+"""`kfx runs`, `resume`, `rerun`, `plot` and `animate`: commands for existing runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from pathlib import Path
 
 from kfx.commands.arguments import Commands, add_plugins
 from kfx.config.plugins import load_plugins, require_plugins
-from kfx.outcomes import ConfigError, KfxError
+from kfx.numerics.formatting import spread
+from kfx.outcomes import ConfigError, KfxError, RecordError
+from kfx.screen.terminal import console
+
+_DEPTH = 4
+"""Folders below `runs` to look in: runs/<paper>/<experiment>/<time of a sweep>/<job>."""
 
 
 def add(commands: Commands) -> None:
     """Register the commands."""
+    listed = commands.add_parser("runs", help="the runs of a folder, newest first: status, metric, command")
+    listed.add_argument("folders", nargs="*", type=Path, default=[Path("runs")], help="where (default: runs)")
+    listed.add_argument("--last", type=int, metavar="N", help="only the N newest")
+    listed.set_defaults(call=_list)
+
     again = commands.add_parser("resume", help="continue an interrupted or killed run from its last checkpoint")
     again.add_argument("directory", type=Path)
     again.set_defaults(call=_resume)
@@ -38,6 +48,40 @@ def add(commands: Commands) -> None:
     animate.set_defaults(call=_animate)
     for parser in (again, rerun, plot, animate):
         add_plugins(parser)
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    from kfx.record.reading import read_metrics, typed_words
+    from kfx.record.search import runs_below
+    from kfx.report.results import command_of, main_row
+    from kfx.report.table import Table, screen
+    from kfx.screen.summary import relative
+
+    if parsed.last is not None and parsed.last < 1:
+        raise ConfigError(f"--last {parsed.last}: expected a whole number >= 1")
+    found = runs_below(parsed.folders, depth=_DEPTH)[::-1][: parsed.last]
+    if not found:
+        raise ConfigError(f"kfx runs {' '.join(map(str, parsed.folders))}: holds no run; name the folder of your runs")
+    rows = []
+    for run in found:
+        typed: list[str] = []
+        try:
+            read_metrics(run.directory)
+            typed = typed_words(run.directory)
+        except RecordError as error:  # it does not hide the others
+            print(f"kfx: {error}", file=sys.stderr)
+        best = main_row(run.metrics)
+        rows.append(
+            [
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(run.written)),
+                str(run.state),
+                "" if best is None else f"{best['metric']} {spread(best['mean'], best.get('sd'))}",
+                str(relative(run.directory)),
+                command_of(run.metrics, typed),
+            ]
+        )
+    console(200).print(screen(Table(["written#", "status#", "metric#", "run", "command"], rows)))
+    return 0
 
 
 def _resume(parsed: argparse.Namespace) -> int:
@@ -94,16 +138,12 @@ def _plot(parsed: argparse.Namespace) -> int:
         except KfxError as error:  # continue with the other runs
             print(f"kfx: {' '.join(str(error).split())}", file=sys.stderr)
             code = max(code, error.exit_code)
-        except Exception as error:  # a damaged record may raise anything
-            print(f"kfx: {directory}: its record is damaged ({type(error).__name__}: {error})", file=sys.stderr)
-            code = max(code, 1)
     return code
 
 
 def _animate(parsed: argparse.Namespace) -> int:
     from matplotlib.animation import FFMpegWriter
 
-    from kfx.outcomes import RecordError
     from kfx.plots import flow
     from kfx.record.reading import load_run
     from kfx.screen.progress import Steps

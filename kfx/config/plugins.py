@@ -1,4 +1,4 @@
-"""Plugins: Python files with options, named on the command line, and pickled objects that need them."""
+"""Plugins: Python files with options and metrics, named on the command line, and pickled objects that need them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from kfx.config.metrics import METRICS, Metric
 from kfx.config.registry import OPTIONS, Schema, described, from_source, load
 from kfx.outcomes import ConfigError
 
@@ -41,23 +42,26 @@ def plugged_in() -> list[Plugin]:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Options and plugins that are registered within the block are gone after it, and what was gone is there again."""
+    """Options, metrics and plugins that are registered within the block are gone after it, and what was gone is there
+    again."""
     load()
-    options, in_use = _registered(), dict(_plugins)
+    before, in_use = _registered(), dict(_plugins)
     try:
         yield
     finally:
-        _restore(options)
+        _restore(*before)
         _plugins.clear()
         _plugins.update(in_use)
 
 
-def _registered() -> dict[str, dict[str, type[Any]]]:
-    return {group: dict(options) for group, options in OPTIONS.items()}
+def _registered() -> tuple[dict[str, dict[str, type[Any]]], dict[str, Metric]]:
+    return {group: dict(options) for group, options in OPTIONS.items()}, dict(METRICS)
 
 
-def _restore(registered: Mapping[str, Mapping[str, type[Any]]]) -> None:
-    for group, options in registered.items():
+def _restore(options_before: Mapping[str, Mapping[str, type[Any]]], metrics: Mapping[str, Metric]) -> None:
+    METRICS.clear()
+    METRICS.update(metrics)
+    for group, options in options_before.items():
         OPTIONS[group].clear()
         OPTIONS[group].update(options)
 
@@ -97,10 +101,10 @@ def _plug_in(path: Path, expected: str | None = None) -> None:
         with from_source(path.name):
             exec(compile(source, str(path), "exec"), module.__dict__)  # run the hashed source, not cached bytecode
         for group, options in OPTIONS.items():
-            for name in set(options) - set(before[group]):
+            for name in set(options) - set(before[0][group]):
                 _check_types(options[name])
     except (Exception, SystemExit) as error:  # a plugin's code may raise anything
-        _restore(before)
+        _restore(*before)
         del sys.modules[module.__name__]
         why = str(error) if isinstance(error, ConfigError) else in_plugin(error) or described(error)
         raise ConfigError(f"--plugin {path}: {why}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from kfx.config.metrics import METRICS, measured_by_plugins
 from kfx.data.backtest import predictor
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation import calibrated
@@ -155,7 +156,7 @@ def evaluate(
                         found = metrics(prediction, data)
                         if not all(map(math.isfinite, found.values())):
                             raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
-                        measured |= found | system.report()
+                        measured |= found | measured_by_plugins(prediction, data) | system.report()
                         if scoring.rho:
                             assert not isinstance(system, NystromSystem)  # evaluation.rho is refused before
                             energy = system.energies(own, targets)
@@ -262,8 +263,32 @@ def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
     solved = _OF_SOLVERS.get(scoring.solver, [])
     fit = calibrated.names(data) if scoring.calibration else ()
     forecasts = rollout_names(data) if scoring.rollout is not None else []
-    own = [*accuracy, "mse", "mae", *energy, *kept, *train, *spread, *fit, *forecasts, *solved]
+    of_plugins = [name for name, each in METRICS.items() if each.measure is not None]
+    own = [*accuracy, "mse", "mae", *energy, *of_plugins, *kept, *train, *spread, *fit, *forecasts, *solved]
     return [*own, "effective_regularization", "jitter"]
+
+
+def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[TableRow]:
+    """Rows of what follows from each `mse` of values: `rmse`, and `r2`, the share of the test targets' variance about
+    their means that is predicted; NaN where they do not vary.
+
+    parts: the data set of each repeat. Classes have neither, and the `r2` of a series is that of its forecasts.
+    """
+    found: list[TableRow] = []
+    variances: dict[int, float] = {}
+    for row in rows:
+        data = parts[row["repeat"]]
+        if row["metric"] != "mse" or data.labels_test is not None:
+            continue
+        found.append({**row, "metric": "rmse", "value": math.sqrt(row["value"])})
+        if data.series is None:
+            if row["repeat"] not in variances:
+                variance = float(np.mean(np.square(data.y_test - data.y_test.mean(axis=0))))
+                rounding = (1e-12 * np.abs(data.y_test).max()) ** 2
+                variances[row["repeat"]] = variance if variance > rounding else math.nan
+            share = 1 - row["value"] / variances[row["repeat"]]
+            found.append({**row, "metric": "r2", "value": share})
+    return found
 
 
 _PLACE = ["n_interpolation", "configured_regularization", "metric"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from kfx.config.metrics import measured_by_plugins
 from kfx.data.backtest import predictor, side_by_side
 from kfx.data.dataset import Dataset
 from kfx.evaluation import calibrated
@@ -73,7 +74,7 @@ def evaluate_separately(
                 }
                 prediction = data.in_units(whole["mean"])
                 arrays[f"{key}/mean"] = prediction if scoring.clip is None else prediction.clip(*scoring.clip)
-                measured |= metrics(arrays[f"{key}/mean"], data)
+                measured |= metrics(arrays[f"{key}/mean"], data) | measured_by_plugins(arrays[f"{key}/mean"], data)
                 if "deviation" in whole:
                     spread = calibrated.deviations(whole["deviation"], data)
                     arrays |= {f"{key}/{name}": array for name, array in spread.items()}

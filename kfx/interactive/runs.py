@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         shown = self.table.drop(columns=["identity"]).to_html(index=False, border=0, na_rep="")
-        return f"<p>{self!r}</p>{shown}"
+        return f"<p>{escape(repr(self))}</p>{shown}"
 
 
 def sweep(
@@ -131,27 +132,30 @@ def _warn(job: Job, line: str) -> None:  # the job's row says that it is missing
 def compare(
     *runs: str | Path | Run | Sweep | Sequence[str | Path | Run | Sweep],
     by: str | Sequence[str] = ("kernel", "optimizer"),
-    metric: str = "accuracy",
+    metric: str | None = None,
     kernel: str = "trained",
     n_interpolation: int | None = None,
     mix: bool = False,
 ) -> pd.DataFrame:
     """The table of `kfx compare`: means over seeds, with `_sd` and `_se` beside them, for each value of the keys `by`.
 
-    runs: runs, sweeps or folders of them, or lists of these. kernel, n_interpolation: which evaluation to compare. mix:
-        average runs that differ in more than their seed.
+    runs: runs, sweeps or folders of them, or lists of these. metric: the accuracy of classes by default, else the mse.
+        kernel, n_interpolation: which evaluation to compare. mix: average runs that differ in more than their seed.
     ConfigError if there is no run to show, or if runs of one row differ in more than their seed.
     """
-    from kfx.record.comparison import collect, table
+    from kfx.record.comparison import better_in, main_metric_of, measured, read, table
 
     every: list[Any] = [each for given in runs for each in (given if isinstance(given, (list, tuple)) else [given])]
-    paths = [each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every]
-    found, left_out = collect(paths, metric, kernel, n_interpolation)
+    completed, unread = read(each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every)
+    metric = metric or main_metric_of(completed)
+    found, unmeasured = measured(completed, metric, kernel, n_interpolation)
+    left_out = [*unread, *unmeasured]
     if not found:
-        raise ConfigError(f"kfx compare: no run to show: {'; '.join(left_out[:1]) or 'none was given'}")
+        raise ConfigError(f"kfx compare: no run to show: {left_out[0] if left_out else 'none was given'}")
     for line in left_out:
         warnings.warn(f"left out: {line}", stacklevel=2)
-    return table(found, [by] if isinstance(by, str) else list(by), metric, mix)
+    keys = [by] if isinstance(by, str) else list(by)
+    return table(found, keys, metric, mix, better_in(completed, metric))
 
 
 def plug_in(*paths: str | Path) -> None:

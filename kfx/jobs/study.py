@@ -24,8 +24,8 @@ from kfx.jobs.job import Job
 from kfx.jobs.logged import logged
 from kfx.outcomes import ConfigError
 from kfx.plots.study import NEEDS_X, PICTURES
-from kfx.record.reading import load_run
-from kfx.report.measured import applicable, made_on, measured_as, typed_in
+from kfx.record.reading import load_run, typed_words
+from kfx.report.measured import applicable, made_on, measured_as
 
 _INITIAL = " of the initial kernel"
 
@@ -152,7 +152,7 @@ def table(study: Study, directories: Mapping[str, Path], *, is_as_published: boo
     rows = []
     for label, directory in directories.items():
         run = load_run(directory)
-        printed = applicable(check(run.config), typed_in(directory))
+        printed = applicable(check(run.config), typed_words(directory))
         row: Document = {"run": label}
         for column in study.columns:
             metric = column.removesuffix(_INITIAL)

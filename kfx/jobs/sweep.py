@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfx.files import Document, TableRow, write_whole
-from kfx.lock import is_held
 from kfx.outcomes import Status
+from kfx.record.reading import typed_words
 from kfx.record.search import Found, metrics_in, runs_below
-from kfx.report.measured import typed_in
+from kfx.report.results import main_row
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,16 +38,11 @@ def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> li
 
 def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document:
     metrics = run.metrics if run else {}
-    measured = [r for r in metrics.get("evaluation", []) if r["kernel"] == "trained"]
-    shown = [r for r in measured if r["metric"] in ("accuracy", "mse")]
-    best: Document = max(shown, key=lambda r: (r["metric"] == "accuracy", r["n_interpolation"]), default={})
-    status = run.status if run else "missing"
-    if run and status == Status.RUNNING and not is_held(run.directory):
-        status = "killed"  # its process was killed before it could write its status
+    best = main_row(metrics) or {}
     return {
         "overrides": " ".join(overrides),
         "identity": identity,
-        "status": status,
+        "status": run.state if run else "missing",
         "reason": metrics.get("reason", ""),
         "rho_initial": metrics.get("rho", {}).get("initial", ""),
         "rho_final": metrics.get("rho", {}).get("final", ""),
@@ -61,7 +56,7 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document
 def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
     """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew its jobs while it ran."""
     found = [run for run in runs_below([folder], depth=1) if run.identity]
-    return [(typed_in(run.directory), str(run.identity)) for run in found]
+    return [(typed_words(run.directory), str(run.identity)) for run in found]
 
 
 def loss(directory: Path) -> float | None:

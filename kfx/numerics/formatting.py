@@ -19,10 +19,20 @@ def number(value: float | None, beside: float | None = None) -> str:
 
 
 def spread(mean: float | None, deviation: float | None, beside: float | None = None) -> str:
-    """Return a mean and its deviation, as in `0.9600 ± 0.0100`; the mean alone where there is no finite, non-zero
-    deviation. beside: a number shown next to them, which decides the digits."""
-    like = mean if beside is None else beside
-    return number(mean, like) + (f" ± {number(deviation, like)}" if deviation and math.isfinite(deviation) else "")
+    """Return a mean and its deviation, rounded to two digits of the deviation, as in `0.960 ± 0.010`; the mean alone
+    where there is no finite, non-zero deviation. beside: a number shown next to a mean alone, which decides its
+    digits."""
+    if not deviation or not math.isfinite(deviation) or mean is None or not math.isfinite(mean):
+        return number(mean, mean if beside is None else beside)
+    exponent = int(f"{deviation:.1e}".partition("e")[2])  # of the deviation as it is shown
+    largest = max(abs(mean), deviation)
+    if deviation < 1e-6 * abs(mean):
+        return f"{number(mean)} ± {deviation:.1e}"
+    if 1e-3 <= largest < 1e5:
+        decimals = max(1 - exponent, 0)
+        return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
+    digits = max(int(f"{mean:e}".partition("e")[2]) + 1 - exponent, 0)
+    return f"{mean:.{digits}e} ± {deviation:.1e}" if mean else f"0 ± {deviation:.1e}"
 
 
 def in_bytes(size: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from kfx.documents import read_document
 from kfx.outcomes import ConfigError, KfxError, RecordError
 
 if TYPE_CHECKING:
@@ -255,35 +255,27 @@ def table(contents: Mapping[str, dict[str, Any]]) -> Table:
     return shown
 
 
+_VERDICT = {
+    **dict.fromkeys(("framework", "device", "dtype", "verdict"), "text"),
+    "keeps_promise": "true or false",
+    "products": "a number for each size",
+    "distances?": "a number for each size",  # records of version 0.1 have none
+    "conv2d_7x7": "a number",
+}
+_SHAPE = {"machine?": "text", "switches?": {}, "verdicts": (_VERDICT,)}
+
+
 def read(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Return the contents of several `precision.json` by the name of the machine measured.
 
     The name ends in `with TF32` where TF32 was allowed. Raises RecordError for a file of another kind.
     """
     found: dict[str, dict[str, Any]] = {}
-    for path in dict.fromkeys(each.resolve() for each in paths):
-        try:
-            content = json.loads(path.read_text())
-            name = str(content.get("machine") or path.parent.name)
-            name += " with TF32" if any(value is True for value in content["switches"].values()) else ""
-            for v in content["verdicts"]:
-                _check_entry(v)
-            if not content["verdicts"]:
-                raise ValueError("nothing was measured")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-            raise RecordError(f"{path.name}: is not a precision.json of kfx: {why}") from error
-        found[name if name not in found else f"{name} ({path.parent.name}/{path.name})"] = content
+    for resolved, path in {each.resolve(): each for each in paths}.items():
+        content = read_document(path, _SHAPE, "is not a precision.json of kfx")
+        if not content["verdicts"]:
+            raise RecordError(f"{path}: is not a precision.json of kfx: nothing was measured")
+        name = str(content.get("machine") or resolved.parent.name)
+        name += " with TF32" if any(value is True for value in content.get("switches", {}).values()) else ""
+        found[name if name not in found else f"{name} ({resolved.parent.name}/{path.name})"] = content
     return found
-
-
-def _check_entry(entry: dict[str, Any]) -> None:
-    """Raise ValueError, KeyError or TypeError where a verdict of a file is damaged."""
-    if not all(isinstance(entry[key], str) for key in ("framework", "device", "dtype", "verdict")):
-        raise ValueError("framework, device, dtype and verdict must be text")
-    bool(entry["keeps_promise"])
-    float(entry["conv2d_7x7"])
-    for key in ("products", "distances") if "distances" in entry else ("products",):
-        sizes = {int(size): float(value) for size, value in entry[key].items()}
-        if not sizes:
-            raise ValueError(f"{key}: is empty")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,10 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kfx.files import read_rows
-from kfx.outcomes import ConfigError
+from kfx.config.registry import described
+from kfx.evaluation.device_products import COLUMNS
+from kfx.numerics.precision import read as read_precision
+from kfx.outcomes import ConfigError, KfxError, RecordError
 from kfx.plots import (
     calibration,
     conductivity,
@@ -29,7 +30,7 @@ from kfx.plots import (
     surrogate,
     trace,
 )
-from kfx.record.reading import Run, load_run
+from kfx.record.reading import Run, load_run, read_environment, read_table
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,22 @@ def _errors(run: Run) -> Figure | None:
 
 def _precision(run: Run) -> Figure | None:
     path = run.directory / "precision.json"
-    return precision.error_against_size({"": json.loads(path.read_text())}) if path.is_file() else None
+    return precision.error_against_size(read_precision([path])) if path.is_file() else None
 
 
 def _falls_short(run: Run) -> bool:
     """Whether the precision check warned that the run's device delivers less than its dtype promises."""
-    path, here = run.directory / "precision.json", run.directory / "environment.json"
-    if not (path.is_file() and here.is_file()):
+    path, here = run.directory / "precision.json", read_environment(run.directory)
+    if not path.is_file() or not here:
         return False
-    device = "cpu" if json.loads(here.read_text()).get("device") == "cpu" else "cuda"
-    used = device, run.config.device.dtype
-    verdicts = json.loads(path.read_text())["verdicts"]
-    return any((v["device"].split(":")[0], v["dtype"]) == used and not v["keeps_promise"] for v in verdicts)
+    used = "cpu" if here.get("device") == "cpu" else "cuda", run.config.device.dtype
+    (content,) = read_precision([path]).values()
+    return any((v["device"].split(":")[0], v["dtype"]) == used and not v["keeps_promise"] for v in content["verdicts"])
 
 
 def _kernel_check(run: Run) -> Figure | None:
     path = run.directory / "kernel_check.csv"
-    return precision.product_check(read_rows(path)) if path.is_file() else None
+    return precision.product_check(read_table(path, COLUMNS)) if path.is_file() else None
 
 
 def _once_fitted(draw: Callable[[Run], Figure | None]) -> Callable[[Run], Figure | None]:
@@ -226,7 +226,7 @@ def figures(directory: Path, only: Sequence[str] = ()) -> dict[str, Figure]:
     data."""
     run = load_run(directory)
     if not only:
-        drawn = {name: kind.draw(run) for name, kind in FIGURES.items() if kind.unasked(run)}
+        drawn = {name: _drawn(run, name) for name, kind in FIGURES.items() if kind.unasked(run)}
         return {name: figure for name, figure in drawn.items() if figure is not None}
     return {name: one(run, name) for name in only}
 
@@ -240,7 +240,18 @@ def one(run: Run, name: str, ax: Axes | None = None) -> Figure:
     if name not in FIGURES:
         raise ConfigError(f"picture {name!r}: expected one of {', '.join(FIGURES)}")
     with style.on(ax):
-        drawn = FIGURES[name].draw(run)
+        drawn = _drawn(run, name)
     if drawn is None:
         raise ConfigError(f"picture {name!r}: {run.directory} has no data for it")
     return drawn
+
+
+def _drawn(run: Run, name: str) -> Figure | None:
+    """One of `FIGURES`; RecordError if it cannot be drawn, because tables and arrays of a damaged record may hold
+    anything."""
+    try:
+        return FIGURES[name].draw(run)
+    except KfxError:
+        raise
+    except Exception as error:
+        raise RecordError(f"{run.directory}: picture {name}: its record is damaged ({described(error)})") from error

@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from kfx.files import read_rows
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
-from kfx.record.reading import Run
+from kfx.record.reading import Run, read_table
 
 _BINS = 10
 _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
@@ -21,7 +20,7 @@ def reliability(run: Run) -> Figure | None:
 
     A calibrated kernel is on the diagonal.
     """
-    rows = read_rows(run.directory / "predictions.csv")
+    rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
     chances = [name for name in rows.columns if name.startswith("probability.")]
     deviations = [name for name in rows.columns if name.startswith("deviation")]
     if rows.empty or not (chances or deviations):

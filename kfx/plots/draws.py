@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.files import read_rows
 from kfx.numerics.formatting import number
 from kfx.plots.style import COLOURS, figure, headline, set_title, title
-from kfx.record.reading import Run
+from kfx.record.reading import Run, read_table
 
 _MOST_IMAGES = 20
 
@@ -19,7 +18,7 @@ def best_and_worst(run: Run) -> Figure | None:
     directory = run.directory
     if not (directory / "draws.npz").is_file() or not (directory / "draws.csv").is_file():
         return None
-    table = read_rows(directory / "draws.csv")
+    table = read_table(directory / "draws.csv", ("metric", "value"))
     with np.load(directory / "draws.npz", allow_pickle=False) as stored:
         held = {name: stored[name] for name in stored.files}
     values = table["value"].to_numpy(dtype=float)

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config import registry
 from kfx.config.nodes import make_option, plain
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
-from kfx.files import read_rows
 from kfx.outcomes import KfxError
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, Drawn, count_along, figure, headline, set_title, title
-from kfx.record.reading import Run
+from kfx.record.reading import Run, read_table
 
 _IMAGES, _OF_A_CLASS = 12, 24
 _ONE_SCALE = 4
@@ -51,16 +50,19 @@ def limits(positions: Sequence[np.ndarray]) -> np.ndarray:
     return 2 ** (np.ceil(2 * np.log2(np.maximum(extents, 1e-12))) / 2)
 
 
-def draw_positions(axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None) -> None:
+def draw_positions(
+    axes: Axes, points: np.ndarray, values: np.ndarray | None, limit: float | None = None
+) -> PathCollection:
     """A scatter plot of points in the plane, (n, 2), coloured by class or target, (n,); axes from −limit to limit."""
     colours: str | np.ndarray | list[str] = DATA if values is None else values
     is_flat = values is not None and len(np.unique(values)) <= len(COLOURS)
     if values is not None and is_flat:
         colours = [COLOURS[int(np.searchsorted(np.unique(values), value))] for value in values]
-    axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if is_flat else "viridis", linewidths=0)
+    cloud = axes.scatter(points[:, 0], points[:, 1], s=9, c=colours, cmap=None if is_flat else "viridis", linewidths=0)
     axes.set_aspect("equal")
     if limit is not None:
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
+    return cloud
 
 
 def displacement(run: Run) -> Figure | None:
@@ -172,7 +174,7 @@ def errors(run: Run) -> Figure | None:
     if of is None:
         return None
     file, counted = of
-    table = read_rows(run.directory / file, columns(counted))
+    table = read_table(run.directory / file, columns(counted))
     found = [name for name in _ERROR_NAMES if (table["metric"] == name).any()]
     if table[counted].nunique() < 2 or not found:
         return None
@@ -228,29 +230,40 @@ def _look(i: int, points: int) -> Drawn:
 
 def animate(run: Run, path: Path, seconds: float, advance: Callable[[], object]) -> None:
     """Write a film of the recorded positions: MP4 or GIF, by the name of `path`."""
-    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+    from matplotlib.animation import FFMpegWriter, PillowWriter
 
     found = snapshots(run)
     picture, (axes,) = figure(width=5.0, height=5.0)
-    rate = max(len(found) / seconds, 1.0)
-    writer = FFMpegWriter(fps=round(rate)) if path.suffix == ".mp4" else PillowWriter(fps=round(rate))
+    rate = round(max(len(found) / seconds, 1.0))
+    writer = FFMpegWriter(fps=rate) if path.suffix == ".mp4" else PillowWriter(fps=rate)
     values = targets(run, len(found[0][1]))
     course = np.stack([train.reshape(len(train), -1) for _, train, _ in found])
-    scales = limits(list(course))
+    scales, trail = limits(list(course)), LineCollection([], colors=FAINT, linewidths=0.8, zorder=1)
+    axes.grid(color="#e6e8ec", linewidth=0.8)
+    is_line = course.shape[2] == 1
+    if is_line:  # over the targets, or over where the points began
+        heights = course[0, :, 0] if values is None else values
+        course = np.stack(np.broadcast_arrays(course[..., 0], heights), axis=2)
+        axes.set(xlabel="F(x)", ylabel="x" if values is None else "y")
+        points = axes.scatter(course[0, :, 0], heights, s=9, color=COLOURS[0])
+    else:
+        axes.add_collection(trail)
+        points = draw_positions(axes, course[0], values)
+    heading = axes.set_title("", fontsize=9)
 
-    def frame(number: int) -> list[Artist]:
-        points, limit = course[number], scales[number]
-        axes.clear()
-        axes.grid(color="#e6e8ec", linewidth=0.8)
-        if points.shape[1] == 1:
-            axes.scatter(points[:, 0], course[0, :, 0] if values is None else values, s=9, color=COLOURS[0])
-            axes.set(xlabel="F(x)", ylabel="x" if values is None else "y", xlim=(-limit, limit))
-        else:
-            trail = course[max(number - _TRAIL, 0) : number + 1]
-            axes.plot(trail[..., 0], trail[..., 1], color=FAINT, linewidth=0.8, zorder=1)
-            draw_positions(axes, points, values, limit)
-        axes.set_title(f"{title(run)} · layer {found[number][0]}", fontsize=9)
-        advance()
-        return []
+    def show(number: int) -> None:
+        points.set_offsets(course[number])
+        trail.set_segments(list(course[max(number - _TRAIL, 0) : number + 1].transpose(1, 0, 2)))
+        axes.set_xlim(-scales[number], scales[number])
+        if not is_line:
+            axes.set_ylim(-scales[number], scales[number])
+        heading.set_text(f"{title(run)} · layer {found[number][0]}")
 
-    FuncAnimation(picture, frame, frames=len(found), init_func=list).save(path, writer=writer)
+    show(len(found) - 1)
+    picture.draw_without_rendering()
+    picture.set_layout_engine("none")  # one layout serves all frames
+    with writer.saving(picture, str(path), picture.dpi):
+        for number in range(len(found)):
+            show(number)
+            writer.grab_frame()
+            advance()

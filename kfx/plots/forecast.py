@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from kfx.data.times import parsed
-from kfx.files import read_rows
-from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
-from kfx.record.reading import Run
+from kfx.evaluation.rollout import COLUMNS
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, literal, set_title
+from kfx.record.reading import Run, read_table
 
 _LOOKS = {"initial": (INITIAL, "--"), "trained": (TRAINED, "-")}
 
@@ -35,7 +35,7 @@ def beside_truth(run: Run) -> Figure | None:
             )
         if valid is not None:
             axes.axvline(valid, color=DATA, linewidth=1, linestyle=":", label="end of the valid time")
-        axes.set_ylabel(name)
+        axes.set_ylabel(literal(name))
         low, high = truth[f"truth.{name}"].min(), truth[f"truth.{name}"].max()
         if high > low:
             axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
@@ -83,14 +83,14 @@ def attractor(run: Run) -> Figure | None:
             x = part[f"{kind}.{names[0]}"].to_numpy()
             x, y = (x, part[f"{kind}.{names[-1]}"].to_numpy()) if len(names) > 1 else (x[back:], x[:-back])
             axes.plot(x, y, color=FAINT if kind == "truth" else TRAINED, linewidth=0.9)
-        axes.set(xlabel=names[0] if len(names) > 1 else f"{names[0]}(t)", title=kind)
-    panels[0].set_ylabel(names[-1] if len(names) > 1 else f"{names[0]}(t − {back})")
+        axes.set(xlabel=literal(names[0]) if len(names) > 1 else f"{literal(names[0])}(t)", title=kind)
+    panels[0].set_ylabel(literal(names[-1]) if len(names) > 1 else f"{literal(names[0])}(t − {back})")
     panels[1].set(xlim=panels[0].get_xlim(), ylim=panels[0].get_ylim())
     return picture
 
 
 def _rows(run: Run) -> pd.DataFrame:
-    rows = read_rows(run.directory / "forecasts.csv")
+    rows = read_table(run.directory / "forecasts.csv", COLUMNS)
     how = run.config.dataset.get("date_format")
     return rows if how is None else rows.assign(time=parsed(rows["time"], how))
 

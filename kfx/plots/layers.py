@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kfx.evaluation.follower import OF_LAYERS, OF_OTHERS, columns
-from kfx.files import read_rows
 from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, running, set_title
-from kfx.record.reading import Run
+from kfx.record.reading import Run, read_table
 
 _PENALTY, _EXPECTED, _EXPLAINED = "diagnostic.penalty.", "diagnostic.expected_log_likelihood", ".explained"
 
@@ -40,7 +39,7 @@ def _followed(run: Run) -> pd.DataFrame:
     path = run.directory / file
     if not path.is_file():
         return pd.DataFrame()
-    table = read_rows(path, columns(counted))
+    table = read_table(path, columns(counted))
     return table[table["metric"].str.startswith(OF_LAYERS) & (table["part"] == 0)]
 
 

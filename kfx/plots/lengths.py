@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, headline, legend, title
+from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, headline, legend, literal, title
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
 
@@ -34,7 +34,7 @@ def of_features(run: Run) -> Figure | None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_yticks(rows, [names[i] for i in order])
+    axes.set_yticks(rows, [literal(names[i]) for i in order])
     more = f" (the {len(order)} shortest of {len(mean)})" if len(order) < len(mean) else ""
     axes.set(xlabel=f"length ℓ of the feature{more}", xlim=(low, None))
     headline(axes, title(run))

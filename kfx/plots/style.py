@@ -182,6 +182,11 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
         picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)
 
 
+def literal(text: str) -> str:
+    """A text in which matplotlib takes no dollar sign for the start of a formula."""
+    return text.replace("$", r"\$")
+
+
 def objective(run: Run) -> str:
     """The minimised objective as papers print it: its symbol, or else its name."""
     registry.load()

@@ -31,6 +31,9 @@ EVALUATION_COLUMNS = (
     "configured_regularization",
 )
 
+REJECTED = "rejected"
+"""The kernel that training reached where the initial one is kept because its errors at points left out are smaller."""
+
 
 def rho_of(held_out: Document) -> Document:
     """`rho` of `metrics.json`: mean ρ of the initial and the final kernel over the same held-out batches.

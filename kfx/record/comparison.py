@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kfx.config.metrics import Better, known_better, main_metric
 from kfx.config.nodes import leaves
 from kfx.config.plugins import plugged_in
 from kfx.experiment.config import sources, typed
 from kfx.experiment.identity import content, data_checksums, identity
 from kfx.files import Document
+from kfx.numerics.significance import p_of_being_worse
 from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
-from kfx.record.columns import untimed
+from kfx.record.columns import REJECTED, untimed
 from kfx.record.reading import Run, load_run, read_environment
 from kfx.record.search import runs_below
 from kfx.version import __version__
@@ -34,11 +35,10 @@ class Compared:
     measured: dict[str, float]
 
 
-def collect(
-    paths: Iterable[Path], metric: str, kernel: str, n_interpolation: int | None
-) -> tuple[list[Compared], list[str]]:
+def read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """The completed runs at and below the paths, and a message for each run that is left out."""
-    runs, left_out, seen = [], [], set()
+    runs: list[Run] = []
+    left_out, seen = [], set()
     for path in paths:
         found = runs_below([path])
         if not found:
@@ -47,49 +47,75 @@ def collect(
             if item.directory in seen:
                 continue
             seen.add(item.directory)
-            if item.status != Status.COMPLETED:
-                left_out.append(f"{item.directory}: {item.status}")
-                continue
             try:
-                runs.append(_read(item.directory, metric, kernel, n_interpolation))
-            except (ConfigError, RecordError) as error:  # one damaged run must not spoil the table of the others
+                run = load_run(item.directory)
+            except RecordError as error:  # one damaged run must not spoil the table of the others
                 left_out.append(str(error))
-            except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-                left_out.append(f"{item.directory}: its record is damaged ({type(error).__name__}: {error})")
+                continue
+            if run.metrics["status"] == Status.COMPLETED:
+                runs.append(run)
+            else:
+                left_out.append(f"{item.directory}: {run.metrics['status']}")
     return runs, left_out
 
 
-def _read(directory: Path, metric: str, kernel: str, n_interpolation: int | None) -> Compared:
-    run = load_run(directory)
-    rows = [r for r in run.metrics["evaluation"] if r["kernel"] == kernel]
+def main_metric_of(runs: Iterable[Run]) -> str:
+    """The metric that is compared where none is asked for."""
+    return main_metric({row["metric"] for run in runs for row in run.metrics.get("evaluation", [])})
+
+
+def measured(
+    runs: Iterable[Run], metric: str, kernel: str, n_interpolation: int | None
+) -> tuple[list[Compared], list[str]]:
+    """What each run measured, and a message for each run that did not measure it."""
+    found, left_out = [], []
+    for run in runs:
+        try:
+            found.append(_measured(run, metric, kernel, n_interpolation))
+        except (ConfigError, RecordError) as error:
+            left_out.append(str(error))
+    return found, left_out
+
+
+def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -> Compared:
+    every: list[Document] = run.metrics.get("evaluation", [])
+    rows = [r for r in every if r["kernel"] == kernel]
     offered = sorted({r["metric"] for r in rows})
-    if not rows or metric not in offered:
-        raise ConfigError(f"--metric {metric}: {directory} measured {', '.join(offered) or f'no kernel {kernel}'}")
-    largest = max(r["n_interpolation"] for r in rows) if n_interpolation is None else n_interpolation
-    chosen = [r for r in rows if r["metric"] == metric and r["n_interpolation"] == largest]
-    if not chosen:
-        sizes = sorted({r["n_interpolation"] for r in rows})
-        raise ConfigError(f"--n-interpolation {largest}: {directory} has {', '.join(map(str, sizes))}")
+    if metric not in offered:
+        raise ConfigError(f"--metric {metric}: {run.directory} measured {', '.join(offered) or f'no kernel {kernel}'}")
+    sizes = sorted({r["n_interpolation"] for r in rows})
+    size = sizes[-1] if n_interpolation is None else n_interpolation
+
+    def at(name: str) -> float | None:
+        own = [r for r in every if (r["kernel"], r["metric"], r["n_interpolation"]) == (name, metric, size)]
+        return own[0]["mean"] if own else None
+
+    if size not in sizes:
+        raise ConfigError(f"--n-interpolation {size}: {run.directory} has {', '.join(map(str, sizes))}")
     found = leaves(content(run.config), into_lists=False)
     settings = {key: _hashable(value) for key, value in found if value != {}}
     if settings.get("dataset.path"):  # a file is identified by its content, not by its path
-        told = read_environment(directory).get("data_sha256", {})
+        told = read_environment(run.directory).get("data_sha256", {})
         settings["dataset.path"] = Path(str(settings["dataset.path"])).name
         settings["data"] = ", ".join(map(str, told.values()))
-    settings["n_interpolation"] = largest
+    settings["n_interpolation"] = size
     rho, objective = run.metrics.get("rho", {}), run.metrics.get("held_out", {}).get("objective", {})
+    kept = run.metrics.get("fall_back", {}) if kernel == "trained" else {}
     return Compared(
-        directory,
+        run.directory,
         settings,
         settings.pop("seed"),
         {
-            "value": _number(chosen[0]["mean"]),
+            "value": _number(at(kernel)),
+            "reached": _number(at(REJECTED if kept.get("initial_kept") else kernel)),
+            "initial_kept": kept.get("initial_kept", 0),
+            "fits": kept.get("fits", 0),
             "rho_initial": _number(rho.get("initial")),
             "rho_final": _number(rho.get("final")),
             "objective_initial": _number(objective.get("initial", {}).get("mean")),
             "objective_final": _number(objective.get("trained", {}).get("mean")),
-            "seconds": run.metrics["timing"]["fit_seconds"],
-            "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]),
+            "seconds": _number(run.metrics.get("timing", {}).get("fit_seconds")),
+            "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]) if len(run.trace) else math.nan,
         },
     )
 
@@ -105,35 +131,44 @@ def _hashable(value: object) -> Any:
     return tuple(str(each) if isinstance(each, (dict, list)) else each for each in value)
 
 
-def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -> pd.DataFrame:
+def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, better: Better) -> pd.DataFrame:
     """Mean and standard deviation over seeds for each combination of the keys `by`, best first.
 
-    The column `<metric>_p` is the p-value of Welch's one-tailed test that the row is worse than the best one. A group
-    name stands for its option: `kernel` for `kernel.name`. ConfigError if the runs of one row differ in more than their
-    seed, unless `mix`.
+    The column `<metric>_p` is the p-value of a one-tailed test that the row is worse than the best one, see
+    `p_of_being_worse`; NaN for a metric of which no values are better. `initial_kept` counts the fits, of `fits`, that
+    ended with the initial kernel because training made errors at points left out larger, and `<metric>_reached` is the
+    metric of the kernels that training reached. A group name stands for its option: `kernel` for `kernel.name`.
+    ConfigError if the runs of one row differ in more than their seed, unless `mix`.
     """
     keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
     for key, given in zip(keys, by, strict=True):
         if not any(key in run.settings for run in runs):
             raise ConfigError(f"--by {given}: no run has such a key")
     settings = pd.DataFrame([{name: run.settings.get(key) for name, key in zip(by, keys, strict=True)} for run in runs])
-    measured = pd.DataFrame([run.measured for run in runs]).rename(columns={"value": metric})
+    found = pd.DataFrame([run.measured for run in runs]).rename(
+        columns={"value": metric, "reached": f"{metric}_reached"}
+    )
     groups = settings.astype(str).groupby(list(by), sort=False)
     if not mix:
         for places in groups.indices.values():
             _refuse_mixtures({str(k): v for k, v in settings.iloc[places[0]].items()}, keys, [runs[i] for i in places])
-    rows, values = [], []
+    rows, losses, seeds = [], [], []
     for _, members in groups:
-        own = measured.loc[members.index]
+        own = found.loc[members.index]
         row = settings.loc[members.index[0]].to_dict() | {"n": len(own)}
         for name in own:
+            if name in ("initial_kept", "fits"):
+                row[name] = int(own[name].sum())
+                continue
             sd = own[name].std(skipna=False)
             row |= {name: own[name].mean(skipna=False), f"{name}_sd": sd, f"{name}_se": sd / math.sqrt(len(own))}
         rows.append(row)
-        values.append(own[metric].to_numpy(dtype=float))
-    frame, more_is_better = pd.DataFrame(rows), metric.endswith(("accuracy", "log_likelihood"))
-    frame[f"{metric}_p"] = _p_of_being_worse(values, more_is_better)
-    frame = frame.sort_values(metric, ascending=not more_is_better, ignore_index=True, kind="stable")
+        losses.append(_loss(own[metric].to_numpy(dtype=float), better))
+        seeds.append([runs[i].seed for i in members.index])
+    frame = pd.DataFrame(rows)
+    frame[f"{metric}_p"] = math.nan if better is None else p_of_being_worse(losses, seeds)
+    order = pd.Series([loss.mean() for loss in losses]).sort_values(kind="stable").index
+    frame = frame.loc[order].reset_index(drop=True)
     frame.attrs["other_objective"] = any(run.settings.get("objective.name") != "rho" for run in runs)
     frame.attrs["title"] = " · ".join(
         f"{name} {', '.join(sorted({str(run.settings.get(key)) for run in runs}))}"
@@ -142,40 +177,28 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool) -
     return frame
 
 
-def _p_of_being_worse(values: Sequence[np.ndarray], more_is_better: bool) -> list[float]:
-    """The p-value of Welch's one-tailed test that a row is worse than the best one, for each row; 1 for the best.
-
-    NaN if one of the two has fewer than two values, or neither varies.
-    """
-    from scipy.stats import ttest_ind
-
-    means = np.array([each.mean() for each in values])
-    if not np.isfinite(means).any():
-        return [math.nan] * len(values)
-    best = values[int(np.nanargmax(means) if more_is_better else np.nanargmin(means))]
-    worse = "less" if more_is_better else "greater"
-
-    def p(each: np.ndarray) -> float:
-        if min(len(each), len(best)) < 2 or not np.isfinite(each).all():
-            return math.nan
-        if each is best:
-            return 1.0
-        with warnings.catch_warnings():  # warnings about values that hardly vary
-            warnings.simplefilter("ignore", RuntimeWarning)
-            return float(ttest_ind(each, best, equal_var=False, alternative=worse).pvalue)
-
-    return [p(each) for each in values]
+def better_in(runs: Iterable[Run], metric: str) -> Better:
+    """Which values of a metric are better, by kfx or else by the runs' records."""
+    stated: dict[str, Better] = {}
+    for run in runs:
+        stated |= run.metrics.get("better", {})
+    return known_better(metric, stated)
 
 
-def over_sizes(paths: Sequence[Path], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
-    """`table` for each number of interpolation points in the completed runs, with that number as a column."""
-    found = [item.directory for item in runs_below(paths) if item.status == Status.COMPLETED]
-    rows = [row for directory in found for row in load_run(directory).metrics["evaluation"]]
-    frames = []
-    for size in sorted({row["n_interpolation"] for row in rows if row["metric"] == metric}):
-        runs, _ = collect(paths, metric, kernel, size)
-        if runs:
-            frames.append(table(runs, by, metric, mix).assign(n_interpolation=size))
+def _loss(values: np.ndarray, better: Better) -> np.ndarray:
+    """Values of which smaller ones are better."""
+    if isinstance(better, (int, float)):
+        return np.abs(values - better)
+    return -values if better == "larger" else values
+
+
+def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
+    """`table` for each number of interpolation points in the runs, with that number as a column."""
+    rows = [row for run in runs for row in run.metrics.get("evaluation", [])]
+    better, frames = better_in(runs, metric), []
+    for size in sorted({row["n_interpolation"] for row in rows if (row["kernel"], row["metric"]) == (kernel, metric)}):
+        found, _ = measured(runs, metric, kernel, size)
+        frames.append(table(found, by, metric, mix, better).assign(n_interpolation=size))
     whole = pd.concat(frames, ignore_index=True)
     whole.attrs["title"] = frames[0].attrs["title"].rsplit(" · ", 1)[0]
     return whole
@@ -236,7 +259,7 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     """
     pairs = [
         ("trace", untimed(a.trace), untimed(b.trace)),
-        ("evaluation", a.evaluation, b.evaluation),
+        ("evaluation", _shared_rows(a, b), _shared_rows(b, a)),
     ]
     largest, exact = 0.0, True
     for name, first, second in pairs:
@@ -279,6 +302,14 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     if exact:
         return True, "trace, evaluation and parameters agree bit for bit"
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
+
+
+def _shared_rows(run: Run, other: Run) -> pd.DataFrame:
+    """The evaluation, without the kernel that was not kept where the other, of an earlier version, has none."""
+    table = run.evaluation
+    if (other.evaluation["kernel"] == REJECTED).any():
+        return table
+    return table[table["kernel"] != REJECTED].reset_index(drop=True)
 
 
 def _relative_difference(x: np.ndarray, y: np.ndarray) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from kfx.config.nodes import plain
 from kfx.config.plugins import load_plugins, require_plugins
+from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
-from kfx.outcomes import RecordError, Status
+from kfx.outcomes import RecordError
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
+from kfx.record.shapes import CONFIG, ENVIRONMENT, METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,15 +28,7 @@ if TYPE_CHECKING:
 
 def read_metrics(directory: Path) -> Document:
     """Read `metrics.json`, which has a status at least; RecordError if it is damaged."""
-    path = directory / "metrics.json"
-    try:
-        metrics = json.loads(path.read_text())
-        if isinstance(metrics, dict) and metrics.get("status") in set(Status):
-            return with_rho_of_today(metrics)
-        problem = "it has no status"
-    except (OSError, ValueError) as error:
-        problem = str(error)
-    raise RecordError(f"{path}: damaged: {problem}; take the folder away, or run anew into another")
+    return with_rho_of_today(read_document(directory / "metrics.json", METRICS))
 
 
 _MOVED = {
@@ -45,6 +39,8 @@ _MOVED = {
 }
 """Keys of records of version 0.1, and their present names."""
 _NOT_THERE = object()
+_TEXTS = ("event", "kernel", "metric", "device", "dtype", "series", "time")
+"""Columns of tables that hold texts."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
         raise FileNotFoundError(f"{directory} holds no run: it has no metrics.json")
     return Run(
         directory,
-        read_config(directory) if (directory / "config.yaml").is_file() else OmegaConf.create(),
+        read_config(directory),
         read_metrics(directory),
         read_table(directory / "trace.csv", TRACE_COLUMNS),
         read_table(directory / "evaluation.csv", EVALUATION_COLUMNS),
@@ -150,16 +146,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
 def read_environment(directory: Path) -> Document:
     """Read `environment.json`; empty if the run ended before it was written. RecordError if it is damaged."""
     path = directory / "environment.json"
-    if not path.is_file():
-        return {}
-    try:
-        environment = json.loads(path.read_text())
-        if isinstance(environment, dict) and isinstance(environment.get("data_sha256", {}), dict):
-            return environment
-        problem = "expected names and values"
-    except (OSError, ValueError) as error:
-        problem = str(error)
-    raise RecordError(f"{path}: damaged: {problem}")
+    return read_document(path, ENVIRONMENT) if path.is_file() else {}
 
 
 def read_config(directory: Path) -> DictConfig:
@@ -169,8 +156,8 @@ def read_config(directory: Path) -> DictConfig:
         config = OmegaConf.load(path)
     except Exception as error:  # a damaged file may raise anything
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
-    if not isinstance(config, DictConfig):
-        raise RecordError(f"{path}: damaged: expected keys and values")
+    require_shape(path, plain(config), CONFIG)
+    assert isinstance(config, DictConfig)
     for before, now in _MOVED.items():
         if (value := OmegaConf.select(config, before, default=_NOT_THERE)) is not _NOT_THERE:
             OmegaConf.update(config, now, value, force_add=True)
@@ -179,23 +166,47 @@ def read_config(directory: Path) -> DictConfig:
     return config
 
 
+def typed_words(directory: Path) -> list[str]:
+    """Read `overrides.yaml`, the words of a run as they were typed; none if there is no such file. RecordError if it is
+    damaged."""
+    path = directory / "overrides.yaml"
+    if not path.is_file():
+        return []
+    try:
+        words = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except Exception as error:  # a damaged file may raise anything
+        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    require_shape(path, words, ("text",))
+    assert isinstance(words, list)
+    return words
+
+
 def read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read a table of a record, with at least these columns, or an empty one; RecordError if it is damaged."""
+    """Read a table of a record, with at least these columns, or an empty one; RecordError if it is damaged.
+
+    All columns but `_TEXTS` hold numbers.
+    """
     import pandas as pd
 
     try:
         table = read_rows(path, columns)
     except (ValueError, pd.errors.ParserError) as error:  # bytes that are not text, rows of different lengths
-        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
-    texts = {"event", "kernel", "metric"}
+        raise damaged(path, error) from error
     if (
         "configured_regularization" in columns
         and "configured_regularization" not in table
         and "regularization" in table
     ):
         table["configured_regularization"] = table["regularization"]  # an older record has only one of the two columns
-    missing = [name for name in columns if name not in table]
-    wrong = [n for n in columns if n not in missing and n not in texts and not pd.api.types.is_numeric_dtype(table[n])]
-    if not table.empty and (missing or wrong):
-        raise RecordError(f"{path}: damaged: {'no column' if missing else 'no numbers in'} {(missing or wrong)[0]}")
+    if table.empty:
+        return table
+    for name in columns:
+        if name not in table:
+            raise damaged(path, f"no column {name}")
+    for name in map(str, table):
+        if name not in _TEXTS and not pd.api.types.is_numeric_dtype(table[name]):
+            wrong = table[name][(table[name] != "") & pd.to_numeric(table[name], errors="coerce").isna()]
+            if name in columns or len(wrong):
+                shown = f"{name}={wrong.iloc[0]}" if len(wrong) else name
+                raise damaged(path, f"{shown}: expected numbers")
     return table

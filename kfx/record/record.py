@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import time
@@ -39,7 +38,7 @@ from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path, solution_path
-from kfx.record.reading import read_metrics, read_table
+from kfx.record.reading import read_environment, read_metrics, read_table
 from kfx.record.trace import Trace
 
 if TYPE_CHECKING:
@@ -137,18 +136,16 @@ class Record:
 
         If a run is resumed in another environment, the file also keeps the earlier one.
         """
-        path = self.directory / "environment.json"
-        try:
-            before = json.loads(path.read_text()) if self.restored is not None else None
-        except (OSError, ValueError):
-            before = None
+        before: Document = {}
+        if self.restored is not None:
+            with contextlib.suppress(RecordError):  # damaged, it is written anew
+                before = read_environment(self.directory)
         changed: list[str] = []
-        before = before if isinstance(before, dict) else {}
         if before:
             changed = [name for name in (*_DECIDE_BITS, "host") if before.get(name) != here.get(name)]
             earlier = before.pop("earlier", [])
             here = here | {"earlier": [*earlier, before] if changed else earlier}
-        write_json(path, here)
+        write_json(self.directory / "environment.json", here)
         shown = [
             "other packages" if name == "packages" else f"{name} {before.get(name)} before, {here[name]} now"
             for name in _DECIDE_BITS

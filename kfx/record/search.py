@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfx.files import Document
-from kfx.outcomes import Status
-from kfx.record.columns import with_rho_of_today
+from kfx.lock import is_held
+from kfx.outcomes import RecordError, Status
+from kfx.record.reading import read_metrics
 
 
 @dataclass(frozen=True)
 class Found:
-    """A run on disk. `metrics` is empty if they cannot be read."""
+    """A run on disk. `metrics` is empty if they cannot be read; `written` is when they were, in seconds since 1970."""
 
     directory: Path
     metrics: Document
+    written: float = 0.0
 
     @property
     def identity(self) -> str | None:
@@ -27,6 +28,11 @@ class Found:
     @property
     def status(self) -> str:
         return self.metrics.get("status", "unreadable")
+
+    @property
+    def state(self) -> str:
+        """Its status; `killed` where the process of a running one was killed before it could write another."""
+        return "killed" if self.status == Status.RUNNING and not is_held(self.directory) else self.status
 
 
 def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
@@ -38,16 +44,16 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
     found = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):  # another process may have moved it meanwhile
-            found.append(((path / "metrics.json").stat().st_mtime, Found(path, metrics_in(path))))
-    return [run for _, run in sorted(found, key=lambda pair: (pair[0], pair[1].directory))]
+            found.append(Found(path, metrics_in(path), (path / "metrics.json").stat().st_mtime))
+    return sorted(found, key=lambda run: (run.written, run.directory))
 
 
 def metrics_in(directory: Path) -> Document:
+    """Its `metrics.json`; empty if it is missing or damaged."""
     try:
-        found = json.loads((directory / "metrics.json").read_text())
-    except (OSError, ValueError):
+        return read_metrics(directory)
+    except RecordError:
         return {}
-    return with_rho_of_today(found) if isinstance(found, dict) else {}
 
 
 def earlier(identity: str, roots: Iterable[Path]) -> Found | None:

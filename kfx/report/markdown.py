@@ -39,10 +39,10 @@ def page(entries: Sequence[Entry], tested: Sequence[Tested], notes: Notes) -> st
 def _claims(tested: Sequence[Tested]) -> Iterator[str]:
     yield words.standings(tested)
     yield ""
-    yield f"| claims | {' | '.join(words.CLAIM_COUNTS)} |"
+    yield _row(["claims", *words.CLAIM_COUNTS])
     yield f"|---|{'---:|' * len(words.CLAIM_COUNTS)}"
     for paper, counts in words.standings_by_paper(tested):
-        yield f"| {paper} | {' | '.join(map(str, counts))} |"
+        yield _row([paper, *map(str, counts)])
     yield ""
     yield from (f"- {rule}" for rule in claims.RULES)
     for paper in dict.fromkeys(each.paper for each in tested):
@@ -55,14 +55,14 @@ def _claims(tested: Sequence[Tested]) -> Iterator[str]:
             if each.paper == paper:
                 evidence = "<br>".join(words.evidence(each, "`"))
                 cells = each.claim.claim, words.place(each), words.standing(each), evidence
-                yield f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |"
+                yield _row(cells)
 
 
 def _totals(entries: Sequence[Entry]) -> Iterator[str]:
     yield f"| | {' | '.join(Verdict)} |"
     yield f"|---|{'---:|' * len(Verdict)}"
     for paper, counts in words.totals(entries):
-        yield f"| {paper} | {' | '.join(map(str, counts))} |"
+        yield _row([paper, *map(str, counts)])
 
 
 def _entry(entry: Entry) -> Iterator[str]:
@@ -92,11 +92,16 @@ def _part(part: CommandNumbers) -> Iterator[str]:
         if measured or not part.is_reading:
             reading = [words.reading(item, part)] if by_readings else []
             cells = words.where(item), words.what(item), words.value(item), measured, *reading, words.shown(item)
-            yield f"| {' | '.join(cells)} |"
+            yield _row(cells)
 
 
 def _missing(missing: Sequence[tuple[CommandNumbers, Entry]]) -> Iterator[str]:
     yield "| command | numbers | of | would take |"
     yield "|---|---:|---|---|"
     for part, entry in missing:
-        yield f"| `{part.command}` | {len(part.items)} | {words.tables(part)} | {words.cost(part, entry)} |"
+        yield _row([f"`{part.command}`", str(len(part.items)), words.tables(part), words.cost(part, entry)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    """A row of a table; the cells are Markdown in which only a bar, of a command for example, would end a cell."""
+    return f"| {' | '.join(' '.join(cell.split()).replace('|', '∣') for cell in cells)} |"

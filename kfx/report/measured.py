@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from kfx.config.published import Published, Quantity
 from kfx.experiment.config import Config
-from kfx.files import Document, TableRow, read_rows
+from kfx.files import Document, TableRow
 from kfx.outcomes import Event
+from kfx.record.columns import TRACE_COLUMNS
+from kfx.record.reading import read_config, read_environment, read_table
 
 _UNDEFINED = (Event.NOT_POSITIVE_DEFINITE, Event.RHO_OUT_OF_RANGE, Event.DIVERGED, Event.REINITIALIZED)
 """Events of iterations whose objective is undefined, or ρ outside [0, 1]."""
@@ -24,20 +24,13 @@ SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
 """Metrics that are the share of the fit's time, or the mean, of a column of the trace."""
 
 
-def typed_in(directory: Path) -> list[str]:
-    """The overrides of a run as they were typed."""
-    path = directory / "overrides.yaml"
-    words = OmegaConf.to_container(OmegaConf.load(path), resolve=False) if path.is_file() else None
-    return list(map(str, words or []))
-
-
 def made_on(directory: Path) -> dict[str, str]:
     """The date on which a run ended, the version of kfx, and the machine."""
-    here = json.loads((directory / "environment.json").read_text())
+    here = read_environment(directory)
     when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
-    dtype = OmegaConf.load(directory / "config.yaml").device.dtype
-    machine = f"{here['processor']}, {here['device']}, {here['threads_of_fit']} threads, {dtype}"
-    return {"date": when.date().isoformat(), "kfx": str(here["kfx"]), "machine": machine}
+    dtype = read_config(directory).device.dtype
+    machine = f"{here.get('processor')}, {here.get('device')}, {here.get('threads_of_fit')} threads, {dtype}"
+    return {"date": when.date().isoformat(), "kfx": str(here.get("kfx")), "machine": machine}
 
 
 def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float | None:
@@ -78,9 +71,8 @@ def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float 
 
 def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None:
     """Times, memory and similar measures of the fit."""
-    path = directory / "trace.csv"
-    trace = read_rows(path) if path.is_file() else None
-    if trace is None or trace.empty or "timing" not in metrics:
+    trace = read_table(directory / "trace.csv", TRACE_COLUMNS)
+    if trace.empty or "fit_seconds" not in metrics.get("timing", {}):
         return None
     took = float(metrics["timing"]["fit_seconds"])
     if metric in SHARES:
@@ -97,7 +89,7 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
             return took / len(trace)
         case "kernel evaluations":
             return float(trace["kernel_evaluations"].iloc[-1])
-        case "MB of the fit" if memory:
+        case "MB of the fit" if {"fit_bytes", "load_bytes"} <= memory.keys():
             return (memory["fit_bytes"] - memory["load_bytes"]) / 1e6
         case "undefined objectives":
             return float(trace["event"].isin(_UNDEFINED).sum())
@@ -110,7 +102,9 @@ def _of_the_fit(metric: str, metrics: Document, directory: Path) -> float | None
 def _parameter(printed: Quantity, parameters: Document) -> float | None:
     alone, folds = ("initial", "initial_folds") if printed.kernel == "initial" else ("final", "folds")
     found = [
-        each[printed.metric] for each in parameters.get(folds) or [parameters.get(alone, {})] if printed.metric in each
+        each[printed.metric]
+        for each in parameters.get(folds) or [parameters.get(alone, {})]
+        if each.get(printed.metric) is not None
     ]
     return float(np.mean(found)) if found and printed.statistic == "mean" else None
 
@@ -125,11 +119,10 @@ def _statistic(row: TableRow, name: str) -> float | None:
 def _last_of(metric: str, directory: Path) -> float | None:
     """A value at the end of a fit that has no N_I: class distances, separability."""
     for path in (directory / "flow.csv", directory / "follow.csv"):
-        table = read_rows(path) if path.is_file() else None
-        if table is not None and "metric" in table:
-            values = table.loc[(table["metric"] == metric) & table["n_interpolation"].isna(), "value"].to_list()
-            if values:
-                return float(values[-1])
+        table = read_table(path, ("metric", "n_interpolation", "value"))
+        values = table.loc[(table["metric"] == metric) & table["n_interpolation"].isna(), "value"].to_list()
+        if values:
+            return float(values[-1])
     return None
 
 

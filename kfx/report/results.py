@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from kfx.config.metrics import main_metric
 from kfx.config.published import Published
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.outcomes import Status
-from kfx.report.measured import applicable, measured_as, typed_in
+from kfx.record.reading import typed_words
+from kfx.report.measured import applicable, measured_as
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,27 @@ class Results:
     published: Sequence[tuple[Published, float | None]]
 
 
+def main_row(metrics: Document) -> TableRow | None:
+    """The row of a run's main metric: the trained kernel's accuracy, or mse, at the largest N_I; None if it has none.
+    metrics: its `metrics.json`."""
+    rows = [row for row in metrics.get("evaluation", []) if row["kernel"] == "trained"]
+    main = main_metric({row["metric"] for row in rows})
+    return max((row for row in rows if row["metric"] == main), key=lambda row: row["n_interpolation"], default=None)
+
+
+def as_typed(words: Sequence[str]) -> str:
+    """A command line that a shell splits into these words, quoted where needed: '…', and "…" around '."""
+    return " ".join(
+        f'"{word}"' if "'" in word and not set(word) & set('"$`!\\\n') else shlex.quote(word) for word in words
+    )
+
+
+def command_of(metrics: Document, typed: Sequence[str]) -> str:
+    """The command that made a run, but for its place. metrics: its `metrics.json`. typed: its overrides."""
+    plugins = [word for plugin in metrics.get("plugins", []) for word in ("--plugin", plugin["path"])]
+    return as_typed(["kfx", "run", *plugins, *(word for word in typed if not word.startswith("hydra."))])
+
+
 def results(config: Config | None, metrics: Document, directory: Path) -> Results:
     """The numbers of a run. config: with what papers printed; None where that does not matter. metrics: its
     `metrics.json`."""
@@ -76,7 +100,7 @@ def _published(config: Config | None, metrics: Document, directory: Path) -> lis
     """Without a deviation over runs, which one run does not have, and a curve that was not measured."""
     if config is None or metrics.get("status") != Status.COMPLETED:
         return []
-    found = [(each, measured_as(each, metrics, directory)) for each in applicable(config, typed_in(directory))]
+    found = [(each, measured_as(each, metrics, directory)) for each in applicable(config, typed_words(directory))]
     return [
         (printed, measured)
         for printed, measured in found

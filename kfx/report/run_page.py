@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import re
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -20,13 +18,13 @@ from kfx import plots
 from kfx.experiment.config import typed as typed_config
 from kfx.files import Document, TableRow
 from kfx.numerics.formatting import in_bytes, number, spread
-from kfx.outcomes import ConfigError, Status
+from kfx.outcomes import ConfigError, KfxError, Status
 from kfx.plots.style import rasterize
-from kfx.record.reading import Run, load_run
+from kfx.record.reading import Run, load_run, read_environment, typed_words
 from kfx.record.search import runs_below
 from kfx.report.html import render
-from kfx.report.measured import typed_in
-from kfx.report.results import Results, results
+from kfx.report.results import Results, as_typed, command_of, main_row, results
+from kfx.report.table import Table
 from kfx.report.words import described
 
 _TABLES = (
@@ -36,14 +34,6 @@ _TABLES = (
 _MOST_BYTES = 1_000_000
 """Largest size of a run's tables in its page; for tables that do not fit the page gives the path."""
 _MOST_PARAMETERS = 24
-
-
-@dataclass(frozen=True)
-class Table:
-    """heads, and rows of as many texts; a head that ends in `#` marks a column of numbers."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -84,27 +74,43 @@ class View:
     pictures: Sequence[Picture]
     downloads: Sequence[Download]
     config: str
+    typed: Sequence[str]
+    metrics: Document
     own: Sequence[str] = field(default_factory=tuple)
 
 
-def page(paths: Sequence[Path]) -> str:
-    """The page of a run, or of every run at and below the paths; ConfigError if there is none."""
+def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
+    """The page of a run, or of every run at and below the paths; ConfigError if there is none.
+
+    left_out: takes a message for each damaged run where there are others; without it, or them, its error is raised.
+    """
     found = [run.directory for path in paths for run in runs_below([path])]
-    directories = list(dict.fromkeys(found))
-    if not directories:
+    directories = dict.fromkeys(found)
+    runs: list[View] = []
+    damaged: dict[Path, KfxError] = {}
+    for directory in directories:
+        try:
+            runs.append(view(directory))
+        except KfxError as error:
+            damaged[directory] = error
+    if damaged and (left_out is None or not runs):
+        raise next(iter(damaged.values()))
+    if not runs:
         raise ConfigError(f"kfx report {' '.join(map(str, paths))}: holds no run")
-    runs = [view(directory) for directory in directories]
-    runs = _told_apart(runs, [typed_in(directory) for directory in directories])
-    if len(runs) == 1:
+    if left_out is not None:
+        lines = {path: str(error) for path, error in damaged.items()}
+        left_out += [line if str(path) in line else f"{path}: {line}" for path, line in lines.items()]
+    runs = _told_apart(runs)
+    if len(directories) == 1:
         return render("run.html", title=runs[0].name, run=runs[0])
-    return render("sweep.html", title=_shared_name(runs), runs=runs, table=_overview(runs, directories))
+    return render("sweep.html", title=_shared_name(runs), runs=runs, table=_overview(runs))
 
 
 def view(directory: Path) -> View:
     """Prepare a run for the template."""
     run = load_run(directory)
-    metrics, typed = run.metrics, typed_in(directory)
-    here = _json(directory / "environment.json")
+    metrics, typed = run.metrics, typed_words(directory)
+    here = read_environment(directory)
     is_printed = "published" in run.config and metrics["status"] == Status.COMPLETED
     found = results(typed_config(run.config) if is_printed else None, metrics, directory)
     return View(
@@ -113,7 +119,7 @@ def view(directory: Path) -> View:
         status=str(metrics["status"]),
         reason=str(metrics.get("reason", "")),
         summary=_summary(run, here),
-        command=as_typed(["kfx", "run", *(word for word in typed if not word.startswith("hydra."))]),
+        command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
         published=_published(found),
         parameters=_parameters(found),
@@ -123,13 +129,8 @@ def view(directory: Path) -> View:
         pictures=_pictures(directory),
         downloads=_downloads([directory / name for name in _TABLES if (directory / name).is_file()]),
         config=OmegaConf.to_yaml(run.config),
-    )
-
-
-def as_typed(words: Sequence[str]) -> str:
-    """A command line that a shell splits into these words, quoted where needed: '…', and "…" around '."""
-    return " ".join(
-        f'"{word}"' if "'" in word and not set(word) & set('"$`!\\\n') else shlex.quote(word) for word in words
+        typed=typed,
+        metrics=metrics,
     )
 
 
@@ -206,7 +207,7 @@ def _machine(here: Document) -> Table:
     keys = ("host", "platform", "processor", "cores", "device", "threads_of_fit", "python", "git_commit")
     rows = [[key.replace("_", " "), str(here[key])] for key in keys if here.get(key) not in (None, "")]
     rows += [[package, str(version)] for package, version in here.get("packages", {}).items()]
-    rows += [[f"SHA-256 of {name}", value] for name, value in here.get("data_sha256", {}).items()]
+    rows += [[f"SHA-256 of {name}", str(value)] for name, value in here.get("data_sha256", {}).items()]
     return Table(["", ""], rows)
 
 
@@ -245,21 +246,10 @@ def _downloads(paths: Sequence[Path]) -> list[Download]:
     return found
 
 
-def _json(path: Path) -> Document:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _told_apart(runs: Sequence[View], typed: Sequence[Sequence[str]]) -> list[View]:
+def _told_apart(runs: Sequence[View]) -> list[View]:
     """The runs with the words that not all of them share."""
-    shared = set.intersection(*({*words} for words in typed)) if typed else set()
-    return [
-        View(**{**vars(run), "own": [w for w in words if w not in shared and not w.startswith("hydra.")]})
-        for run, words in zip(runs, typed, strict=True)
-    ]
+    shared = set.intersection(*({*run.typed} for run in runs))
+    return [replace(run, own=[w for w in run.typed if w not in shared and not w.startswith("hydra.")]) for run in runs]
 
 
 def _shared_name(runs: Sequence[View]) -> str:
@@ -267,14 +257,10 @@ def _shared_name(runs: Sequence[View]) -> str:
     return f"{names[0]}: {len(runs)} runs" if len(names) == 1 else f"{len(runs)} runs"
 
 
-def _overview(runs: Sequence[View], directories: Sequence[Path]) -> Table:
+def _overview(runs: Sequence[View]) -> Table:
     rows = []
-    for run, directory in zip(runs, directories, strict=True):
-        metrics = load_run(directory).metrics
-        measured = [row for row in metrics.get("evaluation", []) if row["kernel"] == "trained"]
-        shown = [row for row in measured if row["metric"] in ("accuracy", "mse", "head_accuracy")]
-        best = max(shown, key=lambda row: (row["metric"] == "accuracy", row["n_interpolation"] or 0), default=None)
-        rho = metrics.get("held_out", {}).get("rho", {})
+    for run in runs:
+        best, rho = main_row(run.metrics), run.metrics.get("held_out", {}).get("rho", {})
         rows.append(
             [
                 " ".join(run.own) or run.name,
@@ -283,7 +269,7 @@ def _overview(runs: Sequence[View], directories: Sequence[Path]) -> Table:
                 _spread(best),
                 _spread(rho.get("initial")),
                 _spread(rho.get("trained")),
-                f"{metrics.get('timing', {}).get('fit_seconds', math.nan):.1f}",
+                f"{run.metrics.get('timing', {}).get('fit_seconds', math.nan):.1f}",
             ]
         )
     heads = ["run", "status", "metric", "value#", "ρ before#", "ρ after#", "seconds#"]

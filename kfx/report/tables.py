@@ -21,8 +21,8 @@ from kfx.experiment.compose import of_job
 from kfx.experiment.identity import content
 from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
-from kfx.record.reading import load_run
-from kfx.report.measured import made_on, measured_as, typed_in
+from kfx.record.reading import load_run, typed_words
+from kfx.report.measured import made_on, measured_as
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
@@ -60,7 +60,7 @@ class Command:
     @classmethod
     def of_run(cls, directory: Path) -> Command:
         """The command of a run; ConfigError if the run was not of an experiment, or was a smoke run."""
-        typed = typed_in(directory)
+        typed = typed_words(directory)
         if _SMOKE in typed:
             raise ConfigError(f"{directory}: is a smoke run, whose numbers mean nothing; run it in full")
         for word in typed:

@@ -64,6 +64,8 @@ class RunContext:
     tensors_of_folds: list[Tensors] = field(default_factory=list)
     drawn: list[list[Kernel]] = field(default_factory=list)
     """For each part the candidates from which its initial kernel was chosen."""
+    rejected: list[Kernel] = field(default_factory=list)
+    """The kernel of each part that training reached, where some parts keep their initial kernel instead."""
 
     def __post_init__(self) -> None:
         self.folds, self.tensors_of_folds = self.folds or self.parts, self.tensors_of_folds or self.tensors

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kfx.config.choices import CHOSEN
+from kfx.config.metrics import better_of
 from kfx.evaluation import device_products, predictions, separate
 from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
 from kfx.evaluation.follower import last_rows, window_rows
@@ -19,6 +20,7 @@ from kfx.evaluation.rollout import rows as forecast_rows
 from kfx.evaluation.scoring import (
     Scoring,
     changes,
+    derived,
     evaluate,
     interpolation_order,
     metric_names,
@@ -29,6 +31,7 @@ from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
 from kfx.outcomes import Event, NumericalError
+from kfx.record.columns import REJECTED
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import RunContext
@@ -68,10 +71,12 @@ def evaluate_kernels(
     if not np.isfinite(of_trained).any():
         why = failures[-1] if failures else "see evaluation.csv"
         raise NumericalError(Event.DIVERGED, f"no evaluation of the trained kernel gave a number: {why}")
-    remarks.of_predictions(context, rows, splits, failures)
+    remarks.of_predictions(context, rows, splits, failures, record.directory / "predictions.csv")
     # The number of interpolation points to show when each fold takes all of its points.
     whole = None if config.evaluation.n_interpolation else max(len(fold.x_train) for fold in folds)
-    entries: Document = {"evaluation": summary(rows, whole), "evaluation_change": changes(rows, whole)}
+    every = [*rows, *derived(rows, {repeat: folds[part] for repeat, part, _ in splits})]
+    entries: Document = {"evaluation": summary(every, whole), "evaluation_change": changes(every, whole)}
+    entries["better"] = better_of(dict.fromkeys(row["metric"] for row in every))
     if record.follow is not None and config.follow.every + config.follow.last:
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
         entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
@@ -133,9 +138,12 @@ def _validated(
 
 
 def _kernels(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> dict[str, list[Kernel]]:
-    """The kernels to evaluate by name, one for each part: the initial ones, the trained ones and random ones."""
+    """The kernels to evaluate by name, one for each part: the initial ones, the trained ones, those that were not kept
+    after training, and random ones."""
     config = context.config
     kernels = {"initial": list(starts), "trained": list(fitted)}
+    if context.rejected:
+        kernels[REJECTED] = context.rejected
     shown = config.kernel.starts if config.kernel.start_from == "worst" else 0
     for i in range(shown):  # the candidates for the initial kernel
         kernels[f"random-{i}"] = [own[i] for own in context.drawn]

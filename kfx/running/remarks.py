@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,23 +16,25 @@ import torch
 from kfx.data.dataset import predicted_labels
 from kfx.evaluation.follower import some_of
 from kfx.evaluation.scoring import constant_prediction
-from kfx.files import TableRow
+from kfx.files import TableRow, read_rows
 from kfx.kernels.base import Kernel
 from kfx.kernels.names import readable
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.formatting import number
+from kfx.numerics.formatting import number, spread
 from kfx.numerics.round_off import is_constant
 from kfx.objectives.leave_one_out import errors
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kfx.evaluation.options import Split
     from kfx.running.context import RunContext
 
 _ERRORS = 2.0
-"""A paired difference of more standard errors than this is taken for more than chance."""
-_LEAST_CHANGE = {"objective": 0.01, "mse": 0.1, "accuracy": 0.01}
-"""The smallest changes worth a note: relative for an objective and an mse, absolute for an accuracy."""
+"""A paired difference of an objective of more standard errors than this is taken for more than chance."""
+_LEAST_CHANGE = 0.01
+"""The smallest relative change of an objective worth a note."""
 _MEAN_SQUARES = 5 / 6
 """The largest share of the targets' squares that their mean may have without a note."""
 _NEAR_ONE_MINUS_P, _COUPLED = 0.05, 0.3
@@ -122,8 +125,9 @@ def _objective(context: RunContext) -> str:
     return "ρ" if context.config.objective.name == "rho" else context.config.objective.name
 
 
-def _is_more_than_chance(change: float, error: float) -> bool:
-    return math.isfinite(change) and (change > _ERRORS * error or not math.isfinite(error))
+def _is_more_than(errors: float, change: float, error: float) -> bool:
+    """Whether a change is larger than so many standard errors, if these are known."""
+    return math.isfinite(change) and (change > errors * error or not math.isfinite(error))
 
 
 def _of_objective(context: RunContext, held_out: TableRow) -> None:
@@ -131,7 +135,7 @@ def _of_objective(context: RunContext, held_out: TableRow) -> None:
     found, count = held_out["objective"], held_out["batches"] - held_out["failed"]
     before, after, change = (found[name]["mean"] for name in ("initial", "trained", "change"))
     error = found["change"]["sd"] / math.sqrt(max(count, 1))
-    if _is_more_than_chance(change, error) and change > _LEAST_CHANGE["objective"] * abs(before):
+    if _is_more_than(_ERRORS, change, error) and change > _LEAST_CHANGE * abs(before):
         shown = f"{number(before)} → {number(after)} (+{number(change, before)} ± {number(error, before)})"
         _tell(
             context,
@@ -160,19 +164,20 @@ def _of_coupling(context: RunContext, fitted: Sequence[Kernel], rho: TableRow) -
 
 
 def of_errors(context: RunContext, metric: str, before: float, after: float, error: float, on: str) -> None:
-    """Note predictions that got worse while the objective got better.
+    """Note predictions that got worse by more than the error of the difference.
 
     error: standard error of the difference, NaN if unknown. on: the points on which the errors were measured, in words.
     """
-    held_out = context.notes.metrics.get("held_out")
-    if held_out is None or not held_out["objective"]["change"]["mean"] < 0:
-        return
     worse = before - after if metric == "accuracy" else after - before
-    least = _LEAST_CHANGE["accuracy"] if metric == "accuracy" else _LEAST_CHANGE["mse"] * before
-    if _is_more_than_chance(worse, error) and worse > least:
+    if not (worse > 0 and _is_more_than(1.0, worse, error)) or number(before) == number(after):
+        return
+    shown = f"{metric} {on} got worse, {number(before)} → {number(after)}"
+    shown += f" ({'−' if metric == 'accuracy' else '+'}{spread(worse, error, before)})"
+    held_out = context.notes.metrics.get("held_out")
+    if held_out is not None and held_out["objective"]["change"]["mean"] < 0:
         means = [number(held_out["objective"][name]["mean"]) for name in ("initial", "trained")]
-        shown = f"{metric} {on} got worse, {number(before)} → {number(after)}"
-        _tell(context, Event.ERROR_ROSE, f"{shown}, while {_objective(context)} fell, {means[0]} → {means[1]}")
+        shown += f", while {_objective(context)} fell, {means[0]} → {means[1]}"
+    _tell(context, Event.ERROR_ROSE, shown)
 
 
 def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
@@ -205,10 +210,10 @@ def of_directions(context: RunContext, lost: int) -> None:
 
 
 def of_predictions(
-    context: RunContext, rows: Sequence[TableRow], splits: Sequence[Split], failures: Sequence[str]
+    context: RunContext, rows: Sequence[TableRow], splits: Sequence[Split], failures: Sequence[str], predictions: Path
 ) -> None:
     """Note failed evaluations, a trained kernel no better than a constant, and one that predicts worse than before
-    training."""
+    training. predictions: the run's `predictions.csv`."""
     parts, notes = context.folds, context.notes
     for failure in failures:
         notes.remark(Event.EVALUATION_FAILED, failure)
@@ -240,8 +245,9 @@ def of_predictions(
     both = [(initial[place], trained[place]) for place in initial if place in trained]
     if both:
         before, after = (float(mean) for mean in np.mean(both, axis=0))
-        error = _error_of_difference(metric, both, sum(len(part.x_test) for part in parts))
-        of_errors(context, metric, before, after, error, "on test points")
+        if (before > after) == (metric == "accuracy"):
+            error = _error_of_points(predictions) if len(both) == 1 else _standard_error([a - b for a, b in both])
+            of_errors(context, metric, before, after, error, "on test points")
 
 
 def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> None:
@@ -261,7 +267,7 @@ def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> No
         return
     metric = "mse" if labels is None else "accuracy"
     means = [float(errors.mean()) for errors in pair]
-    error = float((pair[1] - pair[0]).std()) / math.sqrt(len(pair[0]))
+    error = _standard_error(in_numpy(pair[1] - pair[0]))
     shown = means if labels is None else [1 - mean for mean in means]
     of_errors(context, metric, shown[0], shown[1], error, "on training points left out")
 
@@ -280,11 +286,25 @@ def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: to
     return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
 
 
-def _error_of_difference(metric: str, pairs: Sequence[tuple[float, float]], points: int) -> float:
-    """The standard error of the mean difference over repeats or folds.
+def _error_of_points(predictions: Path) -> float:
+    """The standard error over test points of the difference that training makes to their squared errors, or to their
+    misclassifications; NaN where the predictions are not both there."""
+    table = read_rows(predictions, ["kernel"])
+    before, after = (_losses(table[table["kernel"] == name]) for name in ("initial", "trained"))
+    return _standard_error(after - before) if len(before) == len(after) else math.nan
 
-    For one evaluation: that of two accuracies on different points; NaN for an mse, where it is unknown.
-    """
-    if len(pairs) > 1:
-        return float(np.std([a - b for a, b in pairs], ddof=1)) / math.sqrt(len(pairs))
-    return math.sqrt(sum(a * (1 - a) for a in pairs[0]) / points) if metric == "accuracy" else math.nan
+
+def _losses(rows: pd.DataFrame) -> np.ndarray:
+    """The squared error of each point, the mean over outputs, or 1 if its class is missed, (m,)."""
+    if "class" in rows:
+        return (rows["class"] != rows["prediction"]).to_numpy(dtype=float)
+    target, prediction = (
+        rows[[name for name in rows if str(name).partition(".")[0] == kind]].to_numpy(dtype=float)
+        for kind in ("target", "prediction")
+    )
+    return np.square(prediction - target).mean(axis=1)
+
+
+def _standard_error(differences: Sequence[float] | np.ndarray) -> float:
+    """That of the mean of paired differences; NaN for less than two."""
+    return float(np.std(differences, ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan

@@ -351,7 +351,10 @@ def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[K
         for number in range(len(fitted), len(context.parts)):
             fitted.append(fits.fit(starts[number], optimizer, context.tensors[number], context.streams))
     if config.optimizer.fall_back:
-        fitted = better_left_out(context, starts, fitted)
+        kept = better_left_out(context, starts, fitted)
+        changed = sum(own is not reached for own, reached in zip(kept, fitted, strict=True))
+        context.notes.metrics["fall_back"] = {"initial_kept": changed, "fits": len(fitted)}
+        context.rejected, fitted = fitted if changed else [], kept
     record.save()
     record.final_parameters(starts, fixed_on(context, fitted))
     return fitted

@@ -141,6 +141,8 @@ def _evaluation(found: Results, changes: Sequence[TableRow]) -> list[str]:
         named = ["one for each fold" if value is None else f"{value:g}" for value in values]
         of = f"λ {named[0]}" if named[0] == named[1] else f"λ {named[0]} → {named[1]}"
         lines.append(_line(f"N_I {place[0]}", f"{metric} {change(*pair, differences.get(place))}; {of}"))
+        if metric == "mse":
+            lines += _beside_mse(found, place)
     heads = {metric: kernels for (metric, *_), kernels in reversed(found.evaluation.items())}  # the first of each
     if "trained" in heads.get("head_accuracy", {}):
         accuracy, likely = ([heads[name][k] for k in ("initial", "trained")] for name in _OF_HEAD)
@@ -156,6 +158,17 @@ def _evaluation(found: Results, changes: Sequence[TableRow]) -> list[str]:
             shown = f"{metric} {number(min(good))} to {number(max(good))} at N_I {place[0]}"
             lines.append(_line("random", f"{shown} ({len(random)} kernels)"))
     return lines
+
+
+def _beside_mse(found: Results, place: tuple[int, float | str | None]) -> list[str]:
+    """The root of the mse, and the share of the variance that is predicted, where the targets vary."""
+    shown = []
+    for name, metric in (("rmse", "rmse"), ("R²", "r2")):
+        kernels = found.evaluation.get((metric, *place), {})
+        means = [kernels.get(kernel, {}).get("mean") for kernel in ("initial", "trained")]
+        if None not in means:
+            shown.append(f"{name} {' → '.join(map(number, means))}")
+    return [_line("", ", ".join(shown))] if shown else []
 
 
 def _forecasts(config: Config, found: Results) -> list[str]:

@@ -133,7 +133,7 @@ def test_a_damaged_file_leaves_an_interrupted_run_interrupted(kfx, in_folder, mo
 def test_plot_of_a_damaged_record_is_a_line(kfx, record):
     (record / "precision.json").write_text("x")
     code, _, err = kfx("plot", "r")
-    assert (code, err.count("its record is damaged"), "Traceback" in err) == (1, 1, False)
+    assert (code, err.count("r/precision.json: is not a precision.json"), "Traceback" in err) == (1, 1, False)
 
 
 # ---- extreme numbers

@@ -1,0 +1,135 @@
+"""A table of texts, written for the screen, in LaTeX or in Markdown; templates write it in HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table as ScreenTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """heads, and rows of as many texts; a head that ends in `#` marks a column of numbers.
+
+    marks: for each row what follows its text in the column `marked`: `*`, which is bold where a format has that, or
+    another sign. note: explains `*`; remarks: further sentences.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    marks: Sequence[str] = ()
+    marked: int = 0
+    note: str = ""
+    remarks: Sequence[str] = ()
+
+    @property
+    def of_numbers(self) -> list[bool]:
+        return [head.endswith("#") for head in self.heads]
+
+    @property
+    def names(self) -> list[str]:
+        return [_line(head.removesuffix("#")) for head in self.heads]
+
+
+def screen(table: Table) -> ScreenTable:
+    """The table for a console without markup."""
+    from rich.table import Table as ScreenTable
+
+    caption = "\n".join(filter(None, [table.note and f"* {table.note}", *table.remarks]))
+    shown = ScreenTable(title=table.title, caption=caption or None)
+    for name, is_number in zip(table.names, table.of_numbers, strict=True):
+        shown.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)  # never break a number
+    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
+        cells = list(row)
+        if any(table.marks):
+            cells[table.marked] += f" {mark or ' '}"
+        shown.add_row(*cells)
+    return shown
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, with booktabs; `*` is bold."""
+    notes = [table.title, *([f"bold: {table.note}"] if table.note else []), *table.remarks]
+    lines = [
+        *(f"% {_line(note)}" for note in notes),
+        rf"\begin{{tabular}}{{{''.join('r' if is_number else 'l' for is_number in table.of_numbers)}}}",
+        r"\toprule",
+        " & ".join(map(in_latex, table.names)) + r" \\",
+        r"\midrule",
+    ]
+    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
+        cells = [
+            _number_in_latex(cell) if is_number else in_latex(cell)
+            for cell, is_number in zip(row, table.of_numbers, strict=True)
+        ]
+        if mark:
+            cell = cells[table.marked]
+            cells[table.marked] = rf"\textbf{{{cell}}}" if mark == "*" else f"{cell} {in_latex(mark)}"
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown; `*` is bold."""
+    notes = [table.title, *([f"Bold: {table.note}."] if table.note else []), *table.remarks]
+    lines = [line for note in notes for line in (in_markdown(note), "")]
+    lines += [_row(map(in_markdown, table.names)), _row("---:" if each else "---" for each in table.of_numbers)]
+    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
+        cells = [in_markdown(cell) for cell in row]
+        if mark:
+            cell = cells[table.marked]
+            cells[table.marked] = f"**{cell}**" if mark == "*" else f"{cell} {in_markdown(mark)}"
+        lines.append(_row(cells))
+    return "\n".join([*lines, ""])
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "'": r"\textquotesingle{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "·": r"$\cdot$",
+    "λ": r"$\lambda$",
+    "ρ": r"$\rho$",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{sign: f"{{{sign}}}" for sign in "[*-"},  # else an argument of the row's end before it, or part of a dash
+}
+
+
+def in_latex(text: str) -> str:
+    """Any text as LaTeX prints it."""
+    return "".join(_LATEX.get(sign, sign) for sign in _line(text))
+
+
+def _number_in_latex(text: str) -> str:
+    """A number, with its deviation: exponents are powers of ten, and signs are those of formulas."""
+
+    def power(found: re.Match[str]) -> str:
+        return rf"$\times 10^{{{'-' if found[1] else ''}{found[2]}}}$"
+
+    return re.sub(r"(?<=\d)e(?:\+|(\{-\}))0*(\d+)", power, in_latex(text)).replace("{-}", "$-$")
+
+
+def in_markdown(text: str) -> str:
+    """Any text as Markdown prints it within a table."""
+    return re.sub(r"([\\`*_\[\]<>|~$&])", r"\\\1", _line(text))
+
+
+def _line(text: str) -> str:
+    """A text in one line: a line break would end a row or a comment."""
+    return " ".join(text.split())
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
