@@ -28,7 +28,7 @@ TableRow = Mapping[str, Any]
 
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all, so that a reader never sees half of it."""
-    write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+    write_whole(path, json.dumps(as_json(content), indent=2, allow_nan=False) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -87,16 +87,16 @@ def digest(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(stream, algorithm).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """JSON has neither NaN nor NumPy's types: replace them by null, lists and plain numbers."""
+def as_json(value: Any) -> Any:
+    """The value as JSON can hold it: null for NaN, lists and plain numbers for NumPy's types."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): as_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [as_json(v) for v in value]
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return as_json(value.tolist())
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return as_json(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

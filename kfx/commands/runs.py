@@ -51,9 +51,11 @@ def _resume(parsed: argparse.Namespace) -> int:
 
 
 def _rerun(parsed: argparse.Namespace) -> int:
+    from kfx.experiment.config import typed
     from kfx.experiment.plan import Plan
-    from kfx.record.comparison import require_same_origin, same_results
-    from kfx.record.reading import load_run
+    from kfx.record.comparison import same_results
+    from kfx.record.origin import require_same_config, require_same_data
+    from kfx.record.reading import load_run, read_environment
     from kfx.running.story import run
     from kfx.screen.progress import say
 
@@ -64,7 +66,9 @@ def _rerun(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--tolerance {parsed.tolerance:g}: expected a number from 0 to below 1")
     recorded = load_run(directory, parsed.plugin)
     require_plugins(recorded.plugins, str(directory), no_others=True)
-    if (difference := require_same_origin(recorded)) is not None:
+    environment = read_environment(directory)
+    require_same_data(directory, typed(recorded.config), environment)
+    if (difference := require_same_config(directory, recorded.config, recorded.metrics, environment)) is not None:
         say(f"kfx: warning: {difference}")
     plan = Plan.of_config(recorded.config)
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")

@@ -22,7 +22,6 @@ from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import EVALUATION, NESTED
 from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config, typed
-from kfx.experiment.identity import data_checksums
 from kfx.files import whole_file
 from kfx.kernels import Kernel
 from kfx.numerics import threads
@@ -31,6 +30,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
 from kfx.record.fitted import recorded_solution
+from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
 from kfx.running.context import Machine
@@ -62,15 +62,15 @@ class Model:
     def of_run(cls, run: Run) -> Model:
         """Read the run's data again and solve for the coefficients.
 
-        Raises RecordError for a run that did not complete or whose data files have changed, DataError where a file is
-        missing.
+        Raises RecordError for a run that did not complete, ChangedError where its config, data or files are not those
+        of the run, DataError where a data file is missing.
         """
         if run.metrics["status"] != Status.COMPLETED:
             raise RecordError(f"{run.directory}: is {run.metrics['status']}; only a completed run can predict")
         config = typed(run.config)
-        then, now = read_environment(run.directory).get("data_sha256", {}), data_checksums(config)
-        if changed := [name for name in now if then.get(name) != now[name]]:
-            raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
+        if (difference := run.require_unchanged()) is not None:
+            say(f"kfx: warning: {difference}")
+        require_same_data(run.directory, config, read_environment(run.directory))
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)

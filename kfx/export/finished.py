@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from kfx.config.nodes import leaves
 from kfx.files import Document
-from kfx.outcomes import ConfigError, Status
+from kfx.outcomes import ConfigError, KfxError, RecordError, Status
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 
@@ -82,19 +82,24 @@ class Finished:
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
-    """The ended runs at and below the paths, and a message for each that still runs; ConfigError if there is no ended
-    run."""
+    """The ended runs at and below the paths, and a message for each that still runs or has changed since; ConfigError
+    if there is no ended run."""
     found, left_out = [], []
     directories = dict.fromkeys(item.directory for path in paths for item in runs_below([path]))
     for directory in directories:
-        run = load_run(directory)
-        if run.metrics["status"] == Status.RUNNING:
-            left_out.append(f"{directory}: has not ended")
+        try:
+            run = load_run(directory)
+            if run.metrics["status"] == Status.RUNNING:
+                raise RecordError(f"{directory}: has not ended")
+            run.require_unchanged()
+        except KfxError as error:  # one changed record must not spoil the export of the others
+            left_out.append(str(error))
             continue
         started = _started(directory)
         found.append(Finished(run, f"{directory.parent.name}/{directory.name}", started))
     if not found:
-        raise ConfigError(f"kfx export: {' '.join(map(str, paths))}: holds no run that has ended")
+        why = f": {left_out[0]}" if left_out else ""
+        raise ConfigError(f"kfx export: {' '.join(map(str, paths))}: holds no run that has ended{why}")
     return found, left_out
 
 

@@ -57,11 +57,21 @@ class Run:
     trace: pd.DataFrame
     evaluation: pd.DataFrame
 
+    def require_unchanged(self) -> str | None:
+        """ChangedError if its config or results are not what the run left; a message if it is of another version."""
+        from kfx.record.origin import require_unchanged
+
+        return require_unchanged(self.directory, self.config, self.metrics, read_environment(self.directory))
+
     @property
     def kernel(self) -> Kernel:
-        """The fitted kernel, of several the last; the initial one if the run ended before it was fitted."""
+        """The fitted kernel, of several the last; the initial one if the run ended before it was fitted.
+
+        ChangedError if the config or a file has changed since the run.
+        """
         from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
+        self.require_unchanged()
         parameters, config = self.metrics["parameters"], typed(self.config)
         last = self._with(recorded_parameters(self.directory, parameters))
         part = len(parameters.get("folds", [0])) - 1
@@ -82,6 +92,7 @@ class Run:
         parts = self.metrics["parameters"].get("folds")
         if not config.outputs.is_separate or parts is None:
             return [self.kernel]
+        self.require_unchanged()
         if any(name.endswith(NORM) for name in parts[0]):
             raise RecordError(f"{self.directory}: keeps only norms of the parameters of its kernels; it cannot predict")
         return [self._with(values) for values in parts[-(len(parts) // getattr(config.evaluation, "folds", 1)) :]]

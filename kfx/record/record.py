@@ -39,6 +39,7 @@ from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path, solution_path
+from kfx.record.origin import SEAL, seal
 from kfx.record.reading import read_metrics, read_table
 from kfx.record.trace import Trace
 
@@ -413,4 +414,6 @@ class Record:
     def write_metrics(self) -> None:
         if self.trace is not None and (rho := self.trace.rho):
             self.metrics["rho_batch"] = {"first": rho[0], "last": rho[-1], "best": min(rho)}
+        if self.metrics["status"] == Status.COMPLETED:
+            self.metrics[SEAL] = seal(self.directory, self.metrics)
         write_json(self.directory / "metrics.json", self.metrics)

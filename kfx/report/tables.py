@@ -153,6 +153,7 @@ def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> T
     run = load_run(directory)
     if run.metrics["status"] != Status.COMPLETED:
         raise RecordError(f"{directory}: {run.metrics['status']}; kfx resume {directory}")
+    run.require_unchanged()
     common = {
         "seed": str(run.config.seed),
         "iterations": str(len(run.trace)),
