@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
 
@@ -519,7 +520,7 @@ def test_a_solution_is_kept_with_its_jitter(tmp_path):
         assert jitters[0] > 0
 
 
-def test_a_torn_solution_is_computed_again(tmp_path):
+def test_a_torn_solution_or_another_is_computed_again(tmp_path):
     x, y = points_of(60), points_of(60, 1, seed=3)
     with beyond(tmp_path / "g").store(RBF(1.0), x, x[:1]) as store:
         system = OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), 60, "cholesky", 1e-6)
@@ -527,6 +528,20 @@ def test_a_torn_solution_is_computed_again(tmp_path):
         [path] = (store.folder / "solutions").iterdir()
         path.write_bytes(path.read_bytes()[:50])
         torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+        own = path.read_bytes()
+        system.coefficients(Regularization(0.2, "absolute"), y)
+        [other] = {*path.parent.iterdir()} - {path}
+        shutil.copy(other, path)  # of another λ
+        torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+        assert path.read_bytes() == own
+
+
+def test_a_known_number_is_that_of_its_key(tmp_path):
+    disk = beyond(tmp_path)
+    assert [disk.known([key], lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
+    first, *others = (tmp_path / "known").iterdir()
+    shutil.copy(others[0], first)
+    assert [disk.known([key], lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
 
 
 def test_fewer_points_have_their_own_jitter(tmp_path):

@@ -67,9 +67,9 @@ class Model:
         """
         if run.metrics["status"] != Status.COMPLETED:
             raise RecordError(f"{run.directory}: is {run.metrics['status']}; only a completed run can predict")
-        config = typed(run.config)
         if (difference := run.require_unchanged()) is not None:
             say(f"kfx: warning: {difference}")
+        config = typed(run.config)
         require_same_data(run.directory, config, read_environment(run.directory))
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")

@@ -13,7 +13,7 @@ from kfx.config.plugins import Plugin, require_plugins
 from kfx.experiment.config import Config, sources, typed
 from kfx.experiment.identity import checksums, data_checksums, identity
 from kfx.files import Document, as_json
-from kfx.outcomes import ChangedError
+from kfx.outcomes import ChangedError, RecordError
 from kfx.version import __version__
 
 SEAL = "checksums"
@@ -38,7 +38,7 @@ def _digest(metrics: Document) -> str:
 
 
 def require_unchanged(directory: Path, raw: DictConfig, metrics: Document, environment: Document) -> str | None:
-    """ChangedError if the config or a file with results is not what the run left.
+    """ChangedError if the config or a file with results is not what the run left, RecordError if one is missing.
 
     Returns a message if another version computed the run, else None. The data files are not read.
     """
@@ -84,11 +84,11 @@ def _require_results(directory: Path, metrics: Document) -> None:
     is_whole = isinstance(held, Mapping) and all(Path(name).name == name for name in held)
     if not is_whole or held.get(_METRICS) != _digest(metrics):
         raise ChangedError(f"{directory / _METRICS}: is damaged, or has changed since the run wrote it; run it anew")
-    for name in sorted(set(held) - {_METRICS, _CONFIG}):
+    for name in sorted(set(held) - {_METRICS}):
         path = directory / name
         if not path.is_file():
-            raise ChangedError(f"{path}: is missing; bring it back from a copy, or run it anew")
-        if (now := checksums([path])[path.name]) != held[name]:
+            raise RecordError(f"{path}: is missing; bring it back from a copy, or run it anew")
+        if name != _CONFIG and (now := checksums([path])[name]) != held[name]:
             raise ChangedError(
                 f"{path}: is damaged, or has changed since the run wrote it (SHA-256 {_short(held[name])} then, "
                 f"{_short(now)} now); bring it back from a copy, or run it anew"

@@ -15,7 +15,7 @@ from kfx.files import write_json
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.outcomes import StoreError
-from kfx.store.identity import ENTRIES, Identity, digest
+from kfx.store.identity import ENTRIES, Identity, digest, hashed
 from kfx.store.manifest import MANIFEST, REMEDY, Entry, hexadecimal, line_of, read, require, whole
 from kfx.store.tiles import ZARR_ERRORS, Tiles, chunk_bytes, create_array, open_array
 from kfx.version import __version__
@@ -70,6 +70,12 @@ class GramStore:
 
     def __len__(self) -> int:
         return self._n
+
+    @property
+    def belongs_to(self) -> str:
+        """Digits of the kernel and the points, for files that are computed from them."""
+        own = self.identity
+        return hashed([own.kernel, own.parameters, own.settings, own.dtype, self.manifest["points_sha256"]])
 
     def _require_arrays(self) -> None:
         """StoreError if an array is not the one that the manifest describes.
