@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import kfx
+from kfx import load_run
 from kfx.export import finished
 from kfx.outcomes import ChangedError, ConfigError, RecordError
 from kfx.report.tables import measure
@@ -111,9 +113,9 @@ EDITS = {
     "weights": ("network", flipped("parameters-final.npz")),
 }
 USES = {
-    "kernel": lambda record: kfx.load_run(record).kernel,
-    "predict": lambda record: kfx.load_run(record).predict(np.zeros((2, 2))),
-    "estimator": lambda record: kfx.load_run(record).estimator(),
+    "kernel": lambda record: load_run(record).kernel,
+    "predict": lambda record: load_run(record).predict(np.zeros((2, 2))),
+    "estimator": lambda record: load_run(record).estimator(),
     "table of measured numbers": lambda record: measure(record, [], None),
 }
 
@@ -136,9 +138,9 @@ def test_an_edited_record_gives_no_number(kfx, record, edit):
 def test_an_untouched_record_gives_its_numbers(record, kind):
     folder = record(kind)
     assert len(finished.read([folder])[0]) == 1
-    assert kfx.load_run(folder).kernel is not None
+    assert load_run(folder).kernel is not None
     shape = (2, 1, 8, 8) if kind == "network" else (2, 2)
-    assert len(kfx.load_run(folder).predict(np.zeros(shape))) == 2
+    assert len(load_run(folder).predict(np.zeros(shape))) == 2
 
 
 def test_what_concerns_no_number_may_be_edited(kfx, record):
@@ -173,3 +175,51 @@ def test_a_data_file_is_used_only_with_its_recorded_checksum(kfx, record, made):
     assert (code, out, "SHA-256 none then" in err) == (3, "", True)
     assert not Path("again").exists()
     assert issubclass(ChangedError, RecordError)
+
+
+# ---- a stranger's record
+
+
+@pytest.fixture
+def server():
+    """An address where nothing should ring, and a function that says whether something did."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0)
+
+        def rang():
+            try:
+                listening.accept()[0].close()
+            except BlockingIOError:
+                return False
+            return True
+
+        yield f"tcp://127.0.0.1:{listening.getsockname()[1]}", rang
+
+
+@pytest.mark.parametrize("word", ["rerun", "resume"])
+def test_hosts_stores_and_further_files_of_a_record_are_not_used(kfx, record, server, word):
+    folder, (address, rang) = record("centres"), server
+    in_config("scheduler: null", f"scheduler: {address}")(folder)
+    in_config("workers: 1", "workers: 64")(folder)
+    in_config("dashboard: 127.0.0.1:8787", "dashboard: 0.0.0.0:8787")(folder)
+    in_config("store: null", f"store: {Path('theirs').absolute()}")(folder)
+    in_config("predict: null", f"predict: {Path('t.csv').absolute()}")(folder)
+    if word == "resume":
+        in_json("metrics.json", lambda m: m.update(status="interrupted"))(folder)
+    code, _, err = kfx(word, "r", *(["--output", "again"] if word == "rerun" else []))
+    assert code == 0, err
+    assert not rang()
+    assert not Path("theirs").exists()
+    assert not list(Path().rglob("new_predictions.csv"))
+    for said in (
+        f"cluster.scheduler={address}",
+        "cluster.dashboard=0.0.0.0:8787",
+        "evaluation.store=",
+        "dataset.predict=",
+    ):
+        assert said in err
+    if word == "rerun":
+        ours = load_run("again")
+        assert (ours.config.cluster.workers, ours.config.evaluation.store) == (1, None)
+        assert kfx("rerun", "r", "--output", "third", "--store", "mine")[0] == 0
+        assert list(Path("mine").glob("sums-*/manifest.json"))

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from kfx.commands.arguments import Commands, add_plugins
+from kfx.commands.arguments import Commands, add_cluster, add_plugins, of_cluster
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.outcomes import ConfigError, KfxError
 
@@ -36,27 +36,31 @@ def add(commands: Commands) -> None:
     animate.add_argument("--output", type=Path, help="film.mp4 or film.gif (default: flow in the run's figures)")
     animate.add_argument("--seconds", type=float, default=10.0, help="length of the film (default: 10)")
     animate.set_defaults(call=_animate)
+    for parser in (again, rerun):
+        add_cluster(parser)
+        parser.add_argument("--store", type=Path, metavar="DIR", help="as evaluation.store; a record's own is not used")
     for parser in (again, rerun, plot, animate):
         add_plugins(parser)
 
 
+def _places(parsed: argparse.Namespace) -> dict[str, object]:
+    """Where a repetition or continuation computes and keeps, by config key."""
+    return of_cluster(parsed) | ({} if parsed.store is None else {"evaluation.store": str(parsed.store)})
+
+
 def _resume(parsed: argparse.Namespace) -> int:
-    from kfx.estimators.recorded import predict_as_configured
     from kfx.running.story import resume
 
     load_plugins(parsed.plugin)
-    code = resume(parsed.directory)
-    predict_as_configured(parsed.directory)
-    return code
+    return resume(parsed.directory, _places(parsed))
 
 
 def _rerun(parsed: argparse.Namespace) -> int:
     from kfx.experiment.config import typed
-    from kfx.experiment.plan import Plan
     from kfx.record.comparison import same_results
     from kfx.record.origin import require_same_config, require_same_data
     from kfx.record.reading import load_run, read_environment
-    from kfx.running.story import run
+    from kfx.running.story import plan_of, run
     from kfx.screen.progress import say
 
     directory: Path = parsed.directory
@@ -70,7 +74,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
     require_same_data(directory, typed(recorded.config), environment)
     if (difference := require_same_config(directory, recorded.config, recorded.metrics, environment)) is not None:
         say(f"kfx: warning: {difference}")
-    plan = Plan.of_config(recorded.config)
+    plan = plan_of(directory, recorded.config, _places(parsed))
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     code = run(plan, repeated)
     if code:

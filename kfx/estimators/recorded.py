@@ -210,13 +210,14 @@ def write_predictions(model: Model, file: Path, output: Path | None, *, strict: 
         say(f"kfx: {file}: {problems - _MOST_NAMED} more rows are left out")
 
 
-def predict_as_configured(directory: Path) -> None:
-    """Write `new_predictions.csv` into the directory of a completed run whose `dataset.predict` names a file."""
-    if not (directory / "metrics.json").is_file() or read_metrics(directory)["status"] != Status.COMPLETED:
+def predict_as_configured(config: Config, directory: Path) -> None:
+    """Write `new_predictions.csv` into the directory of a completed run if `dataset.predict` of a config, which the
+    person gave, names a file."""
+    file = getattr(config.dataset, "predict", None)
+    if file is None or not (directory / "metrics.json").is_file():
         return
-    run = load_run(directory)
-    if (file := run.config.dataset.get("predict")) is not None:
-        write_predictions(Model.of_run(run), Path(file), directory / NEW_PREDICTIONS)
+    if read_metrics(directory)["status"] == Status.COMPLETED:
+        write_predictions(Model.of_run(load_run(directory)), Path(file).expanduser(), directory / NEW_PREDICTIONS)
 
 
 def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
