@@ -37,10 +37,16 @@ def write_whole(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def partial_of(path: Path) -> Path:
+    """The file beside `path` that is written before it replaces `path`."""
+    return path.with_name(f".partial.{path.name}")
+
+
 @contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; at the end of the block that file replaces `path` at once."""
-    partial = path.with_name(path.name + ".partial")
+    """Yield a path to write to, with the same ending; at the end of the block that file replaces `path` at once."""
+    partial = partial_of(path)
+    partial.unlink(missing_ok=True)  # a link there would be followed
     try:
         yield partial
         os.replace(partial, path)
@@ -65,6 +71,11 @@ def whole_file(path: Path, *, keep: Path | None = None, durable: bool = False) -
             os.replace(path, keep)
     if durable:
         sync(path.parent)
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Whether a path lies in a folder when links are followed."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def sync(path: Path) -> None:

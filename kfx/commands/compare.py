@@ -44,11 +44,14 @@ def add(commands: Commands) -> None:
 def _compare(parsed: argparse.Namespace) -> int:
     from kfx.plots.style import looking, save
     from kfx.record.comparison import collect, table
+    from kfx.record.output import is_stream, require_places, written
 
     by = parsed.by.split(",")
     for name in ("figure", "curve"):
         if getattr(parsed, name) is not None:
             check_picture_name(f"--{name}", getattr(parsed, name))
+    outputs = "csv", "latex", "markdown", "figure", "curve"
+    require_places({f"--{name}": getattr(parsed, name) for name in outputs})
     runs, left_out = collect(parsed.paths, parsed.metric, parsed.kernel, parsed.n_interpolation)
     if not runs:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
@@ -58,18 +61,19 @@ def _compare(parsed: argparse.Namespace) -> int:
     frame = table(runs, by, parsed.metric, parsed.mix)
     frame.attrs["spread"] = "se" if parsed.se else "sd"
     console(180).print(screen(frame, by, parsed.metric))
-    for path, write in (
-        (parsed.csv, lambda path: frame.to_csv(path, index=False)),
-        (parsed.latex, lambda path: path.write_text(latex(frame, by, parsed.metric))),
-        (parsed.markdown, lambda path: path.write_text(markdown(frame, by, parsed.metric))),
-        (parsed.figure, lambda path: save(picture(frame, by, parsed.metric), path)),
-        (parsed.curve, lambda path: save(_curve_of(parsed, by), path)),
-    ):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with looking(parsed.style):
+    writers = (
+        lambda path: frame.to_csv(path, index=False),
+        lambda path: path.write_text(latex(frame, by, parsed.metric)),
+        lambda path: path.write_text(markdown(frame, by, parsed.metric)),
+        lambda path: save(picture(frame, by, parsed.metric), path),
+        lambda path: save(_curve_of(parsed, by), path),
+    )
+    for name, write in zip(outputs, writers, strict=True):
+        if (named := getattr(parsed, name)) is not None:
+            with written(f"--{name}", named) as path, looking(parsed.style):
                 write(path)
-            print(path)
+            if not is_stream(named):
+                print(named)
     return 0
 
 

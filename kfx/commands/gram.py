@@ -37,6 +37,7 @@ def _gram(parsed: argparse.Namespace) -> int:
     from kfx.config.plugins import load_plugins
     from kfx.experiment import preflight
     from kfx.experiment.compose import load
+    from kfx.record.output import require_no_record
     from kfx.running.gram import fill, save
 
     _require(parsed)
@@ -50,6 +51,7 @@ def _gram(parsed: argparse.Namespace) -> int:
         print(fill(settings, parsed.store, parsed.test, parsed.tile).folder)
         return 0
     folder = parsed.output or Path(".")
+    require_no_record("--output", folder)
     preflight.make_folder("--output", folder, resume=True)
     for path in save(settings, folder, parsed.test, parsed.block or 500):
         print(path)

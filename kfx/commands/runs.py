@@ -111,8 +111,10 @@ def _plot(parsed: argparse.Namespace) -> int:
 def _animate(parsed: argparse.Namespace) -> int:
     from matplotlib.animation import FFMpegWriter
 
+    from kfx.files import whole_path
     from kfx.outcomes import RecordError
     from kfx.plots import flow
+    from kfx.record.output import is_stream, require_places, written
     from kfx.record.reading import load_run
     from kfx.screen.progress import Steps
 
@@ -122,6 +124,7 @@ def _animate(parsed: argparse.Namespace) -> int:
     if not seconds > 0:
         raise ConfigError(f"--seconds {seconds:g}: expected a number > 0")
     usual = ".mp4" if FFMpegWriter.isAvailable() else ".gif"
+    require_places({"--output": parsed.output})
     path = parsed.output or directory / "figures" / f"flow{usual}"
     if path.suffix not in (".mp4", ".gif"):
         raise ConfigError(f"--output {path}: expected a name that ends in .mp4 or .gif")
@@ -134,8 +137,11 @@ def _animate(parsed: argparse.Namespace) -> int:
         raise RecordError(f"{directory}: a snapshot is damaged ({type(error).__name__}: {error})") from error
     if len(shown) < 2 or shown[0][1][0].size > 2:
         raise ConfigError(f"kfx animate {directory}: takes a flow in one or two dimensions with flow.snapshots above 0")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Steps("film", len(shown)) as steps:
-        flow.animate(run, path, seconds, steps.advance)
-    print(path)
+    if parsed.output is None:
+        path.parent.mkdir(exist_ok=True)
+    place = whole_path(path) if parsed.output is None else written("--output", path)
+    with place as partial, Steps("film", len(shown)) as steps:
+        flow.animate(run, partial, seconds, steps.advance)
+    if not is_stream(path):
+        print(path)
     return 0

@@ -22,7 +22,7 @@ from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import EVALUATION, NESTED
 from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config, typed
-from kfx.files import whole_file
+from kfx.files import whole_path
 from kfx.kernels import Kernel
 from kfx.numerics import threads
 from kfx.numerics.process import exclusively
@@ -186,13 +186,13 @@ _MOST_NAMED = 20
 
 
 def write_predictions(model: Model, file: Path, output: Path | None, *, strict: bool = False) -> None:
-    """Write the predictions for the rows of a file as CSV, to the screen if `output` is None.
+    """Write the predictions for the rows of a file as CSV to `output`, to the screen if it is None.
 
     Rows that cannot be read are named and left out; with `strict` the first one is a DataError.
     """
     done, problems, is_first, total = 0, 0, True, count(file)
     with contextlib.ExitStack() as held:
-        stream = sys.stdout.buffer if output is None else held.enter_context(whole_file(output))
+        stream = sys.stdout.buffer if output is None else held.enter_context(output.open("wb"))
         steps = held.enter_context(Steps("rows", total))
         for chunk, predicted in model.predictions(file):
             for row, what in chunk.problems.items():
@@ -217,7 +217,8 @@ def predict_as_configured(config: Config, directory: Path) -> None:
     if file is None or not (directory / "metrics.json").is_file():
         return
     if read_metrics(directory)["status"] == Status.COMPLETED:
-        write_predictions(Model.of_run(load_run(directory)), Path(file).expanduser(), directory / NEW_PREDICTIONS)
+        with whole_path(directory / NEW_PREDICTIONS) as partial:
+            write_predictions(Model.of_run(load_run(directory)), Path(file).expanduser(), partial)
 
 
 def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:

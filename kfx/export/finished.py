@@ -12,7 +12,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from kfx.config.nodes import leaves
-from kfx.files import Document
+from kfx.files import Document, is_inside
 from kfx.outcomes import ConfigError, KfxError, RecordError, Status
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
@@ -42,7 +42,7 @@ class Finished:
 
     def settings(self) -> Document:
         """The config with dotted keys; lists are texts."""
-        found = leaves(OmegaConf.to_container(self.run.config, resolve=True), into_lists=False)
+        found = leaves(OmegaConf.to_container(self.run.config, resolve=False), into_lists=False)
         return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in found}
 
     def series(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
@@ -73,12 +73,13 @@ class Finished:
         return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
     def files(self) -> list[Path]:
-        """The files of the record to copy: without checkpoints and without files that are too large."""
-        every = sorted(path for path in self.run.directory.rglob("*") if path.is_file())
-        return [path for path in every if path.name not in _NOT_FILES and path.stat().st_size <= _MOST_BYTES]
+        """The files of the record to copy: without checkpoints, files that are too large, and links to elsewhere."""
+        every = sorted(path for path in self.run.directory.rglob("*") if is_inside(self.run.directory, path))
+        files = [path for path in every if path.is_file() and path.name not in _NOT_FILES]
+        return [path for path in files if path.stat().st_size <= _MOST_BYTES]
 
     def pictures(self) -> list[Path]:
-        return sorted((self.run.directory / "figures").glob("*.png"))
+        return [path for path in self.files() if path.parent.name == "figures" and path.suffix == ".png"]
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:

@@ -21,6 +21,7 @@ from kfx.files import (
     Document,
     TableRow,
     digest,
+    partial_of,
     read_rows,
     sync,
     whole_file,
@@ -408,7 +409,7 @@ class Record:
             self.save()
 
     def _drop_checkpoints(self) -> None:
-        for path in (self._checkpoint, previous(self._checkpoint), self._checkpoint.with_name("checkpoint.partial")):
+        for path in (self._checkpoint, previous(self._checkpoint), partial_of(self._checkpoint)):
             path.unlink(missing_ok=True)
 
     def write_metrics(self) -> None:
