@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omegaconf import OmegaConf
-
 from kfx.files import Document, TableRow, write_whole
 from kfx.lock import is_held
 from kfx.outcomes import Status
 from kfx.record.search import Found, metrics_in, runs_below
+from kfx.report.measured import typed_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +61,7 @@ def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document
 def jobs_in(folder: Path) -> list[tuple[list[str], str]]:
     """(overrides, identity) of each run in a sweep's folder, for a sweeper that drew its jobs while it ran."""
     found = [run for run in runs_below([folder], depth=1) if run.identity]
-    return [(list(OmegaConf.load(run.directory / "overrides.yaml")), str(run.identity)) for run in found]
+    return [(typed_in(run.directory), str(run.identity)) for run in found]
 
 
 def loss(directory: Path) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from kfx.config.nodes import leaves
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
 from kfx.outcomes import RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
+from kfx.yaml_file import bounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +48,8 @@ _MOVED = {
 }
 """Keys of records of version 0.1, and their present names."""
 _NOT_THERE = object()
+_INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")
+"""`${` without a backslash before it."""
 
 
 @dataclass(frozen=True)
@@ -177,11 +182,14 @@ def read_config(directory: Path) -> DictConfig:
     """Read `config.yaml`; RecordError if it is damaged."""
     path = directory / "config.yaml"
     try:
-        config = OmegaConf.load(path)
+        config = OmegaConf.load(bounded(path))
     except Exception as error:  # a damaged file may raise anything
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, DictConfig):
         raise RecordError(f"{path}: damaged: expected keys and values")
+    for key, value in leaves(OmegaConf.to_container(config, resolve=False)):
+        if isinstance(value, str) and _INTERPOLATION.search(value):
+            raise RecordError(f"{path}: damaged: {key}={value}: a record holds values and no interpolation")
     for before, now in _MOVED.items():
         if (value := OmegaConf.select(config, before, default=_NOT_THERE)) is not _NOT_THERE:
             OmegaConf.update(config, now, value, force_add=True)

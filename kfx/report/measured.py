@@ -14,7 +14,9 @@ from omegaconf import OmegaConf
 from kfx.config.published import Published, Quantity
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow, read_rows
-from kfx.outcomes import Event
+from kfx.outcomes import Event, RecordError
+from kfx.record.reading import read_config
+from kfx.yaml_file import bounded
 
 _UNDEFINED = (Event.NOT_POSITIVE_DEFINITE, Event.RHO_OUT_OF_RANGE, Event.DIVERGED, Event.REINITIALIZED)
 """Events of iterations whose objective is undefined, or ρ outside [0, 1]."""
@@ -25,16 +27,19 @@ SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
 
 
 def typed_in(directory: Path) -> list[str]:
-    """The overrides of a run as they were typed."""
+    """The overrides of a run as they were typed; RecordError if their file is damaged."""
     path = directory / "overrides.yaml"
-    return [str(word) for word in OmegaConf.load(path)] if path.is_file() else []
+    try:
+        return [str(word) for word in OmegaConf.load(bounded(path))] if path.is_file() else []
+    except Exception as error:  # a damaged file may raise anything
+        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
 
 
 def made_on(directory: Path) -> dict[str, str]:
     """The date on which a run ended, the version of kfx, and the machine."""
     here = json.loads((directory / "environment.json").read_text())
     when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
-    dtype = OmegaConf.load(directory / "config.yaml").device.dtype
+    dtype = read_config(directory).device.dtype
     machine = f"{here['processor']}, {here['device']}, {here['threads_of_fit']} threads, {dtype}"
     return {"date": when.date().isoformat(), "kfx": str(here["kfx"]), "machine": machine}
 
