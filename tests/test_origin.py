@@ -223,3 +223,42 @@ def test_hosts_stores_and_further_files_of_a_record_are_not_used(kfx, record, se
         assert (ours.config.cluster.workers, ours.config.evaluation.store) == (1, None)
         assert kfx("rerun", "r", "--output", "third", "--store", "mine")[0] == 0
         assert list(Path("mine").glob("sums-*/manifest.json"))
+
+
+LINKS = (
+    "config.yaml",
+    "trace.csv",
+    "evaluation.csv",
+    "history.csv",
+    "environment.json",
+    "figures",
+    ".lock",
+    "metrics.json",
+)
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_no_link_out_of_a_record_is_read_or_written(kfx, record, name):
+    folder = record("exact")
+    victim, path = Path("victim"), folder / name
+    if path.is_file():
+        path.rename(victim)
+    elif name == "figures":
+        victim.mkdir()
+    else:
+        victim.write_text("precious")
+    path.symlink_to(victim.absolute())
+    before = None if victim.is_dir() else victim.read_bytes()
+    for words in (["predict", "r", "t.csv"], ["report", "r"], ["plot", "r"], ["rerun", "r", "--output", "again"],
+                  ["resume", "r"], ["export", "tensorboard", "r"], ["compare", "r", "--metric", "mse"]):  # fmt: skip
+        code, out, err = kfx(*words)
+        assert (code in (1, 2), out, len(err.splitlines())) == (True, "", 1), (words, err)
+        assert f"{name}: is a link that leads out of the record" in err
+    assert (list(victim.iterdir()) == []) if victim.is_dir() else (victim.read_bytes() == before)
+
+
+def test_a_link_within_a_record_is_read(kfx, record):
+    folder = record("exact")
+    (folder / "trace.csv").rename(folder / "kept.csv")
+    (folder / "trace.csv").symlink_to("kept.csv")
+    assert kfx("predict", "r", "t.csv")[0] == 0

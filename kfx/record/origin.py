@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from kfx.config.plugins import Plugin, require_plugins
 from kfx.experiment.config import Config, sources, typed
 from kfx.experiment.identity import checksums, data_checksums, identity
-from kfx.files import Document, as_json
+from kfx.files import Document, as_json, is_inside
 from kfx.outcomes import ChangedError, RecordError
 from kfx.version import __version__
 
@@ -23,6 +23,20 @@ _RESULTS = (
     *("environment.json", "trace.csv", "evaluation.csv", "held_out.csv", "predictions.csv", "predictions.npz"),
     *("flow.csv", "follow.csv", "solution.npz", "flow-*.npz", "layers-*.bin", "parameters-*.npz"),
 )
+
+
+_OTHERS = (
+    *(_METRICS, _CONFIG, "overrides.yaml", "precision.json", "history.csv", "starts.csv", "kernel_check.csv"),
+    *("draws.csv", "draws.npz", "targets.npy", "checkpoint*", "snapshots", "figures", "grams", ".lock", ".writer.json"),
+)
+
+
+def require_own_files(directory: Path) -> None:
+    """RecordError if a file or folder of a record is a link that leads out of it, to be read or written over."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        is_ours = path.is_symlink() and any(path.match(pattern) for pattern in (*_RESULTS, *_OTHERS))
+        if is_ours and not is_inside(directory, path):
+            raise RecordError(f"{path}: is a link that leads out of the record; put there what it links to")
 
 
 def seal(directory: Path, metrics: Document) -> dict[str, str]:

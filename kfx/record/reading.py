@@ -19,6 +19,7 @@ from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
 from kfx.outcomes import RecordError, Status
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
+from kfx.record.origin import require_own_files, require_unchanged
 from kfx.yaml_file import bounded
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ class Run:
 
     def require_unchanged(self) -> str | None:
         """ChangedError if its config or results are not what the run left; a message if it is of another version."""
-        from kfx.record.origin import require_unchanged
-
         return require_unchanged(self.directory, self.config, self.metrics, read_environment(self.directory))
 
     @property
@@ -134,6 +133,7 @@ class Run:
                 f"{self.directory}: the kernel has no parameter lengths; set kernel.ard=true, and for the lengths of a "
                 "part of a kernel see .kernel.parameters"
             )
+        self.require_unchanged()
         names = self.metrics.get("features") or range(len(found))
         return pd.Series(found, index=list(names), name="length").sort_values()
 
@@ -154,6 +154,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     load_plugins(plugins)
     if not (directory / "metrics.json").is_file():
         raise FileNotFoundError(f"{directory} holds no run: it has no metrics.json")
+    require_own_files(directory)
     return Run(
         directory,
         read_config(directory) if (directory / "config.yaml").is_file() else OmegaConf.create(),

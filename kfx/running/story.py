@@ -18,6 +18,7 @@ from kfx.experiment.plan import Plan, unused_of_record
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
+from kfx.record.origin import require_own_files
 from kfx.record.reading import read_config, read_metrics
 from kfx.record.record import Record
 from kfx.running import remarks, stages
@@ -64,6 +65,7 @@ def resume(directory: Path, own: Mapping[str, object] | None = None) -> int:
     """
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
+    require_own_files(directory)
     metrics = read_metrics(directory)
     require_plugins(metrics.get("plugins", []), str(directory), no_others=True)
     raw = read_config(directory)
