@@ -21,7 +21,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.outcomes import HeldError, NumericalError, StoreError
 from kfx.store import products
 from kfx.store.factor_store import FactorStore, FactorWork
-from kfx.store.gram_store import GRAM, GramStore, tile_for
+from kfx.store.gram_store import GRAM, TEST, GramStore, tile_for
 from kfx.store.gram_work import GramWork
 from kfx.store.identity import Identity
 from kfx.store.selection import Selection
@@ -169,6 +169,25 @@ def test_a_store_goes_on_where_it_was_stopped(tmp_path):
     assert not list((tmp_path / "s").rglob("*.partial"))
     assert all(path.stat().st_mtime_ns == time for path, time in times.items() if path.suffix != ".partial")
     np.testing.assert_allclose(whole(again), kernel.gram(x).numpy(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("matrix", [GRAM, TEST])
+def test_a_tile_of_another_place_is_said_and_then_computed_again(tmp_path, matrix, dtype):
+    kernel, x, test = Matern(0.8), points_of(150, dtype=dtype), points_of(70, seed=1, dtype=dtype)
+    store = GramStore.prepare(tmp_path / "s", kernel, x, test, tile=32)
+    do(GramWork.of(store, kernel, x.device))
+    expected, tiles = store.tiles(matrix).read(1, 0).copy(), store.tiles(matrix)
+    for other in ((2, 0), (1, 1)):
+        shutil.copy(tiles.path(*other), tiles.path(1, 0))
+        with pytest.raises(StoreError, match=r"c/1/0: holds the tile of another place; delete the file"):
+            GramStore.prepare(tmp_path / "s", kernel, x, test)
+        tiles.drop(1, 0)
+        again = GramStore.prepare(tmp_path / "s", kernel, x, test)
+        do(GramWork.of(again, kernel, x.device))
+        np.testing.assert_allclose(again.tiles(matrix).read(1, 0), expected, rtol=1e-6)
+    for n in (20, 40, 150):  # also of fewer points
+        GramStore.prepare(tmp_path / "s", kernel, x[:n], test)
 
 
 def networks_of_equal_parameters():
