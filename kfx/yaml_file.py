@@ -28,13 +28,13 @@ def bounded(path: Path) -> io.BytesIO:
     with path.open("rb") as stream:
         content = stream.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise YamlBoundsError(f"{path}: is larger than {_MOST_BYTES} bytes; write fewer values")
+        raise YamlBoundsError(f"is larger than {_MOST_BYTES} bytes; write fewer values")
     with contextlib.suppress(yaml.YAMLError):  # the loader tells it, and stops there too
-        _require_bounds(path, yaml.parse(content, Loader=_LOADER))
+        _require_bounds(yaml.parse(content, Loader=_LOADER))
     return io.BytesIO(content)
 
 
-def _require_bounds(path: Path, events: Iterable[yaml.Event]) -> None:
+def _require_bounds(events: Iterable[yaml.Event]) -> None:
     """Add up the values at each level; those under an anchor count again at each of its aliases."""
     sizes: dict[str, int] = {}
     levels: list[tuple[str | None, int]] = [(None, 0)]
@@ -46,7 +46,7 @@ def _require_bounds(path: Path, events: Iterable[yaml.Event]) -> None:
             anchor, size = levels.pop()
         elif isinstance(event, yaml.AliasEvent):
             if any(event.anchor == open_ for open_, _ in levels):
-                raise YamlBoundsError(f"{path}: *{event.anchor} stands for what it lies in; write the values")
+                raise YamlBoundsError(f"*{event.anchor} stands for what it lies in; write the values")
             anchor, size = None, sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             size = 1 + len(event.value) // _TEXT
@@ -57,4 +57,4 @@ def _require_bounds(path: Path, events: Iterable[yaml.Event]) -> None:
         if count + size > _MOST_VALUES or len(levels) > _MOST_DEPTH:
             what = f"{_MOST_VALUES} values, each alias counted as what it stands for"
             what = f"{_MOST_DEPTH} levels" if len(levels) > _MOST_DEPTH else what
-            raise YamlBoundsError(f"{path}: holds more than {what}; write fewer")
+            raise YamlBoundsError(f"holds more than {what}; write fewer")

@@ -193,6 +193,14 @@ def test_no_link_out_of_a_record_is_copied(in_folder, runs):
     assert "p.png" not in {path.name for path in only.pictures()}
 
 
+def test_an_identity_that_is_a_path_is_none(in_folder, runs):
+    path = in_folder / "s/1/metrics.json"
+    path.write_text(path.read_text().replace(runs[1].metrics["identity"], "../../../etc"))
+    (found,), (line,) = finished.read([in_folder / "s"])
+    assert found.identity == runs[0].metrics["identity"]
+    assert "its identity is no 16 hexadecimal digits" in line
+
+
 @pytest.mark.slow
 def test_the_command_says_where(kfx, runs, monkeypatch):
     code, _, err = kfx("export", "mlflow", "nothing")

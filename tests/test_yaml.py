@@ -36,7 +36,7 @@ BOMBS = {
 def test_a_bomb_is_refused_at_once(tmp_path, bomb):
     path, before = tmp_path / "bomb.yaml", time.perf_counter()
     path.write_text(BOMBS[bomb])
-    with pytest.raises(YamlBoundsError, match=r"bomb\.yaml: .*; write "):
+    with pytest.raises(YamlBoundsError, match="; write "):
         bounded(path)
     assert time.perf_counter() - before < 5
 

@@ -251,7 +251,7 @@ def _require_bounds(folder: Path) -> None:
         try:
             bounded(path)
         except YamlBoundsError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(f"{path}: {error}") from error
 
 
 @cache

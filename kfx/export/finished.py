@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,7 @@ from kfx.record.search import runs_below
 _SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
 """Columns of the trace that have other names in other tools, which show a series by its last value."""
 _NOT_FILES = ("checkpoint", "checkpoint.previous", "lock")
+_IDENTITY = re.compile(r"[0-9a-f]{16}")
 _MOST_BYTES = 50_000_000
 """Largest size of a file that is copied; the layers of a flow are larger."""
 
@@ -34,7 +36,7 @@ class Finished:
 
     @property
     def identity(self) -> str:
-        return str(self.run.metrics.get("identity", ""))
+        return str(self.run.metrics["identity"])
 
     @property
     def status(self) -> Status:
@@ -92,6 +94,8 @@ def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
             run = load_run(directory)
             if run.metrics["status"] == Status.RUNNING:
                 raise RecordError(f"{directory}: has not ended")
+            if not _IDENTITY.fullmatch(str(run.metrics.get("identity"))):  # it becomes a part of paths and queries
+                raise RecordError(f"{directory}: damaged: its identity is no 16 hexadecimal digits")
             run.require_unchanged()
         except KfxError as error:  # one changed record must not spoil the export of the others
             left_out.append(str(error))
