@@ -130,6 +130,7 @@ def test_files_that_are_read_or_named_twice(there):
         ["gram", "--output", "s/0"],
         ["precision", "--output", "s/0"],
         ["study", "--folder", "s/0/studies"],
+        ["reproduce", "--tables", "s/0"],
         ["export", "tensorboard", "s", "--to", "s/0"],
         ["export", "wandb", "s", "--to", "s/0/w"],
         ["export", "mlflow", "s", "--to", "sqlite:///s/0/metrics.json"],
