@@ -98,6 +98,22 @@ def digest(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(stream, algorithm).hexdigest()
 
 
+class GrowingFile:
+    """A file that only grows, and the checksums of what it held at growing sizes, for which it is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._hash, self._at = path, hashlib.sha256(), 0
+
+    def digest(self, size: int) -> str:
+        """SHA-256 of the first `size` bytes in hexadecimal; `size` is at least that of the call before."""
+        with self._path.open("rb") as stream:
+            stream.seek(self._at)
+            while part := stream.read(min(size - self._at, 1 << 20)):
+                self._hash.update(part)
+                self._at += len(part)
+        return self._hash.hexdigest()
+
+
 def as_json(value: Any) -> Any:
     """The value as JSON can hold it: null for NaN, lists and plain numbers for NumPy's types."""
     if isinstance(value, Mapping):

@@ -19,8 +19,8 @@ from kfx.evaluation.follower import Follower
 from kfx.files import (
     CsvFile,
     Document,
+    GrowingFile,
     TableRow,
-    digest,
     partial_of,
     read_rows,
     sync,
@@ -87,6 +87,7 @@ class Record:
             self._checkpoint = self.directory / "checkpoint"
             self._last_checkpoint = time.perf_counter()
             self._snapshot: State | None = None
+            self._growing: dict[str, GrowingFile] = {}
             self.restored: State | None = None
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
@@ -225,9 +226,11 @@ class Record:
     def save(self) -> None:
         """Write the optimizer's last state to disk, after syncing the rows and layers that it needs."""
         if self._snapshot is not None:
-            for name in self._snapshot["bytes"]:
+            checksums = self._snapshot["sha256"] = {}
+            for name, size in self._snapshot["bytes"].items():
                 if (path := self.directory / name).is_file():
                     sync(path)
+                    checksums[name] = self._growing.setdefault(name, GrowingFile(path)).digest(size)
             write_checkpoint(self._checkpoint, self._snapshot)
             self._last_checkpoint = time.perf_counter()
 
@@ -275,8 +278,10 @@ class Record:
             read_table(self.directory / "trace.csv", TRACE_COLUMNS)
         except RecordError as error:
             raise CheckpointError(f"{path}: {error}") from error
-        for name, checksum in state["optimizer"].get("files", {}).items():
-            if not (self.directory / name).is_file() or digest(self.directory / name, "sha256") != checksum:
+        sizes, grown = state["bytes"], state.get("sha256", {})  # which a checkpoint of an older version does not have
+        for name, checksum in {**state["optimizer"].get("files", {}), **grown}.items():
+            file = self.directory / name
+            if not file.is_file() or GrowingFile(file).digest(sizes.get(name, file.stat().st_size)) != checksum:
                 raise CheckpointError(f"{path}: {name} is missing or damaged")
 
     # ---- evaluation
