@@ -22,7 +22,7 @@ from kfx.version import __version__
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code.
 
-    0: success. 1: a failed run. 2: input that cannot be run. 3: a record whose data have changed.
+    0: success. 1: a failed run. 2: input that cannot be run. 3: a record that has changed since its run.
     """
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete

@@ -28,7 +28,7 @@ TableRow = Mapping[str, Any]
 
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all, so that a reader never sees half of it."""
-    write_whole(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+    write_whole(path, json.dumps(as_json(content), indent=2, allow_nan=False) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -37,10 +37,16 @@ def write_whole(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def partial_of(path: Path) -> Path:
+    """The file beside `path` that is written before it replaces `path`."""
+    return path.with_name(f".partial.{path.name}")
+
+
 @contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; at the end of the block that file replaces `path` at once."""
-    partial = path.with_name(path.name + ".partial")
+    """Yield a path to write to, with the same ending; at the end of the block that file replaces `path` at once."""
+    partial = partial_of(path)
+    partial.unlink(missing_ok=True)  # a link there would be followed
     try:
         yield partial
         os.replace(partial, path)
@@ -67,6 +73,11 @@ def whole_file(path: Path, *, keep: Path | None = None, durable: bool = False) -
         sync(path.parent)
 
 
+def is_inside(folder: Path, path: Path) -> bool:
+    """Whether a path lies in a folder when links are followed."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -87,16 +98,32 @@ def digest(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(stream, algorithm).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """JSON has neither NaN nor NumPy's types: replace them by null, lists and plain numbers."""
+class GrowingFile:
+    """A file that only grows, and the checksums of what it held at growing sizes, for which it is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._hash, self._at = path, hashlib.sha256(), 0
+
+    def digest(self, size: int) -> str:
+        """SHA-256 of the first `size` bytes in hexadecimal; `size` is at least that of the call before."""
+        with self._path.open("rb") as stream:
+            stream.seek(self._at)
+            while part := stream.read(min(size - self._at, 1 << 20)):
+                self._hash.update(part)
+                self._at += len(part)
+        return self._hash.hexdigest()
+
+
+def as_json(value: Any) -> Any:
+    """The value as JSON can hold it: null for NaN, lists and plain numbers for NumPy's types."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): as_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [as_json(v) for v in value]
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return as_json(value.tolist())
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return as_json(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -164,8 +164,8 @@ class RecordError(KfxError):
     """A file of a record is damaged."""
 
 
-class ChangedError(KfxError):
-    """The data or the config of a record have changed, so that it cannot be repeated."""
+class ChangedError(RecordError):
+    """The data, the config or a file of a record have changed, so that it cannot be repeated or used."""
 
     exit_code = 3
 

@@ -6,12 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import kfx
-from kfx.export import finished, to_mlflow
+from kfx.export import finished, to_mlflow, to_tensorboard, to_wandb
 from tests.faults.harness import Command
 
 FEW = ("optimizer.iterations=6", "sampler.batch_size=40", "evaluation.batches=2", "evaluation.n_interpolation=[50,100]")
@@ -107,6 +109,96 @@ def test_wandb_writes_offline_runs_by_identity(in_folder, runs):
     content = path.read_bytes()
     for value in kfx.load_run("s/0").trace["rho"]:
         assert repr(float(value)).encode() in content
+
+
+# ---- interrupted exports, and records of others
+
+
+def interrupted():
+    """Raises at its first call, as Ctrl-C would; does nothing later."""
+    calls = iter([KeyboardInterrupt])
+
+    def call(*args, **kwargs):
+        for error in calls:
+            raise error
+
+    return call
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning")
+@pytest.mark.slow
+def test_mlflow_writes_an_interrupted_entry_anew(in_folder, runs, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    uri, monkey = f"sqlite:///{in_folder / 'store.db'}", interrupted()
+    monkeypatch.setattr("mlflow.MlflowClient.log_artifact", monkey)
+    with pytest.raises(KeyboardInterrupt):
+        written(to_mlflow, uri, in_folder / "s/0")
+    (line,) = written(to_mlflow, uri, in_folder / "s/0")
+    assert line.startswith("s/0: run ")
+    (line,) = written(to_mlflow, uri, in_folder / "s/0")
+    assert line == "s/0: is there already"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (found,) = client.search_runs([client.get_experiment_by_name("kfx").experiment_id])
+    assert len(client.get_metric_history(found.info.run_id, "batch.rho")) == len(runs[0].trace)
+
+
+def test_tensorboard_writes_an_interrupted_folder_anew(in_folder, runs, monkeypatch):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    whole, monkey = SummaryWriter.add_text, interrupted()
+    monkeypatch.setattr(SummaryWriter, "add_text", lambda *args: (monkey(), whole(*args)))
+    with pytest.raises(KeyboardInterrupt):
+        written(to_tensorboard, in_folder / "tb", in_folder / "s/0")
+    for said in (": tb/", "is there already"):
+        (line,) = written(to_tensorboard, "tb", in_folder / "s/0")
+        assert said in line
+    (folder,) = (in_folder / "tb/kfx/s").iterdir()
+    (events,) = folder.glob("events.*")
+    assert events.read_bytes().count(b"batch.rho") == len(runs[0].trace)
+
+
+def test_wandb_writes_an_interrupted_run_anew(in_folder, runs, monkeypatch):
+    log = interrupted()
+
+    def init(dir, id, **settings):
+        own = Path(dir) / "wandb" / f"offline-run-now-{id}"
+        own.mkdir(parents=True)
+        (own / f"run-{id}.wandb").touch()
+        return SimpleNamespace(log=log, summary={}, finish=lambda exit_code: None)
+
+    theirs = SimpleNamespace(init=init, Settings=dict, Image=str, errors=SimpleNamespace(Error=OSError))
+    monkeypatch.setitem(sys.modules, "wandb", theirs)
+    with pytest.raises(KeyboardInterrupt):
+        written(to_wandb, "w", in_folder / "s/0")
+    for said in (runs[0].metrics["identity"], "is there already"):
+        (line,) = written(to_wandb, "w", in_folder / "s/0")
+        assert said in line
+    (folder,) = (in_folder / "w/wandb").iterdir()
+    assert folder.name == f"offline-run-now-{runs[0].metrics['identity']}-completed"
+
+
+def test_no_link_out_of_a_record_is_copied(in_folder, runs):
+    (in_folder / "private").mkdir()
+    (in_folder / "private/key").write_text("secret")
+    shutil.copy(next((in_folder / "s/0/figures").glob("*.png")), in_folder / "private/p.png")
+    (in_folder / "s/0/notes.txt").symlink_to(in_folder / "private/key")
+    (in_folder / "s/0/figures/p.png").symlink_to("../../../private/p.png")
+    (in_folder / "s/0/folder").symlink_to(in_folder / "private")
+    (in_folder / "s/0/own.csv").symlink_to("trace.csv")
+    (only,) = finished.read([in_folder / "s/0"])[0]
+    names = {path.name for path in only.files()}
+    assert {"trace.csv", "own.csv", "config.yaml", "rho.png"} <= names
+    assert not names & {"notes.txt", "key", "p.png"}
+    assert "p.png" not in {path.name for path in only.pictures()}
+
+
+def test_an_identity_that_is_a_path_is_none(in_folder, runs):
+    path = in_folder / "s/1/metrics.json"
+    path.write_text(path.read_text().replace(runs[1].metrics["identity"], "../../../etc"))
+    (found,), (line,) = finished.read([in_folder / "s"])
+    assert found.identity == runs[0].metrics["identity"]
+    assert "its identity is no 16 hexadecimal digits" in line
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -384,6 +386,43 @@ def test_a_lane_that_becomes_unreadable_is_no_empty_sum(tmp_path, damage):
         store.fold(2, 5, 12)
 
 
+def with_sums(folder, seed=0):
+    """The sums of a store, of points of this seed, and their spectrum; what is there is used."""
+    x, y = points_of(103, seed=seed), points_of(103, 2, seed=seed + 1)
+    store = SumsStore.prepare(folder, x, y, 5, 9, lambda: x[:12], f"points {seed}")
+    work = SumsWork(str(folder), Centres.of(RBF(1.0), store.centres()))
+    in_this_process(work, lambda task: None)
+    total = sum(all_sums(store)[1:], all_sums(store)[0])
+    return total, store.spectrum(total)
+
+
+SWAPPED = {"sums/1.npz": "sums/0.npz", "points/c/1/0": "points/c/0/0", "targets/c/1/0": "targets/c/0/0"}
+FILES = (*SWAPPED, "centres.npy", "spectrum.npz", "manifest.json")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["flipped", "swapped", "of another store"])
+def test_a_file_that_is_not_its_own_is_made_again_or_said(tmp_path, file, damage):
+    folder, is_sum = tmp_path / "s", file.startswith(("sums", "spectrum"))
+    total, spectrum = with_sums(folder)
+    if damage == "flipped":
+        content = bytearray((folder / file).read_bytes())
+        content[len(content) * 3 // 4] ^= 1
+        (folder / file).write_bytes(content)
+    elif damage == "of another store":
+        with_sums(tmp_path / "other", seed=5)
+        shutil.copy(tmp_path / "other" / file, folder / file)
+    else:
+        shutil.copy(folder / SWAPPED[file], folder / file) if file in SWAPPED else pytest.skip("there is one such file")
+    if not is_sum:  # what it is made from is read again
+        (folder / "sums" / "1.npz").unlink()
+    with nullcontext() if is_sum else pytest.raises(StoreError, match=r"delete the folder|make the store anew"):
+        again, as_spectrum = with_sums(folder)
+        assert torch.equal(again.outer, total.outer)
+        assert torch.equal(again.products, total.products)
+        assert torch.equal(as_spectrum.vectors, spectrum.vectors)
+
+
 @pytest.mark.parametrize("missing", [True, False])
 def test_points_that_are_damaged_or_missing_are_said(tmp_path, missing):
     _, work = begun(tmp_path)
@@ -503,7 +542,7 @@ def test_a_lost_solution_is_said(kfx, in_folder):
     (in_folder / "r" / "solution.npz").unlink()
     code, _, err = kfx("predict", "r", "t.csv")
     assert code == 1
-    assert "solution.npz: missing" in err
+    assert "solution.npz: is missing" in err
 
 
 def test_a_flow_of_centres_needs_other_points():

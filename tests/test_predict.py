@@ -13,7 +13,7 @@ import pytest
 from kfx import load_run
 from kfx.experiment.compose import load
 from kfx.files import read_rows
-from kfx.outcomes import DataError, RecordError
+from kfx.outcomes import ChangedError, DataError
 
 FIT = ("kernel.initial=mean_squared_distance", "sampler.batch_size=40", "optimizer.iterations=5")
 TABLE = ("dataset=table", "dataset.path=train.csv", "dataset.categorical=[city,code]", "dataset.missing=mean")
@@ -134,8 +134,8 @@ def test_rows_that_cannot_be_read_are_named_and_the_rest_is_written(kfx, files):
     assert "nowhere.csv: is not there" in kfx("predict", "r", "nowhere.csv")[2]
     people(60).to_csv("train.csv", index=False)
     code, _, err = kfx("predict", "r", "some.csv")
-    assert code == RecordError("").exit_code
-    assert "train.csv has changed since the run" in err
+    assert code == ChangedError("").exit_code
+    assert "its data have changed: train.csv (SHA-256" in err
 
 
 def test_the_training_table_is_encoded_as_it_was_read(in_folder):

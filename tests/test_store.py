@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
 
@@ -20,7 +21,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.outcomes import HeldError, NumericalError, StoreError
 from kfx.store import products
 from kfx.store.factor_store import FactorStore, FactorWork
-from kfx.store.gram_store import GRAM, GramStore, tile_for
+from kfx.store.gram_store import GRAM, TEST, GramStore, tile_for
 from kfx.store.gram_work import GramWork
 from kfx.store.identity import Identity
 from kfx.store.selection import Selection
@@ -168,6 +169,25 @@ def test_a_store_goes_on_where_it_was_stopped(tmp_path):
     assert not list((tmp_path / "s").rglob("*.partial"))
     assert all(path.stat().st_mtime_ns == time for path, time in times.items() if path.suffix != ".partial")
     np.testing.assert_allclose(whole(again), kernel.gram(x).numpy(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("matrix", [GRAM, TEST])
+def test_a_tile_of_another_place_is_said_and_then_computed_again(tmp_path, matrix, dtype):
+    kernel, x, test = Matern(0.8), points_of(150, dtype=dtype), points_of(70, seed=1, dtype=dtype)
+    store = GramStore.prepare(tmp_path / "s", kernel, x, test, tile=32)
+    do(GramWork.of(store, kernel, x.device))
+    expected, tiles = store.tiles(matrix).read(1, 0).copy(), store.tiles(matrix)
+    for other in ((2, 0), (1, 1)):
+        shutil.copy(tiles.path(*other), tiles.path(1, 0))
+        with pytest.raises(StoreError, match=r"c/1/0: holds the tile of another place; delete the file"):
+            GramStore.prepare(tmp_path / "s", kernel, x, test)
+        tiles.drop(1, 0)
+        again = GramStore.prepare(tmp_path / "s", kernel, x, test)
+        do(GramWork.of(again, kernel, x.device))
+        np.testing.assert_allclose(again.tiles(matrix).read(1, 0), expected, rtol=1e-6)
+    for n in (20, 40, 150):  # also of fewer points
+        GramStore.prepare(tmp_path / "s", kernel, x[:n], test)
 
 
 def networks_of_equal_parameters():
@@ -519,7 +539,7 @@ def test_a_solution_is_kept_with_its_jitter(tmp_path):
         assert jitters[0] > 0
 
 
-def test_a_torn_solution_is_computed_again(tmp_path):
+def test_a_torn_solution_or_another_is_computed_again(tmp_path):
     x, y = points_of(60), points_of(60, 1, seed=3)
     with beyond(tmp_path / "g").store(RBF(1.0), x, x[:1]) as store:
         system = OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), 60, "cholesky", 1e-6)
@@ -527,6 +547,20 @@ def test_a_torn_solution_is_computed_again(tmp_path):
         [path] = (store.folder / "solutions").iterdir()
         path.write_bytes(path.read_bytes()[:50])
         torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+        own = path.read_bytes()
+        system.coefficients(Regularization(0.2, "absolute"), y)
+        [other] = {*path.parent.iterdir()} - {path}
+        shutil.copy(other, path)  # of another λ
+        torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+        assert path.read_bytes() == own
+
+
+def test_a_known_number_is_that_of_its_key(tmp_path):
+    disk = beyond(tmp_path)
+    assert [disk.known([key], lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
+    first, *others = (tmp_path / "known").iterdir()
+    shutil.copy(others[0], first)
+    assert [disk.known([key], lambda key=key: float(key)) for key in (1, 2, math.inf)] == [1, 2, math.inf]
 
 
 def test_fewer_points_have_their_own_jitter(tmp_path):

@@ -18,6 +18,19 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_cluster(parser: argparse.ArgumentParser, when: str = "") -> None:
+    """Add the arguments of the section `cluster`. when: what its help begins with."""
+    parser.add_argument("--workers", type=int, metavar="N", help=f"{when}processes, as cluster.workers")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help=f"{when}Dask's scheduler, or slurm")
+    parser.add_argument("--dashboard", metavar="ADDRESS", help=f"{when}address of Dask's dashboard")
+
+
+def of_cluster(parsed: argparse.Namespace) -> dict[str, object]:
+    """The values of these arguments, by config key."""
+    asked = {f"cluster.{name}": getattr(parsed, name) for name in ("workers", "scheduler", "dashboard")}
+    return {key: value for key, value in asked.items() if value is not None}
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Add the arguments `group=option`, `key=value` and `+experiment=NAME`."""
     overrides = parser.add_argument("overrides", nargs="*", help="group=option, key=value, +experiment=NAME")

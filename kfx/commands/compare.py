@@ -49,12 +49,15 @@ def _compare(parsed: argparse.Namespace) -> int:
     from kfx.plots import comparison as pictures
     from kfx.plots.style import looking, save
     from kfx.record import comparison
+    from kfx.record.output import is_stream, require_places, written
     from kfx.report import table as tables
 
     by, of = parsed.by.split(","), "se" if parsed.se else "sd"
     for name in ("figure", "curve"):
         if getattr(parsed, name) is not None:
             pictures.check_name(f"--{name}", getattr(parsed, name))
+    outputs = "csv", "latex", "markdown", "figure", "curve"
+    require_places({f"--{name}": getattr(parsed, name) for name in outputs})
     runs, unread = comparison.read(parsed.paths)
     metric = parsed.metric or comparison.main_metric_of(runs)
     found, unmeasured = comparison.measured(runs, metric, parsed.kernel, parsed.n_interpolation)
@@ -73,18 +76,19 @@ def _compare(parsed: argparse.Namespace) -> int:
         over = comparison.over_sizes(runs, by, metric, parsed.kernel, parsed.mix)
         return pictures.curve(over, by, metric, of)
 
-    for path, write in (
-        (parsed.csv, lambda path: frame.to_csv(path, index=False)),
-        (parsed.latex, lambda path: path.write_text(tables.latex(in_symbols))),
-        (parsed.markdown, lambda path: path.write_text(tables.markdown(shown))),
-        (parsed.figure, lambda path: save(pictures.by_row(frame, by, metric, of), path)),
-        (parsed.curve, lambda path: save(curve(), path)),
-    ):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with looking(parsed.style):
+    writers = (
+        lambda path: frame.to_csv(path, index=False),
+        lambda path: path.write_text(tables.latex(in_symbols)),
+        lambda path: path.write_text(tables.markdown(shown)),
+        lambda path: save(pictures.by_row(frame, by, metric, of), path),
+        lambda path: save(curve(), path),
+    )
+    for name, write in zip(outputs, writers, strict=True):
+        if (named := getattr(parsed, name)) is not None:
+            with written(f"--{name}", named) as path, looking(parsed.style):
                 write(path)
-            print(path)
+            if not is_stream(named):
+                print(named)
     return 0
 
 

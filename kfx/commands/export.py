@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kfx.commands.arguments import Commands
+from kfx.commands.arguments import Commands, add_plugins
 
 _TOOLS = {
     "isofit": "the HDF5 file of the runs' emulators (default: emulator.h5)",
@@ -26,14 +26,17 @@ def add(commands: Commands) -> None:
     places = "; ".join(f"{name}: {place}" for name, place in _TOOLS.items())
     export.add_argument("--to", metavar="PLACE", help=f"where; {places}")
     export.add_argument("--project", default="kfx", help="experiment, folder or project there (default: kfx)")
+    add_plugins(export)
     export.set_defaults(call=_export)
 
 
 def _export(parsed: argparse.Namespace) -> int:
     import importlib
 
+    from kfx.config.plugins import load_plugins
     from kfx.export.finished import read
 
+    load_plugins(parsed.plugin)
     runs, left_out = read(parsed.paths)
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kfx.commands.arguments import Commands, add_overrides, add_plugins
+from kfx.commands.arguments import Commands, add_cluster, add_overrides, add_plugins, of_cluster
 from kfx.outcomes import ConfigError
 
 
@@ -25,9 +25,7 @@ def add(commands: Commands) -> None:
     gram.add_argument("--block", type=int, help="rows of gram.npy at a time (default: 500)")
     gram.add_argument("--store", type=Path, metavar="DIR", help="tiles on disk, not gram.npy; continues a store")
     gram.add_argument("--tile", type=int, help="rows of a tile of a new store (default: by the number of points)")
-    gram.add_argument("--workers", type=int, metavar="N", help="with --store: processes, as cluster.workers")
-    gram.add_argument("--scheduler", metavar="ADDRESS", help="with --store: Dask's scheduler, or slurm")
-    gram.add_argument("--dashboard", metavar="ADDRESS", help="with --store: address of Dask's dashboard")
+    add_cluster(gram, "with --store: ")
     gram.add_argument("--drop", action="store_true", help="with verify: remove damaged tiles, to be computed again")
     gram.set_defaults(call=_gram)
 
@@ -39,20 +37,21 @@ def _gram(parsed: argparse.Namespace) -> int:
     from kfx.config.plugins import load_plugins
     from kfx.experiment import preflight
     from kfx.experiment.compose import load
+    from kfx.record.output import require_no_record
     from kfx.running.gram import fill, save
 
     _require(parsed)
     load_plugins(parsed.plugin)
     unused = ["sampler.batch_size=null", "evaluation.n_interpolation=[1]", "optimizer=none"]  # a Gram needs none
     exact = ["evaluation.solver=cholesky", "evaluation.centres=null", "evaluation.choose=null"]
-    asked = {name: getattr(parsed, name) for name in ("workers", "scheduler", "dashboard")}
-    of_cluster = [f"cluster.{name}={quoted(str(value))}" for name, value in asked.items() if value is not None]
-    settings = load([*unused, *parsed.overrides, *exact, *of_cluster])
+    cluster = [f"{key}={quoted(str(value))}" for key, value in of_cluster(parsed).items()]
+    settings = load([*unused, *parsed.overrides, *exact, *cluster])
     preflight.check([settings])
     if parsed.store is not None:
         print(fill(settings, parsed.store, parsed.test, parsed.tile).folder)
         return 0
     folder = parsed.output or Path(".")
+    require_no_record("--output", folder)
     preflight.make_folder("--output", folder, resume=True)
     for path in save(settings, folder, parsed.test, parsed.block or 500):
         print(path)

@@ -31,15 +31,18 @@ def _precision(parsed: argparse.Namespace) -> int:
     from kfx.files import write_json
     from kfx.numerics import precision, process
     from kfx.plots.precision import error_against_size
+    from kfx.plots.style import save
     from kfx.record.environment import processor
+    from kfx.record.output import require_no_record
 
     output: Path = parsed.output
+    require_no_record("--output", output)
     screen = console(160)
     if parsed.files:
         contents = precision.read(parsed.files)
         screen.print(precision.table(contents))
         preflight.make_folder("--output", output, resume=True)
-        error_against_size(contents).savefig(output / "machines.png")
+        save(error_against_size(contents), output / "machines.png")
         print(f"  {output / 'machines.png'}")
         return 0
     preflight.make_folder("--output", output, resume=True)
@@ -54,6 +57,6 @@ def _precision(parsed: argparse.Namespace) -> int:
     if not content["gpu"]:
         print("  no GPU is visible to torch or JAX: the CPU alone was measured")
     write_json(output / "precision.json", content)
-    error_against_size({"": content}).savefig(output / "precision.png")
+    save(error_against_size({"": content}), output / "precision.png")
     print(f"  {output / 'precision.json'}, {output / 'precision.png'}")
     return 0 if all(verdict.keeps_promise for verdict in verdicts) else 1

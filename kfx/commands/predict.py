@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 
 from kfx.commands.arguments import Commands, add_plugins
@@ -31,8 +32,7 @@ def add(commands: Commands) -> None:
 def _predict(parsed: argparse.Namespace) -> int:
     from kfx.estimators.continued import forecast_onwards
     from kfx.estimators.recorded import Model, write_predictions
-    from kfx.experiment.preflight import make_folder
-    from kfx.files import write_whole
+    from kfx.record.output import is_stream, require_places, written
     from kfx.record.reading import load_run
 
     file, output = parsed.file, parsed.output
@@ -41,19 +41,18 @@ def _predict(parsed: argparse.Namespace) -> int:
     if not (parsed.run / "metrics.json").is_file():
         raise ConfigError(f"{parsed.run}: holds no run")
     model = Model.of_run(load_run(parsed.run, parsed.plugin))
-    if output is not None:
-        make_folder("--output", output.parent, resume=True)
-        if output.exists() and any(output.samefile(each) for each in (file, *model.config.dataset.paths())):
-            raise ConfigError(f"--output {output}: is the file of the rows, or of the run's data; expected another")
+    require_places({"--output": output}, [file, *model.config.dataset.paths(), *map(Path, parsed.plugin)])
     if model.config.dataset.is_series:
         if parsed.steps is not None and parsed.steps < 1:
             raise ConfigError(f"--steps {parsed.steps}: expected a whole number >= 1")
-        table = forecast_onwards(model, file, parsed.steps).to_csv(index=False)
-        print(table, end="") if output is None else write_whole(output, table)
     elif parsed.steps is not None:
         raise ConfigError(f"--steps {parsed.steps}: forecasts series, and {parsed.run} has none; leave it out")
-    else:
-        write_predictions(model, file, output, strict=parsed.strict)
-    if output is not None:
+    with nullcontext() if output is None else written("--output", output) as path:
+        if model.config.dataset.is_series:
+            table = forecast_onwards(model, file, parsed.steps).to_csv(index=False)
+            print(table, end="") if path is None else path.write_text(table)
+        else:
+            write_predictions(model, file, path, strict=parsed.strict)
+    if output is not None and not is_stream(output):
         print(output)
     return 0

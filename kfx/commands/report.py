@@ -22,6 +22,7 @@ def add(commands: Commands) -> None:
 def _report(parsed: argparse.Namespace) -> int:
     from kfx.config.plugins import load_plugins
     from kfx.files import write_whole
+    from kfx.record.output import is_stream, require_places, written
     from kfx.report import run_page
 
     load_plugins(parsed.plugin)
@@ -31,11 +32,16 @@ def _report(parsed: argparse.Namespace) -> int:
     output: Path = parsed.output or parsed.paths[0] / "report.html"
     if output.suffix not in (".html", ".htm"):
         raise ConfigError(f"--output {output}: expected a name that ends in .html")
+    require_places({"--output": parsed.output})
     left_out: list[str] = []
     text = run_page.page(parsed.paths, left_out)
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(output, text)
-    print(output)
+    if parsed.output is None:  # the page of a record belongs to it
+        write_whole(output, text)
+    else:
+        with written("--output", output) as path:
+            path.write_text(text)
+    if not is_stream(output):
+        print(output)
     return 0

@@ -38,9 +38,11 @@ def add(commands: Commands) -> None:
 
 
 def _reproduce(parsed: argparse.Namespace) -> int:
+    from kfx.record.output import require_no_record
     from kfx.report.reproduction import FOLDER, experiments, gather
 
     folder = parsed.tables or FOLDER
+    require_no_record("--tables", folder)
     for name, value in (("seeds", parsed.seeds), ("jobs", parsed.jobs), ("budget", parsed.budget)):
         if value is not None and not value > 0:
             raise ConfigError(f"--{name} {value:g}: expected a number above 0")

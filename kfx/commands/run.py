@@ -115,12 +115,11 @@ def run(words: Sequence[str]) -> int:
 
 def _predict(jobs: Sequence[Job]) -> None:
     """Write the predictions for new rows that the jobs ask for (dataset.predict)."""
-    asked = [job for job in jobs if getattr(job.plan.config.dataset, "predict", None) is not None]
-    if asked:
+    if any(getattr(job.plan.config.dataset, "predict", None) is not None for job in jobs):
         from kfx.estimators.recorded import predict_as_configured
 
-        for job in asked:
-            predict_as_configured(job.directory)
+        for job in jobs:
+            predict_as_configured(job.plan.config, job.directory)
 
 
 def _options(words: Sequence[str], overrides: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from kfx.commands.arguments import Commands, add_plugins
+from kfx.commands.arguments import Commands, add_cluster, add_plugins, of_cluster
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.numerics.formatting import spread
 from kfx.outcomes import ConfigError, KfxError, RecordError
@@ -46,6 +46,9 @@ def add(commands: Commands) -> None:
     animate.add_argument("--output", type=Path, help="film.mp4 or film.gif (default: flow in the run's figures)")
     animate.add_argument("--seconds", type=float, default=10.0, help="length of the film (default: 10)")
     animate.set_defaults(call=_animate)
+    for parser in (again, rerun):
+        add_cluster(parser)
+        parser.add_argument("--store", type=Path, metavar="DIR", help="as evaluation.store; a record's own is not used")
     for parser in (again, rerun, plot, animate):
         add_plugins(parser)
 
@@ -84,21 +87,24 @@ def _list(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _places(parsed: argparse.Namespace) -> dict[str, object]:
+    """Where a repetition or continuation computes and keeps, by config key."""
+    return of_cluster(parsed) | ({} if parsed.store is None else {"evaluation.store": str(parsed.store)})
+
+
 def _resume(parsed: argparse.Namespace) -> int:
-    from kfx.estimators.recorded import predict_as_configured
     from kfx.running.story import resume
 
     load_plugins(parsed.plugin)
-    code = resume(parsed.directory)
-    predict_as_configured(parsed.directory)
-    return code
+    return resume(parsed.directory, _places(parsed))
 
 
 def _rerun(parsed: argparse.Namespace) -> int:
-    from kfx.experiment.plan import Plan
-    from kfx.record.comparison import require_same_origin, same_results
-    from kfx.record.reading import load_run
-    from kfx.running.story import run
+    from kfx.experiment.config import typed
+    from kfx.record.comparison import same_results
+    from kfx.record.origin import require_same_config, require_same_data
+    from kfx.record.reading import load_run, read_environment
+    from kfx.running.story import plan_of, run
     from kfx.screen.progress import say
 
     directory: Path = parsed.directory
@@ -108,9 +114,11 @@ def _rerun(parsed: argparse.Namespace) -> int:
         raise ConfigError(f"--tolerance {parsed.tolerance:g}: expected a number from 0 to below 1")
     recorded = load_run(directory, parsed.plugin)
     require_plugins(recorded.plugins, str(directory), no_others=True)
-    if (difference := require_same_origin(recorded)) is not None:
+    environment = read_environment(directory)
+    require_same_data(directory, typed(recorded.config), environment)
+    if (difference := require_same_config(directory, recorded.config, recorded.metrics, environment)) is not None:
         say(f"kfx: warning: {difference}")
-    plan = Plan.of_config(recorded.config)
+    plan = plan_of(directory, recorded.config, _places(parsed))
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     code = run(plan, repeated)
     if code:
@@ -144,7 +152,9 @@ def _plot(parsed: argparse.Namespace) -> int:
 def _animate(parsed: argparse.Namespace) -> int:
     from matplotlib.animation import FFMpegWriter
 
+    from kfx.files import whole_path
     from kfx.plots import flow
+    from kfx.record.output import is_stream, require_places, written
     from kfx.record.reading import load_run
     from kfx.screen.progress import Steps
 
@@ -154,6 +164,7 @@ def _animate(parsed: argparse.Namespace) -> int:
     if not seconds > 0:
         raise ConfigError(f"--seconds {seconds:g}: expected a number > 0")
     usual = ".mp4" if FFMpegWriter.isAvailable() else ".gif"
+    require_places({"--output": parsed.output})
     path = parsed.output or directory / "figures" / f"flow{usual}"
     if path.suffix not in (".mp4", ".gif"):
         raise ConfigError(f"--output {path}: expected a name that ends in .mp4 or .gif")
@@ -166,8 +177,11 @@ def _animate(parsed: argparse.Namespace) -> int:
         raise RecordError(f"{directory}: a snapshot is damaged ({type(error).__name__}: {error})") from error
     if len(shown) < 2 or shown[0][1][0].size > 2:
         raise ConfigError(f"kfx animate {directory}: takes a flow in one or two dimensions with flow.snapshots above 0")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Steps("film", len(shown)) as steps:
-        flow.animate(run, path, seconds, steps.advance)
-    print(path)
+    if parsed.output is None:
+        path.parent.mkdir(exist_ok=True)
+    place = whole_path(path) if parsed.output is None else written("--output", path)
+    with place as partial, Steps("film", len(shown)) as steps:
+        flow.animate(run, partial, seconds, steps.advance)
+    if not is_stream(path):
+        print(path)
     return 0

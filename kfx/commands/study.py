@@ -41,9 +41,11 @@ def add(commands: Commands) -> None:
 def _study(parsed: argparse.Namespace) -> int:
     from kfx.config import catalogue
     from kfx.jobs import study
+    from kfx.record.output import require_no_record
 
     if parsed.record and (parsed.smoke or parsed.set):
         raise ConfigError("--record: keeps the study's own settings alone; leave --smoke and --set out")
+    require_no_record("--folder", parsed.folder)
     if parsed.jobs < 1:
         raise ConfigError(f"--jobs {parsed.jobs}: expected a whole number >= 1")
     if not parsed.names:
@@ -80,7 +82,7 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
         return 1
     is_as_published = not parsed.smoke and all(word.startswith("seed=") for word in parsed.set)
     frame = table(study, there, is_as_published=is_as_published)
-    frame.to_csv(folder / "table.csv", index=False)
+    write_whole(folder / "table.csv", frame.to_csv(index=False))
     if parsed.record and failed:
         print(f"kfx: warning: {_RECORDED / name}.csv stays as it was, because runs failed", file=sys.stderr)
     elif parsed.record:

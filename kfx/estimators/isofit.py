@@ -10,11 +10,11 @@ import numpy as np
 
 from kfx.estimators.recorded import Model
 from kfx.export.finished import Finished
-from kfx.files import whole_file
 from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.round_off import scale
 from kfx.outcomes import RecordError
+from kfx.record.output import written
 
 INPUTS = {
     name: number
@@ -50,15 +50,15 @@ def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
     if len(models) != _TAKEN:
         notes.append(f"ISOFIT reads {_TAKEN} emulators: path reflectance, direct and diffuse transmittance, albedo")
     path = Path(to or "emulator.h5")
-    with whole_file(path) as stream, h5py.File(stream, "w") as file:
+    with written("--to", path) as partial, h5py.File(partial, "w") as file:
         file["wls"], file["inputdims"] = wavelengths, np.array(numbers)
         file["xmin"], file["xmax"] = x.min(axis=0), x.max(axis=0)
         file["input_transfs"] = np.ones((len(models), x.shape[1]), dtype=int)  # 1 stands for the identity
         file["output_transfs"] = np.ones(len(models), dtype=int)
         for number, (directory, model) in enumerate(models, start=1):
             _write(file.create_group(f"MVM{number}"), model, directory)
-    written = f"{path}: {len(models)} emulator{'s' * (len(models) > 1)} of {x.shape[1]} inputs, N = {len(x)}"
-    return [written, *(f"note: {note}" for note in notes)]
+    said = f"{path}: {len(models)} emulator{'s' * (len(models) > 1)} of {x.shape[1]} inputs, N = {len(x)}"
+    return [said, *(f"note: {note}" for note in notes)]
 
 
 _TAKEN = 4

@@ -25,8 +25,7 @@ from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import EVALUATION, NESTED
 from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config, typed
-from kfx.experiment.identity import data_checksums
-from kfx.files import whole_file
+from kfx.files import whole_path
 from kfx.kernels import Kernel
 from kfx.numerics import threads
 from kfx.numerics.process import exclusively
@@ -34,6 +33,7 @@ from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.outcomes import DataError, RecordError, Status
 from kfx.record.fitted import recorded_solution
+from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
 from kfx.running.context import Machine
@@ -65,15 +65,15 @@ class Model:
     def of_run(cls, run: Run) -> Model:
         """Read the run's data again and solve for the coefficients.
 
-        Raises RecordError for a run that did not complete or whose data files have changed, DataError where a file is
-        missing.
+        Raises RecordError for a run that did not complete, ChangedError where its config, data or files are not those
+        of the run, DataError where a data file is missing.
         """
         if run.metrics["status"] != Status.COMPLETED:
             raise RecordError(f"{run.directory}: is {run.metrics['status']}; only a completed run can predict")
+        if (difference := run.require_unchanged()) is not None:
+            say(f"kfx: warning: {difference}")
         config = typed(run.config)
-        then, now = read_environment(run.directory).get("data_sha256", {}), data_checksums(config)
-        if changed := [name for name in now if then.get(name) != now[name]]:
-            raise RecordError(f"{run.directory}: {changed[0]} has changed since the run, which reads its points there")
+        require_same_data(run.directory, config, read_environment(run.directory))
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)
@@ -194,14 +194,14 @@ _MOST_NAMED = 20
 
 
 def write_predictions(model: Model, file: Path, output: Path | None, *, strict: bool = False) -> None:
-    """Write the predictions for the rows of a file as CSV, to the screen if `output` is None.
+    """Write the predictions for the rows of a file as CSV to `output`, to the screen if it is None.
 
     Rows that cannot be read are named and left out, those with a word that no training row has are named; with `strict`
     the first one is a DataError.
     """
     done, counts, is_first, total = 0, Counter[str](), True, count(file)
     with contextlib.ExitStack() as held:
-        stream = sys.stdout.buffer if output is None else held.enter_context(whole_file(output))
+        stream = sys.stdout.buffer if output is None else held.enter_context(output.open("wb"))
         steps = held.enter_context(Steps("rows", total))
         for chunk, predicted in model.predictions(file):
             for row, what in sorted({**chunk.problems, **chunk.unknown}.items()):
@@ -221,13 +221,15 @@ def write_predictions(model: Model, file: Path, output: Path | None, *, strict: 
             say(f"kfx: {file}: {counts[said] - _MOST_NAMED} more rows {what}")
 
 
-def predict_as_configured(directory: Path) -> None:
-    """Write `new_predictions.csv` into the directory of a completed run whose `dataset.predict` names a file."""
-    if not (directory / "metrics.json").is_file() or read_metrics(directory)["status"] != Status.COMPLETED:
+def predict_as_configured(config: Config, directory: Path) -> None:
+    """Write `new_predictions.csv` into the directory of a completed run if `dataset.predict` of a config, which the
+    person gave, names a file."""
+    file = getattr(config.dataset, "predict", None)
+    if file is None or not (directory / "metrics.json").is_file():
         return
-    run = load_run(directory)
-    if (file := run.config.dataset.get("predict")) is not None:
-        write_predictions(Model.of_run(run), Path(file), directory / NEW_PREDICTIONS)
+    if read_metrics(directory)["status"] == Status.COMPLETED:
+        with whole_path(directory / NEW_PREDICTIONS) as partial:
+            write_predictions(Model.of_run(load_run(directory)), Path(file).expanduser(), partial)
 
 
 def _unfitted(run: Run, config: Config, data: Dataset, classes: Sequence[str]) -> KernelFlow:

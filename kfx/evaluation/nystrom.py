@@ -13,13 +13,13 @@ import torch
 
 from kfx.evaluation.centres import chosen_centres
 from kfx.evaluation.interpolants import ThroughCentres
-from kfx.evaluation.on_disk import DiskStores, hashed, held
+from kfx.evaluation.on_disk import DiskStores, held
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import Regularized
 from kfx.numerics.arrays import digests
-from kfx.numerics.nystrom import Centres, Nystrom, Spectrum
+from kfx.numerics.nystrom import Centres, Nystrom
 from kfx.numerics.regularization import Regularization
-from kfx.store.identity import Identity, digest
+from kfx.store.identity import Identity, digest, hashed
 from kfx.store.sums_store import SumsStore, SumsWork, tile_for
 
 _FOLDS = 5
@@ -75,7 +75,8 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
     key += [digest(points), digest(targets), count, how.choose, how.seed]
     if how.choose == "flow":
         key += [how.regularization.value, how.regularization.scale]
-    folder = disk.root / f"sums-{hashed(key)}"
+    name = hashed(key)
+    folder = disk.root / f"sums-{name}"
 
     lanes = _FOLDS * -(-disk.processes // _FOLDS)
     tile = tile_for(len(points), lanes, count)
@@ -88,12 +89,12 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
         return chosen_centres(compare, x, y, count, how.choose, how.regularization, rng, disk.follow)
 
     with held(folder):
-        store = SumsStore.prepare(folder, points, targets, lanes, tile, choose)
+        store = SumsStore.prepare(folder, points, targets, lanes, tile, choose, name)
         centres = Centres.of(compare, store.centres().to(points.device))
         disk.do(SumsWork(str(folder), centres, str(points.device)), "Nyström")
         folds = [partial(store.fold, fold, _FOLDS, len(centres.points)) for fold in range(_FOLDS)]
         sums = reduce(add, (fold() for fold in folds))
-        spectrum = store.spectrum(lambda: Spectrum.of(sums))
+        spectrum = store.spectrum(sums)
         yield Pass(centres, Nystrom(folds, sums, spectrum, how.left_out), store)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import shutil
 import time
 import warnings
@@ -12,12 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
-from kfx.files import whole_file, write_arrays, write_json
 from kfx.kernels.base import Kernel
 from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy
@@ -26,11 +22,11 @@ from kfx.numerics.incidents import report_jitter
 from kfx.numerics.linear_algebra import jitters
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, HeldError, NumericalError
-from kfx.store import products
+from kfx.store import products, sealed
 from kfx.store.factor_store import FactorStore, FactorWork
 from kfx.store.gram_store import MANIFEST, GramStore, tile_for
 from kfx.store.gram_work import GramWork
-from kfx.store.identity import Identity, digest
+from kfx.store.identity import Identity, digest, hashed
 from kfx.store.selection import Selection
 from kfx.store.tiles import block_of
 from kfx.store.work import Work
@@ -100,13 +96,13 @@ class DiskStores:
     def known(self, key: list[object], compute: Callable[[], float]) -> float:
         """Return a number that is expensive to compute: read it from the folder under `key`, or compute it and keep it
         there."""
-        path = self.root / "known" / f"{hashed(key)}.json"
-        with contextlib.suppress(OSError, ValueError):
-            return float(json.loads(path.read_text()))
-        value = compute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, repr(value))  # JSON has no infinity
-        return value
+        name = hashed(key)
+        path = self.root / "known" / f"{name}.npz"
+        found = sealed.read(path, name)
+        if found is None:
+            found = {"value": np.array(compute())}
+            sealed.write(path, name, found)
+        return float(found["value"])
 
     def discard(self) -> None:
         """Delete the stores whose results are recorded, unless they are to be kept."""
@@ -138,11 +134,6 @@ def _waited_for(folder: Path) -> Lock:
                 warnings.warn(f"{str(error).partition(';')[0]}; waiting for it", stacklevel=1)
             told = True
             time.sleep(0.5)
-
-
-def hashed(parts: list[object]) -> str:
-    """Sixteen hexadecimal digits of a SHA-256 of plain values."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class OnDisk:
@@ -183,24 +174,27 @@ class OnDisk:
         y, effective = targets.to("cpu", torch.float64), self.effective(regularization, len(targets))
         key = hashed([len(y), effective, self._solver, self._tolerance, digest(y)])
         path = self._store.folder / "solutions" / f"{key}.npz"
-        found = _read(path)
+        owner = hashed([self._store.belongs_to, key])
+        found = sealed.read(path, owner)
         if found is None:
-            found = self._solved(regularization, y, effective, path.with_suffix(".part.npz"))
-            _write(path, found)
+            found = self._solved(regularization, y, effective, path.with_suffix(".part.npz"), f"{owner} half done")
+            sealed.write(path, owner, found)
         if jitter := float(found["jitter"]):
             report_jitter(jitter)
         self._report = {name: float(found[name]) for name in ("residual", "iterations") if name in found}
         return torch.from_numpy(found["alpha"])
 
     def _solved(
-        self, regularization: Regularization, y: torch.Tensor, effective: float, half_done: Path
+        self, regularization: Regularization, y: torch.Tensor, effective: float, half_done: Path, owner: str
     ) -> dict[str, np.ndarray]:
         if self._solver == "conjugate_gradients":
-            return self._by_conjugate_gradients(y, effective, half_done)
+            return self._by_conjugate_gradients(y, effective, half_done, owner)
         factor = self._factored(regularization, len(y))
         return {"alpha": in_numpy(factor.solve_upper(factor.solve_lower(y))), "jitter": np.array(factor.jitter)}
 
-    def _by_conjugate_gradients(self, y: torch.Tensor, effective: float, half_done: Path) -> dict[str, np.ndarray]:
+    def _by_conjugate_gradients(
+        self, y: torch.Tensor, effective: float, half_done: Path, owner: str
+    ) -> dict[str, np.ndarray]:
         """Solve, starting from the last iterate that an earlier process saved."""
         saved = time.monotonic()
 
@@ -208,10 +202,10 @@ class OnDisk:
             nonlocal saved
             self._disk.follow(f"conjugate gradients, step {iteration}: residual {residual:.1e}")
             if time.monotonic() - saved > _SECONDS_BETWEEN_SAVES:
-                _write(half_done, {"alpha": in_numpy(alpha), "iterations": np.array(iteration)})
+                sealed.write(half_done, owner, {"alpha": in_numpy(alpha), "iterations": np.array(iteration)})
                 saved = time.monotonic()
 
-        before = _read(half_done) or {}
+        before = sealed.read(half_done, owner) or {}
         solved = solve(
             lambda v: products.product(self._store, v),
             self._entries,
@@ -311,21 +305,6 @@ class OnDisk:
 
     def report(self) -> dict[str, float]:
         return self._report
-
-
-def _read(path: Path) -> dict[str, np.ndarray] | None:
-    """Arrays that an earlier process wrote; None if there are none, or if the file is damaged."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
-
-
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as stream:
-        write_arrays(stream, arrays)
 
 
 def factored(disk: DiskStores, store: GramStore, selection: Selection, regularization: float) -> FactorStore:

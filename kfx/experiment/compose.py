@@ -27,6 +27,7 @@ from kfx.experiment import hydra_node
 from kfx.experiment.config import Config, as_text, check, first_line, settled
 from kfx.experiment.sweeps import parse
 from kfx.outcomes import ConfigError
+from kfx.yaml_file import YamlBoundsError, bounded
 
 
 def run_name(choices: DictConfig) -> str:
@@ -156,13 +157,25 @@ def _compose(overrides: Sequence[str], search_path: str | None) -> DictConfig:
 
 
 def _check_own(folder: Path) -> None:
-    """ConfigError for a folder of presets that does not exist, or that has a file with the name of an option."""
+    """ConfigError for a folder of presets that does not exist, or that has a file with the name of an option, or one
+    that is too large."""
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {folder}: is no folder")
+    _require_bounds(folder.resolve())
     for group, options in OPTIONS.items():
         for name in options:
             if (path := folder / group / f"{name}.yaml").exists():
                 raise ConfigError(f"{path}: {group}={name} is an option already; give the preset another name")
+
+
+@cache
+def _require_bounds(folder: Path) -> None:
+    """ConfigError if a preset of a folder, which Hydra's own reader may open, is too large."""
+    for path in folder.rglob("*.yaml"):
+        try:
+            bounded(path)
+        except YamlBoundsError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
 
 @cache

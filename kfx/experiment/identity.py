@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,18 @@ def content(raw: DictConfig) -> dict[str, Any]:
     return kept
 
 
-def identity(raw: DictConfig, config: Config, plugins: Sequence[Plugin]) -> str:
+def identity(
+    raw: DictConfig,
+    config: Config,
+    plugins: Sequence[Plugin],
+    *,
+    data: Mapping[str, str] | None = None,
+    version: str = __version__,
+) -> str:
     """Return sixteen hexadecimal digits from the config, the SHA-256 of data files and plugins, and versions.
 
-    The versions are those of kfx and of the packages whose options were chosen.
+    The versions are those of kfx and of the packages whose options were chosen. data, version: the checksums and the
+    version of kfx that a record holds; by default those of here and now.
     """
     own = content(raw)
     own["dataset"] = config.dataset.without_places(own["dataset"])
@@ -43,7 +51,7 @@ def identity(raw: DictConfig, config: Config, plugins: Sequence[Plugin]) -> str:
         if name in own:
             implied = getattr(config, name).implied
             own[name] = {k: v for k, v in own[name].items() if k not in implied or v != implied[k]}
-    parts: list[Any] = [own, data_checksums(config), __version__]
+    parts: list[Any] = [own, data_checksums(config) if data is None else dict(data), version]
     by_plugins = {Path(plugin.path).name for plugin in plugins}
     packages = sorted(set(sources(config).values()) - by_plugins)
     outside = sorted(plugin.sha256 for plugin in plugins), packages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -10,8 +10,24 @@ from typing import Self
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kfx.config.plugins import Plugin, plugged_in
+from kfx.config.registry import SECTIONS
 from kfx.experiment import compose
 from kfx.experiment.config import Config, settled
+
+_OF_THE_PERSON = ("cluster.scheduler", "cluster.dashboard", "evaluation.store", "dataset.predict")
+"""Keys of hosts, stores and further files: a record may have come from anyone, so its values are not used."""
+
+
+def places(raw: DictConfig) -> dict[str, object]:
+    """What a config says of where its run reads, computes and keeps: for `Plan.of_record`."""
+    return {"dataset": raw.dataset, "cluster": raw.cluster, "evaluation.store": raw.evaluation.store}
+
+
+def unused_of_record(raw: DictConfig, own: Mapping[str, object]) -> dict[str, object]:
+    """The hosts, stores and further files that a record's config names and `own` does not replace, by key."""
+    usual = {"cluster.dashboard": SECTIONS["cluster"].defaults()["dashboard"]}
+    named = {key: OmegaConf.select(raw, key) for key in _OF_THE_PERSON if not {key, key.partition(".")[0]} & set(own)}
+    return {key: value for key, value in named.items() if value not in (None, usual.get(key))}
 
 
 @dataclass(frozen=True)
@@ -43,8 +59,23 @@ class Plan:
 
     @classmethod
     def of_config(cls, raw: DictConfig, words: Sequence[str] = (), hydra: DictConfig | None = None) -> Self:
-        """Check a composed config, such as that of a record; ConfigError in one line for a wrong key."""
+        """Check a composed config; ConfigError in one line for a wrong key."""
         return cls(tuple(words), *settled(raw), *(() if hydra is None else (hydra,)))
+
+    @classmethod
+    def of_record(cls, raw: DictConfig, own: Mapping[str, object]) -> Self:
+        """Check the config of a record, with the values in `own` for these keys, and without other hosts, stores and
+        further files (`unused_of_record`)."""
+        unused, moved = unused_of_record(raw, own), raw.copy()
+        changes = dict.fromkeys(unused) | dict(own)
+        if "cluster.dashboard" in unused:
+            changes["cluster.dashboard"] = SECTIONS["cluster"].defaults()["dashboard"]
+        if "cluster.scheduler" in unused:  # its workers are not processes of this machine
+            changes.setdefault("cluster.workers", 1)
+        with open_dict(moved):
+            for key, value in changes.items():
+                OmegaConf.update(moved, key, value, merge=False)
+        return cls.of_config(moved)
 
     @property
     def overrides(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +13,15 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from kfx.config.nodes import leaves
-from kfx.files import Document
-from kfx.outcomes import ConfigError, Status
+from kfx.files import Document, is_inside
+from kfx.outcomes import ConfigError, KfxError, RecordError, Status
 from kfx.record.reading import Run, load_run
 from kfx.record.search import runs_below
 
 _SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
 """Columns of the trace that have other names in other tools, which show a series by its last value."""
 _NOT_FILES = ("checkpoint", "checkpoint.previous", "lock")
+_IDENTITY = re.compile(r"[0-9a-f]{16}")
 _MOST_BYTES = 50_000_000
 """Largest size of a file that is copied; the layers of a flow are larger."""
 
@@ -34,7 +36,7 @@ class Finished:
 
     @property
     def identity(self) -> str:
-        return str(self.run.metrics.get("identity", ""))
+        return str(self.run.metrics["identity"])
 
     @property
     def status(self) -> Status:
@@ -42,7 +44,7 @@ class Finished:
 
     def settings(self) -> Document:
         """The config with dotted keys; lists are texts."""
-        found = leaves(OmegaConf.to_container(self.run.config, resolve=True), into_lists=False)
+        found = leaves(OmegaConf.to_container(self.run.config, resolve=False), into_lists=False)
         return {key: value if isinstance(value, (int, float, str, bool)) else str(value) for key, value in found}
 
     def series(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
@@ -73,28 +75,36 @@ class Finished:
         return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
     def files(self) -> list[Path]:
-        """The files of the record to copy: without checkpoints and without files that are too large."""
-        every = sorted(path for path in self.run.directory.rglob("*") if path.is_file())
-        return [path for path in every if path.name not in _NOT_FILES and path.stat().st_size <= _MOST_BYTES]
+        """The files of the record to copy: without checkpoints, files that are too large, and links to elsewhere."""
+        every = sorted(path for path in self.run.directory.rglob("*") if is_inside(self.run.directory, path))
+        files = [path for path in every if path.is_file() and path.name not in _NOT_FILES]
+        return [path for path in files if path.stat().st_size <= _MOST_BYTES]
 
     def pictures(self) -> list[Path]:
-        return sorted((self.run.directory / "figures").glob("*.png"))
+        return [path for path in self.files() if path.parent.name == "figures" and path.suffix == ".png"]
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
-    """The ended runs at and below the paths, and a message for each that still runs; ConfigError if there is no ended
-    run."""
+    """The ended runs at and below the paths, and a message for each that still runs or has changed since; ConfigError
+    if there is no ended run."""
     found, left_out = [], []
     directories = dict.fromkeys(item.directory for path in paths for item in runs_below([path]))
     for directory in directories:
-        run = load_run(directory)
-        if run.metrics["status"] == Status.RUNNING:
-            left_out.append(f"{directory}: has not ended")
+        try:
+            run = load_run(directory)
+            if run.metrics["status"] == Status.RUNNING:
+                raise RecordError(f"{directory}: has not ended")
+            if not _IDENTITY.fullmatch(str(run.metrics.get("identity"))):  # it becomes a part of paths and queries
+                raise RecordError(f"{directory}: damaged: its identity is no 16 hexadecimal digits")
+            run.require_unchanged()
+        except KfxError as error:  # one changed record must not spoil the export of the others
+            left_out.append(str(error))
             continue
         started = _started(directory)
         found.append(Finished(run, f"{directory.parent.name}/{directory.name}", started))
     if not found:
-        raise ConfigError(f"kfx export: {' '.join(map(str, paths))}: holds no run that has ended")
+        why = f": {left_out[0]}" if left_out else ""
+        raise ConfigError(f"kfx export: {' '.join(map(str, paths))}: holds no run that has ended{why}")
     return found, left_out
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError, Status
+from kfx.record.output import require_no_record
 
 USUAL = "sqlite:///mlflow.db"
 _MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 500
@@ -17,6 +19,7 @@ _ENDS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED", Status.INTERRUPT
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
     """Log each run that the store does not have yet, by its identity and status; yield a message for each.
 
+    An entry that an interruption left half written is written anew.
     place: a tracking URI, by default MLFLOW_TRACKING_URI or `sqlite:///mlflow.db`. project: the experiment's name.
     """
     try:
@@ -28,6 +31,9 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     uri = place or os.environ.get("MLFLOW_TRACKING_URI") or USUAL
     if "://" not in uri:
         raise ConfigError(f"--to {uri}: expected a tracking URI, as {USUAL} or http://HOST:PORT")
+    scheme, _, at = uri.partition("://")
+    if scheme in ("sqlite", "file"):
+        require_no_record("--to", Path(at.removeprefix("/") if scheme == "sqlite" else at).parent)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow's own libraries
         try:
@@ -36,9 +42,12 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
             experiment = found.experiment_id if found is not None else client.create_experiment(project)
             for finished in runs:
                 wanted = f"tags.`kfx.identity` = '{finished.identity}' and tags.`kfx.status` = '{finished.status}'"
-                if client.search_runs([experiment], wanted, max_results=1):
+                there = client.search_runs([experiment], wanted)
+                if any(entry.info.status in _ENDS.values() for entry in there):
                     yield f"{finished.name}: is there already"
                     continue
+                for half in there:
+                    client.delete_run(half.info.run_id)
                 tags = {
                     "mlflow.runName": finished.name,
                     "kfx.identity": finished.identity,

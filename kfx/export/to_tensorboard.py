@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError
+from kfx.record.output import require_no_record
 
 USUAL = "tensorboard"
 
@@ -26,6 +28,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         raise ConfigError("kfx export tensorboard: needs TensorBoard; pip install 'kfx[tensorboard]'") from error
     import matplotlib.image
 
+    require_no_record("--to", Path(place or USUAL))
     for finished in runs:
         folder = Path(place or USUAL) / project / f"{finished.name}-{finished.identity[:8]}-{finished.status}"
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +36,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
             yield f"{finished.name}: is there already, {folder}"
             continue
         partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted export
         writer = SummaryWriter(str(partial))
         for name, steps, times, values in finished.series():
             for step, when, value in zip(steps, times, values, strict=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError
+from kfx.record.output import require_no_record
 
 USUAL = "."
 
@@ -25,18 +27,22 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         raise ConfigError("kfx export wandb: needs Weights & Biases; pip install 'kfx[wandb]'") from error
     online = place == "online"
     folder = Path("." if online else place or USUAL)
-    folder.mkdir(parents=True, exist_ok=True)
+    require_no_record("--to", folder)
+    (whole := folder / "wandb").mkdir(parents=True, exist_ok=True)
+    partial = whole / "partial"
     os.environ.setdefault("WANDB_SILENT", "true")
     quiet = wandb.Settings(disable_git=True, disable_code=True, console="off", x_disable_stats=True)
     for finished in runs:
         own = f"{finished.identity}-{finished.status}"
-        if not online and list(folder.glob(f"wandb/offline-run-*-{own}")):
+        if not online and list(whole.glob(f"offline-run-*-{own}")):
             yield f"{finished.name}: is there already"
             continue
+        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted export
+        partial.mkdir()
         try:
             run = wandb.init(
                 mode="online" if online else "offline",
-                dir=str(folder),
+                dir=str(partial),
                 project=project,
                 name=finished.name,
                 id=own,
@@ -54,4 +60,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         run.log({f"figures/{path.stem}": wandb.Image(str(path)) for path in finished.pictures()})
         run.summary.update({**finished.results(), "status": str(finished.status)})
         run.finish(exit_code=0 if finished.status == "completed" else 1)
+        for path in partial.glob(f"wandb/*run-*-{own}"):
+            os.replace(path, whole / path.name)  # whole or not at all
+        shutil.rmtree(partial, ignore_errors=True)
         yield f"{finished.name}: {own}"

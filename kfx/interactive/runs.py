@@ -56,7 +56,7 @@ def run(
             raise KeyboardInterrupt
         if code:
             raise RunError(str(read_metrics(directory).get("reason")), directory)
-        predict_as_configured(directory)
+        predict_as_configured(job.plan.config, directory)
         return load_run(directory)
 
 

@@ -16,7 +16,7 @@ from kfx.config.plugins import load_plugins, require_plugins
 from kfx.config.registry import described
 from kfx.experiment import compose
 from kfx.experiment.config import Config
-from kfx.experiment.plan import Plan
+from kfx.experiment.plan import Plan, places
 from kfx.jobs import sweep
 from kfx.jobs.job import Job
 from kfx.jobs.plans import make_folder, search_roots
@@ -86,7 +86,7 @@ def attempted(job: Job) -> tuple[int, Path]:
         if found.status == Status.COMPLETED:
             return _completed_already(plan.config, found.directory), found.directory
         try:
-            return resume(found.directory, plan.raw.dataset), found.directory
+            return resume(found.directory, places(plan.raw)), found.directory
         except CompletedError:  # another process has completed it meanwhile
             return _completed_already(plan.config, found.directory), found.directory
     retries = plan.config.retries

@@ -26,6 +26,7 @@ from kfx.outcomes import ConfigError
 from kfx.plots.study import NEEDS_X, PICTURES
 from kfx.record.reading import load_run, typed_words
 from kfx.report.measured import applicable, made_on, measured_as
+from kfx.yaml_file import bounded
 
 _INITIAL = " of the initial kernel"
 
@@ -105,7 +106,7 @@ def read(name: str) -> Study:
         raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
     path = catalogue.file_of("study", name)
     try:
-        content = yaml.safe_load(path.read_text()) or {}
+        content = yaml.safe_load(bounded(path)) or {}
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, Mapping) or not content.get("runs") or not content.get("columns"):

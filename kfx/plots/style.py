@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kfx.config import registry
+from kfx.files import whole_path
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.outcomes import ConfigError
@@ -92,8 +93,8 @@ def looking(name: str) -> Iterator[None]:
 def save(picture: Figure, path: Path) -> None:
     """Write a figure in the format of the path's ending; PDF with fonts that journals accept."""
     rasterize(picture)
-    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path"}):
-        picture.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with rc_context({"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path"}), whole_path(path) as partial:
+        picture.savefig(partial, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def rasterize(picture: Figure) -> None:

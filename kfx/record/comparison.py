@@ -13,16 +13,13 @@ import pandas as pd
 
 from kfx.config.metrics import Better, known_better, main_metric
 from kfx.config.nodes import leaves
-from kfx.config.plugins import plugged_in
-from kfx.experiment.config import sources, typed
-from kfx.experiment.identity import content, data_checksums, identity
+from kfx.experiment.identity import content
 from kfx.files import Document
 from kfx.numerics.significance import p_of_being_worse
-from kfx.outcomes import ChangedError, ConfigError, RecordError, Status
+from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.columns import REJECTED, untimed
 from kfx.record.reading import Run, load_run, read_environment
 from kfx.record.search import runs_below
-from kfx.version import __version__
 
 
 @dataclass(frozen=True)
@@ -218,37 +215,6 @@ def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compa
         twice = next(seed for seed in seeds if seeds.count(seed) > 1)
         shown = ", ".join(f"{k}={v}" for k, v in row.items())
         raise ConfigError(f"{shown}: two runs have seed {twice}; leave one out, or --mix to count both")
-
-
-def require_same_origin(run: Run) -> str | None:
-    """ChangedError if a data file or the config has changed since the run, so that repeating it would compute something
-    else.
-
-    Returns a message if only versions differ, else None.
-    """
-    config, recorded = typed(run.config), read_environment(run.directory)
-    before, now = recorded.get("data_sha256", {}), data_checksums(config)
-    changed = [
-        f"{name} (SHA-256 {_short(before.get(name))} then, {_short(now.get(name))} now)"
-        for name in {**before, **now}
-        if recorded and before.get(name) != now.get(name)
-    ]
-    if changed:
-        raise ChangedError(
-            f"{run.directory}: its data have changed: {', '.join(changed)}; put the recorded files back, or use the "
-            "new ones with kfx run"
-        )
-    if run.metrics.get("identity") == identity(run.config, config, plugged_in()):
-        return None
-    then = recorded.get("kfx", "of an unknown version"), *sorted(set(recorded.get("options_from", {}).values()))
-    here = __version__, *sorted(set(sources(config).values()))
-    if then == here:
-        raise ChangedError(f"{run.directory}: its config.yaml has changed since it ran; use the new one with kfx run")
-    return f"{run.directory}: was computed by kfx {', '.join(then)}, and is repeated by kfx {', '.join(here)}"
-
-
-def _short(sha256: object) -> str:
-    return "none" if sha256 is None else f"{str(sha256)[:12]}…"
 
 
 def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.config.nodes import plain
+from kfx.config.nodes import leaves
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
 from kfx.outcomes import RecordError
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
+from kfx.record.origin import require_own_files, require_unchanged
 from kfx.record.shapes import CONFIG, ENVIRONMENT, METRICS
+from kfx.yaml_file import bounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +44,8 @@ _MOVED = {
 _NOT_THERE = object()
 _TEXTS = ("event", "kernel", "metric", "device", "dtype", "series", "time")
 """Columns of tables that hold texts."""
+_INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")
+"""`${` without a backslash before it."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,19 @@ class Run:
     trace: pd.DataFrame
     evaluation: pd.DataFrame
 
+    def require_unchanged(self) -> str | None:
+        """ChangedError if its config or results are not what the run left; a message if it is of another version."""
+        return require_unchanged(self.directory, self.config, self.metrics, read_environment(self.directory))
+
     @property
     def kernel(self) -> Kernel:
-        """The fitted kernel, of several the last; the initial one if the run ended before it was fitted."""
+        """The fitted kernel, of several the last; the initial one if the run ended before it was fitted.
+
+        ChangedError if the config or a file has changed since the run.
+        """
         from kfx.record.fitted import flow_path, flowed, recorded_layers, recorded_parameters
 
+        self.require_unchanged()
         parameters, config = self.metrics["parameters"], typed(self.config)
         last = self._with(recorded_parameters(self.directory, parameters))
         part = len(parameters.get("folds", [0])) - 1
@@ -78,6 +91,7 @@ class Run:
         parts = self.metrics["parameters"].get("folds")
         if not config.outputs.is_separate or parts is None:
             return [self.kernel]
+        self.require_unchanged()
         if any(name.endswith(NORM) for name in parts[0]):
             raise RecordError(f"{self.directory}: keeps only norms of the parameters of its kernels; it cannot predict")
         return [self._with(values) for values in parts[-(len(parts) // getattr(config.evaluation, "folds", 1)) :]]
@@ -114,6 +128,7 @@ class Run:
                 f"{self.directory}: the kernel has no parameter lengths; set kernel.ard=true, and for the lengths of a "
                 "part of a kernel see .kernel.parameters"
             )
+        self.require_unchanged()
         names = self.metrics.get("features") or range(len(found))
         return pd.Series(found, index=list(names), name="length").sort_values()
 
@@ -134,6 +149,7 @@ def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     load_plugins(plugins)
     if not (directory / "metrics.json").is_file():
         raise FileNotFoundError(f"{directory} holds no run: it has no metrics.json")
+    require_own_files(directory)
     return Run(
         directory,
         read_config(directory),
@@ -153,11 +169,15 @@ def read_config(directory: Path) -> DictConfig:
     """Read `config.yaml`; RecordError if it is damaged."""
     path = directory / "config.yaml"
     try:
-        config = OmegaConf.load(path)
+        config = OmegaConf.load(bounded(path))
     except Exception as error:  # a damaged file may raise anything
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
-    require_shape(path, plain(config), CONFIG)
+    unresolved = OmegaConf.to_container(config, resolve=False)
+    require_shape(path, unresolved, CONFIG)
     assert isinstance(config, DictConfig)
+    for key, value in leaves(unresolved):
+        if isinstance(value, str) and _INTERPOLATION.search(value):
+            raise RecordError(f"{path}: damaged: {key}={value}: a record holds values and no interpolation")
     for before, now in _MOVED.items():
         if (value := OmegaConf.select(config, before, default=_NOT_THERE)) is not _NOT_THERE:
             OmegaConf.update(config, now, value, force_add=True)
@@ -173,7 +193,7 @@ def typed_words(directory: Path) -> list[str]:
     if not path.is_file():
         return []
     try:
-        words = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        words = OmegaConf.to_container(OmegaConf.load(bounded(path)), resolve=False)
     except Exception as error:  # a damaged file may raise anything
         raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
     require_shape(path, words, ("text",))

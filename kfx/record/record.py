@@ -18,8 +18,9 @@ from kfx.evaluation.follower import Follower
 from kfx.files import (
     CsvFile,
     Document,
+    GrowingFile,
     TableRow,
-    digest,
+    partial_of,
     read_rows,
     sync,
     whole_file,
@@ -38,6 +39,7 @@ from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path, solution_path
+from kfx.record.origin import SEAL, seal
 from kfx.record.reading import read_environment, read_metrics, read_table
 from kfx.record.trace import Trace
 
@@ -84,6 +86,7 @@ class Record:
             self._checkpoint = self.directory / "checkpoint"
             self._last_checkpoint = time.perf_counter()
             self._snapshot: State | None = None
+            self._growing: dict[str, GrowingFile] = {}
             self.restored: State | None = None
             self.trace: Trace | None = None
             self._evaluation: CsvFile | None = None
@@ -220,9 +223,11 @@ class Record:
     def save(self) -> None:
         """Write the optimizer's last state to disk, after syncing the rows and layers that it needs."""
         if self._snapshot is not None:
-            for name in self._snapshot["bytes"]:
+            checksums = self._snapshot["sha256"] = {}
+            for name, size in self._snapshot["bytes"].items():
                 if (path := self.directory / name).is_file():
                     sync(path)
+                    checksums[name] = self._growing.setdefault(name, GrowingFile(path)).digest(size)
             write_checkpoint(self._checkpoint, self._snapshot)
             self._last_checkpoint = time.perf_counter()
 
@@ -270,8 +275,10 @@ class Record:
             read_table(self.directory / "trace.csv", TRACE_COLUMNS)
         except RecordError as error:
             raise CheckpointError(f"{path}: {error}") from error
-        for name, checksum in state["optimizer"].get("files", {}).items():
-            if not (self.directory / name).is_file() or digest(self.directory / name, "sha256") != checksum:
+        sizes, grown = state["bytes"], state.get("sha256", {})  # which a checkpoint of an older version does not have
+        for name, checksum in {**state["optimizer"].get("files", {}), **grown}.items():
+            file = self.directory / name
+            if not file.is_file() or GrowingFile(file).digest(sizes.get(name, file.stat().st_size)) != checksum:
                 raise CheckpointError(f"{path}: {name} is missing or damaged")
 
     # ---- evaluation
@@ -404,10 +411,12 @@ class Record:
             self.save()
 
     def _drop_checkpoints(self) -> None:
-        for path in (self._checkpoint, previous(self._checkpoint), self._checkpoint.with_name("checkpoint.partial")):
+        for path in (self._checkpoint, previous(self._checkpoint), partial_of(self._checkpoint)):
             path.unlink(missing_ok=True)
 
     def write_metrics(self) -> None:
         if self.trace is not None and (rho := self.trace.rho):
             self.metrics["rho_batch"] = {"first": rho[0], "last": rho[-1], "best": min(rho)}
+        if self.metrics["status"] == Status.COMPLETED:
+            self.metrics[SEAL] = seal(self.directory, self.metrics)
         write_json(self.directory / "metrics.json", self.metrics)

@@ -23,6 +23,7 @@ from kfx.report import tables
 from kfx.report.naming import described
 from kfx.report.reproduction import Entry
 from kfx.report.tables import Command, Table
+from kfx.yaml_file import bounded
 
 FILE, STUDIES = "claims.yaml", "studies"
 _MOST, _FEW = 0.8, 0.2
@@ -233,8 +234,8 @@ def read(folder: Path) -> list[Claim]:
     if not path.is_file():
         return []
     try:
-        content = yaml.safe_load(path.read_text()) or []
-    except yaml.YAMLError as error:
+        content = yaml.safe_load(bounded(path)) or []
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, list):
         raise ConfigError(f"{path}: expected a list of claims")

@@ -20,6 +20,7 @@ from kfx.report import tables
 from kfx.report.measured import SHARES
 from kfx.report.tables import Command, Table
 from kfx.report.verdict import RANKED, Verdict, verdict
+from kfx.yaml_file import bounded
 
 FOLDER = Path("runs") / "reproduction"
 _REMARKS = "remarks.yaml"
@@ -152,10 +153,14 @@ def read_published(experiment: str, own: str | None = None) -> list[Printed]:
     """The numbers in an experiment's file, with the digits as written.
 
     An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
+    ConfigError for a file that cannot be read.
     """
     path = catalogue.file_of("experiment", experiment, own)
-    text = path.read_text()
-    content = yaml.load(text, tables.SAFE_LOADER) or {}
+    try:
+        text = bounded(path).read()
+        content = yaml.load(text, tables.SAFE_LOADER) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
     if "published" not in content:
         bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
         return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
@@ -200,7 +205,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
     if not path.is_file():
         return {}
     try:
-        content = yaml.safe_load(path.read_text()) or {}
+        content = yaml.safe_load(bounded(path)) or {}
         return {
             name: Remark(
                 " ".join(each.get("why", "").split()),
@@ -209,7 +214,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
             )
             for name, each in content.items()
         }
-    except (yaml.YAMLError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         expected = "expected why, readings (a list of overrides) and takes for each experiment"
         raise ConfigError(f"{path}: {' '.join(str(error).split())}; {expected}") from error
 
@@ -219,7 +224,7 @@ def read_notes(folder: Path) -> Notes:
     found = {}
     for title, name in _NOTES.items():
         if (path := folder / name).is_file():
-            found[title] = [" ".join(text.split()) for text in yaml.safe_load(path.read_text())]
+            found[title] = [" ".join(text.split()) for text in yaml.safe_load(bounded(path))]
     return found
 
 

@@ -23,6 +23,7 @@ from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.reading import load_run, typed_words
 from kfx.report.measured import made_on, measured_as
+from kfx.yaml_file import bounded
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
@@ -153,6 +154,7 @@ def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> T
     run = load_run(directory)
     if run.metrics["status"] != Status.COMPLETED:
         raise RecordError(f"{directory}: {run.metrics['status']}; kfx resume {directory}")
+    run.require_unchanged()
     common = {
         "seed": str(run.config.seed),
         "iterations": str(len(run.trace)),
@@ -205,7 +207,7 @@ def read(folder: Path) -> dict[Command, Table]:
 def _read(path: Path) -> Table:
     beside = path.with_suffix(".yaml")
     try:
-        about = yaml.load(beside.read_text(), SAFE_LOADER)
+        about = yaml.load(bounded(beside), SAFE_LOADER)
         command = Command(about["experiment"], tuple(about["overrides"]))
         kept = dict(about["settings"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
@@ -13,10 +14,11 @@ from omegaconf import DictConfig
 
 from kfx.config.plugins import in_plugin, plugged_in, require_plugins
 from kfx.experiment.config import Config, of_outside, typed, with_absolute_paths
-from kfx.experiment.plan import Plan
+from kfx.experiment.plan import Plan, unused_of_record
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
 from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, NumericalError, RecordError, Status
+from kfx.record.origin import require_own_files
 from kfx.record.reading import read_config, read_metrics
 from kfx.record.record import Record
 from kfx.running import remarks, stages
@@ -56,21 +58,34 @@ def run(plan: Plan, directory: Path, *, replace_failed: bool = False) -> int:
     return _recorded(plan, directory, resume=False, replace_failed=replace_failed)
 
 
-def resume(directory: Path, dataset: DictConfig | None = None) -> int:
+def resume(directory: Path, own: Mapping[str, object] | None = None) -> int:
     """Continue the run in `directory` from its last checkpoint; its trace ends as if it had never stopped.
 
-    dataset: replaces the record's if its files lie elsewhere now; the identity must be the same.
+    own: what the person says of hosts, stores and data files, by key; the identity must be the same.
     """
     if not (directory / "config.yaml").is_file() or not (directory / "metrics.json").is_file():
         raise ConfigError(f"{directory}: holds no run to resume")
+    require_own_files(directory)
     metrics = read_metrics(directory)
     require_plugins(metrics.get("plugins", []), str(directory), no_others=True)
     raw = read_config(directory)
-    if dataset is not None:
-        raw.dataset = dataset
     if metrics["status"] == Status.COMPLETED and (directory / _UNDRAWN).exists():
         return show(typed(raw), directory)
-    return _recorded(Plan.of_config(raw), directory, resume=True)
+    return _recorded(plan_of(directory, raw, own or {}), directory, resume=True)
+
+
+def plan_of(directory: Path, raw: DictConfig, own: Mapping[str, object]) -> Plan:
+    """The plan of a record, and a line about the hosts, stores and files that its config names and that are not used.
+
+    own: what the person says of them, by key.
+    """
+    if unused := unused_of_record(raw, own):
+        named = ", ".join(f"{key}={value}" for key, value in unused.items())
+        say(
+            f"kfx: warning: {directory}: its config names {named}, which a record cannot choose; give --scheduler, "
+            "--dashboard or --store to use yours, and new rows to kfx predict"
+        )
+    return Plan.of_record(raw, own)
 
 
 def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool = False) -> int:
@@ -95,7 +110,7 @@ def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool
             story(config, record)
         except BaseException as raised:
             # A library that is interrupted may raise its own exception instead of the signal's.
-            end = _explained(record.stop or raised, config, relative(directory))
+            end = _explained(record.stop or raised, config, command("resume", relative(directory), config))
             if resume and isinstance(raised, (RecordError, CheckpointError)):  # the run stands where it stood before
                 before = record.before[0] if record.before[0] != Status.RUNNING else Status.INTERRUPTED
                 record.finish(Status(before), record.before[1] or str(raised))
@@ -173,19 +188,25 @@ def _report(config: Config, directory: Path, signals: list[int]) -> bool:
     return True
 
 
-def command(word: str, directory: Path) -> str:
-    """A command such as `kfx resume r` as it can be typed, with the plugins in use."""
+def command(word: str, directory: Path, config: Config | None = None) -> str:
+    """A command such as `kfx resume r` as it can be typed, with the plugins in use, and with the scheduler and the
+    store of a config."""
     plugins = [word for plugin in plugged_in() for word in ("--plugin", str(relative(Path(plugin.path))))]
-    return shlex.join(["kfx", word, str(directory), *plugins])
+    places = {} if config is None else {"scheduler": config.cluster.scheduler, "store": config.evaluation.store}
+    own = [word for name, value in places.items() if value is not None for word in (f"--{name}", str(value))]
+    return shlex.join(["kfx", word, str(directory), *own, *plugins])
 
 
-def _explained(error: BaseException, config: Config, shown: Path) -> tuple[Status, str, int] | None:
-    """Status, reason and exit code for the error that ended a run; None for a defect, which needs its traceback."""
+def _explained(error: BaseException, config: Config, again: str) -> tuple[Status, str, int] | None:
+    """Status, reason and exit code for the error that ended a run; None for a defect, which needs its traceback.
+
+    again: the command that resumes the run.
+    """
     match error:
         case Terminated():
-            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with {command('resume', shown)}", 143
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGTERM; go on with {again}", 143
         case KeyboardInterrupt():
-            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGINT; go on with {command('resume', shown)}", 130
+            return Status.INTERRUPTED, f"{Event.INTERRUPTED}: SIGINT; go on with {again}", 130
         case NumericalError():
             return Status.FAILED, f"{error} ({error.event.help})", error.exit_code
         case KfxError():

@@ -15,7 +15,7 @@ from kfx.files import write_json
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.outcomes import StoreError
-from kfx.store.identity import ENTRIES, Identity, digest
+from kfx.store.identity import ENTRIES, Identity, digest, finite, hashed
 from kfx.store.manifest import MANIFEST, REMEDY, Entry, hexadecimal, line_of, read, require, whole
 from kfx.store.tiles import ZARR_ERRORS, Tiles, chunk_bytes, create_array, open_array
 from kfx.version import __version__
@@ -70,6 +70,12 @@ class GramStore:
 
     def __len__(self) -> int:
         return self._n
+
+    @property
+    def belongs_to(self) -> str:
+        """Digits of the kernel and the points, for files that are computed from them."""
+        own = self.identity
+        return hashed([own.kernel, own.parameters, own.settings, own.dtype, self.manifest["points_sha256"]])
 
     def _require_arrays(self) -> None:
         """StoreError if an array is not the one that the manifest describes.
@@ -132,6 +138,7 @@ class GramStore:
             for damage in store.damaged_points():
                 raise StoreError(f"{damage}; {REMEDY}")
             store._mend()
+            store._require_places(kernel, points, test_points)
             if len(points) > len(store):
                 store._grow(points)
         if test_points is not None and store.test is None:
@@ -183,6 +190,28 @@ class GramStore:
         self.gram.resize((len(self), len(self)))
         if self.test is not None:
             self.test.resize((self.test.shape[0], len(self)))
+
+    def _require_places(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> None:
+        """StoreError if a tile is that of another place, whose checksum is right too: by one entry of each tile."""
+        for matrix, of in ((GRAM, points), (TEST, test_points)):
+            if of is None or (matrix == TEST and self.test is None) or not (tiles := self.tiles(matrix)).done():
+                continue
+            rows = [last for i in range(tiles.grid[0]) if (last := tiles.rows(i).stop - 1) < len(of)]
+            columns = [first for j in range(tiles.grid[1]) if (first := tiles.columns(j).start) < len(points)]
+            if not rows:
+                continue
+            expected = finite(kernel, kernel.gram(of[rows], points[columns])).astype(np.float64)
+            allowed = np.sqrt(np.finfo(tiles.dtype).eps) * np.abs(expected).max()
+            for i, j in tiles.places():
+                if i >= len(rows) or j >= len(columns) or not tiles.has(i, j) or self.is_at_earlier_edge(matrix, i, j):
+                    continue
+                if matrix == GRAM and rows[i] == columns[j]:  # K(x, x) may have noise that K(x, copy of x) lacks
+                    continue
+                if not abs(tiles.corner(i, j) - expected[i, j]) <= allowed:
+                    raise StoreError(
+                        f"{tiles.path(i, j)}: holds the tile of another place; delete the file, and the same command "
+                        "computes it again"
+                    )
 
     def _grow(self, points: torch.Tensor) -> None:
         """Add further points; computed tiles of the old points stay. points: (n, …), the old ones first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -111,6 +112,11 @@ def finite(kernel: Kernel, block: torch.Tensor) -> np.ndarray:
 def digest(points: Array) -> str:
     """SHA-256 of the numbers of an array of any shape."""
     return hashlib.sha256(np.ascontiguousarray(in_numpy(points)).tobytes()).hexdigest()
+
+
+def hashed(parts: object) -> str:
+    """Sixteen hexadecimal digits of a SHA-256 of plain values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _described(value: object, within: tuple[int, ...]) -> object:

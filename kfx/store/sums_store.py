@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
 from typing import Self
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
-from kfx.files import whole_file, write_arrays, write_json
+from kfx.files import whole_file, write_json
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.nystrom import Centres, Spectrum, Sums
 from kfx.outcomes import Event, NumericalError, StoreError
-from kfx.store.manifest import MANIFEST, line_of, read, require, whole
+from kfx.store import sealed
+from kfx.store.identity import digest, hashed
+from kfx.store.manifest import MANIFEST, Entry, hexadecimal, line_of, read, require, whole
 from kfx.store.tiles import ZARR_ERRORS, create_array, open_array
 from kfx.store.work import TileTask, Work
 
 SUMS = "sums"
 _MOST_ROWS, _FEATURES = 8192, 2**23
-_ENTRIES = {"n": whole(1), "outputs": whole(1), "tile": whole(1, _MOST_ROWS), "lanes": whole(2)}
+_SHA256 = hexadecimal(64)
+_ENTRIES = {
+    "n": whole(1),
+    "outputs": whole(1),
+    "tile": whole(1, _MOST_ROWS),
+    "lanes": whole(2),
+    "centres_sha256": _SHA256,
+    "belongs_to": Entry("text", lambda v: isinstance(v, str)),
+    "tiles_sha256": Entry("checksums", lambda v: isinstance(v, list) and all(map(_SHA256.test, v))),
+}
 _OF_SUMS = ("outer", "products", "squares", "total")
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile)
 _ANEW = "delete the folder, and the same command starts anew"
 
 
@@ -33,14 +43,17 @@ class SumsStore:
     """A folder with training points, targets, centres and sums, for one kernel.
 
     Tile i of the points is added to lane i modulo the number of lanes. A lane is one file, with its sums so far; the
-    lanes are disjoint parts of the points, from which cross-validation takes its folds.
+    lanes are disjoint parts of the points, from which cross-validation takes its folds. The manifest has the checksums
+    of centres and points, and each file of sums names the manifest and its lane: another in its place is none.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         content = read(folder, "store of sums", _ENTRIES)
         self.n, self.outputs = content["n"], content["outputs"]
-        self.tile, self.lanes = content["tile"], content["lanes"]
+        self.tile, self.lanes, self.belongs_to = content["tile"], content["lanes"], content["belongs_to"]
+        self._tiles_sha256, self._centres_sha256 = content["tiles_sha256"], content["centres_sha256"]
+        self._identity = hashed(content)
         self._points, self._targets = (open_array(folder / name, "r") for name in ("points", "targets"))
         for name, array in (("points", self._points), ("targets", self._targets)):
             require(array.shape[0] == self.n, folder / name, "shape", array.shape, f"{self.n} rows")
@@ -54,10 +67,12 @@ class SumsStore:
         lanes: int,
         tile: int,
         choose: Callable[[], torch.Tensor],
+        belongs_to: str = "",
     ) -> Self:
-        """Open the store in a folder that belongs to these points and targets, creating it if it is missing.
+        """Open the store in a folder, creating it if it is missing; StoreError if it belongs to something else.
 
         points: mapped, (n, …). targets: (n, outputs), float64. tile: rows of a tile. choose: returns the centres.
+        belongs_to: digits of the kernel, the points, the targets and the choice of centres.
         """
         if not (folder / MANIFEST).exists():
             for name, array in (("points", points), ("targets", targets)):
@@ -67,17 +82,33 @@ class SumsStore:
                 held = create_array(folder / name, shape=shape, chunks=chunks, dtype=dtype, fill_value=np.nan)
                 held[:] = in_numpy(array)
             with whole_file(folder / "centres.npy") as stream:
-                np.save(stream, in_numpy(choose()))
-            write_json(folder / MANIFEST, {"n": len(points), "outputs": targets.shape[1], "tile": tile, "lanes": lanes})
-        return cls(folder)
+                np.save(stream, centres := in_numpy(choose()))
+            tiles = zip(points.split(tile), targets.split(tile), strict=True)
+            content = {
+                "n": len(points),
+                "outputs": targets.shape[1],
+                "tile": tile,
+                "lanes": lanes,
+                "belongs_to": belongs_to,
+                "centres_sha256": digest(centres),
+                "tiles_sha256": [_of_tile(x, y) for x, y in tiles],
+            }
+            write_json(folder / MANIFEST, content)
+        store = cls(folder)
+        if store.belongs_to != belongs_to:
+            raise StoreError(f"{folder}: holds the sums of something else; {_ANEW}")
+        return store
 
     def centres(self) -> torch.Tensor:
         """Return the centres, (M, …), mapped; StoreError if their file is damaged."""
         path = self.folder / "centres.npy"
         try:
-            return torch.from_numpy(np.load(path, allow_pickle=False))
+            found = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise StoreError(f"{path}: is damaged ({error}); {_ANEW}") from error
+            raise StoreError(f"{path}: is damaged ({line_of(error)}); {_ANEW}") from error
+        if digest(found) != self._centres_sha256:
+            raise StoreError(f"{path}: is damaged, or of another store; {_ANEW}")
+        return torch.from_numpy(found)
 
     def rows(self, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the points, (k, …), and the targets, (k, outputs), of a tile."""
@@ -87,8 +118,8 @@ class SumsStore:
         except ZARR_ERRORS as error:
             why = line_of(error)
             raise StoreError(f"{self.folder}: tile {tile} of its points is damaged ({why}); {_ANEW}") from error
-        if bool(x.isnan().all()) or bool(y.isnan().all()):
-            raise StoreError(f"{self.folder}: tile {tile} of its points is missing; {_ANEW}")
+        if _of_tile(x, y) != self._tiles_sha256[tile]:
+            raise StoreError(f"{self.folder}: tile {tile} of its points is missing, or another; {_ANEW}")
         return x, y
 
     def tiles(self, lane: int) -> range:
@@ -103,22 +134,20 @@ class SumsStore:
         return self.folder / SUMS / f"{lane}.npz"
 
     def sums(self, lane: int, centres: int) -> tuple[Sums, int]:
-        """Return a lane's sums and the number of its tiles that they hold; of a missing or damaged file, none."""
-        try:
-            with self._path(lane).open("rb") as stream, np.load(stream, allow_pickle=False) as held:
-                outer, products, squares, total = (torch.from_numpy(held[name]) for name in _OF_SUMS)
-                sums = Sums(int(held["n"]), outer, products, squares, total, float(held["trace"]))
-                return sums, int(held["tiles"])
-        except _UNREADABLE:
+        """Return a lane's sums and the number of its tiles that they hold; of a missing or damaged file, or one of
+        another lane or store, none."""
+        held = sealed.read(self._path(lane), self._owner(lane))
+        if held is None:
             return Sums.zero(centres, self.outputs), 0
+        outer, products, squares, total = (torch.from_numpy(held[name]) for name in _OF_SUMS)
+        return Sums(int(held["n"]), outer, products, squares, total, float(held["trace"])), int(held["tiles"])
 
-    def done(self, lane: int) -> int:
-        """Return the number of tiles that a lane's sums hold."""
-        try:
-            with self._path(lane).open("rb") as stream, np.load(stream, allow_pickle=False) as held:
-                return int(held["tiles"])
-        except _UNREADABLE:
-            return 0
+    def _owner(self, lane: int) -> str:
+        return f"{self._identity}, lane {lane}"
+
+    def has(self, lane: int) -> bool:
+        """Whether there is a file of a lane's sums."""
+        return self._path(lane).is_file()
 
     def fold(self, number: int, count: int, centres: int) -> Sums:
         """Return the sums of one of `count` disjoint parts of the points: of every `count`-th lane. StoreError if one
@@ -131,27 +160,25 @@ class SumsStore:
             raise StoreError(f"{self._path(lane)}: has become unreadable; the same command computes its tiles again")
         return sums
 
-    def spectrum(self, compute: Callable[[], Spectrum]) -> Spectrum:
+    def spectrum(self, sums: Sums) -> Spectrum:
         """Return the spectrum of all sums, kept in the folder once it is computed."""
-        path = self.folder / "spectrum.npz"
-        try:
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as held:
-                return Spectrum(torch.from_numpy(held["values"]), torch.from_numpy(held["vectors"]))
-        except _UNREADABLE:
-            found = compute()
-        arrays = {"values": in_numpy(found.values), "vectors": in_numpy(found.vectors)}
-        with whole_file(path) as file:
-            write_arrays(file, arrays)
+        path, owner = self.folder / "spectrum.npz", f"spectrum of {digest(sums.outer)}"
+        if (held := sealed.read(path, owner)) is not None:
+            return Spectrum(torch.from_numpy(held["values"]), torch.from_numpy(held["vectors"]))
+        found = Spectrum.of(sums)
+        sealed.write(path, owner, {"values": in_numpy(found.values), "vectors": in_numpy(found.vectors)})
         return found
 
     def write(self, lane: int, sums: Sums, tiles: int) -> None:
         """Replace a lane's file at once."""
-        path = self._path(lane)
-        path.parent.mkdir(exist_ok=True)
         arrays = {name: in_numpy(getattr(sums, name)) for name in _OF_SUMS}
-        numbers = {"n": sums.n, "trace": sums.trace, "tiles": tiles}
-        with whole_file(path) as stream:
-            write_arrays(stream, arrays | {name: np.array(number) for name, number in numbers.items()})
+        numbers = {"n": np.array(sums.n), "trace": np.array(sums.trace), "tiles": np.array(tiles)}
+        sealed.write(self._path(lane), self._owner(lane), arrays | numbers)
+
+
+def _of_tile(x: torch.Tensor, y: torch.Tensor) -> str:
+    """The checksum of a tile of points and targets."""
+    return hashlib.sha256(f"{digest(x)} {digest(y)}".encode()).hexdigest()
 
 
 def tile_for(n: int, lanes: int, centres: int) -> int:
@@ -176,7 +203,8 @@ class SumsWork(Work):
         return SumsStore(Path(self.folder))
 
     def tasks(self) -> list[TileTask]:
-        done = [self._store.done(lane) for lane in range(self._store.lanes)]
+        count = len(self.centres.points)
+        done = [self._store.sums(lane, count)[1] for lane in range(self._store.lanes)]
         left = [TileTask(SUMS, lane, tile) for lane, n in enumerate(done) for tile in self._store.tiles(lane)[n:]]
         return sorted(left, key=lambda task: task.column)
 
@@ -184,7 +212,7 @@ class SumsWork(Work):
         return -(-self._store.n // self._store.tile)
 
     def bytes_to_come(self) -> int:
-        missing = sum(not self._store.done(lane) for lane in range(self._store.lanes))
+        missing = sum(not self._store.has(lane) for lane in range(self._store.lanes))
         return 8 * (missing + 1) * len(self.centres.points) ** 2  # a lane's file is replaced by another
 
     def needs(self, task: TileTask) -> Iterable[TileTask]:

@@ -130,6 +130,22 @@ def test_a_damaged_file_leaves_an_interrupted_run_interrupted(kfx, in_folder, mo
         assert kfx("resume", "r")[0] == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # layers of a run that is interrupted
+@pytest.mark.parametrize("name", ["trace.csv", "layers-0.bin", "flow.csv"])
+def test_a_run_does_not_go_on_from_rows_or_layers_that_were_changed(kfx, in_folder, monkeypatch, name):
+    interrupt_at(monkeypatch, 4)
+    words = ["optimizer=flow_euler", "flow.record_layers=true", "follow.every=1", "checkpoint.iterations=0"]
+    assert kfx("run", *SMALL, *words, "hydra.run.dir=r")[0] == 130
+    path = in_folder / "r" / name
+    whole = path.read_bytes()
+    at = len(whole) // 4 if name == "layers-0.bin" else whole.index(b".", whole.index(b"\n")) + 1
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    code, _, err = kfx("resume", "r")
+    assert (code, f"{name} is missing or damaged" in err, len(err.splitlines())) == (1, True, 1), err
+    path.write_bytes(whole)
+    assert kfx("resume", "r")[0] == 0
+
+
 def test_plot_of_a_damaged_record_is_a_line(kfx, record):
     (record / "precision.json").write_text("x")
     code, _, err = kfx("plot", "r")

@@ -448,7 +448,7 @@ def test_rerun_says_which_version_computed_the_record(kfx, record):
     (record / "metrics.json").write_text(json.dumps({**metrics, "identity": "of another version"}))
     code, out, err = kfx("rerun", "r", "--output", "again")
     assert (code, "bit for bit" in out) == (0, True)
-    assert f"kfx: warning: r: was computed by kfx 0.0.9, and is repeated by kfx {__version__}\n" in err
+    assert f"kfx: warning: r: was computed by kfx 0.0.9; this is kfx {__version__}\n" in err
 
 
 @pytest.mark.slow
