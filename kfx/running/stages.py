@@ -266,10 +266,12 @@ def _errors_of_candidates(
     """The error of a kernel with each λ on training points that are left out, as `how` says."""
     node, (x, y, _) = context.config.regularization, context.tensors[part]
     folds = node.folds if how == "validation" else None
-    approximation = context.config.evaluation.approximation(context.config)
+    approximation, in_blocks = context.config.evaluation.approximation(context.config), context.config.dataset.is_series
     with threads.restored():  # during a fit there may be one thread, for small batches
         threads.use(context.threads_of_evaluation, context.machine.threads)
-        return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk, approximation)
+        return errors_of_candidates(
+            kernel, x, y, choices, folds, node.points, rng, context.disk, approximation, in_blocks=in_blocks
+        )
 
 
 def _errors_of_forecasts(
