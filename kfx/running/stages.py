@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import operator
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,14 +28,17 @@ from kfx.experiment.identity import data_checksums
 from kfx.experiment.preflight import check_layers, check_sizes
 from kfx.files import Document
 from kfx.kernels import Kernel, Regularized
+from kfx.kernels.ard import ARD
+from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
 from kfx.kernels.names import readable
-from kfx.kernels.starts import candidates
+from kfx.kernels.starts import candidates, with_one_length
 from kfx.numerics import precision, process, threads
 from kfx.numerics.memory import peak_bytes
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.options import left_out_by
-from kfx.outcomes import ConfigError
+from kfx.optimizers.journal import Journal
+from kfx.outcomes import ConfigError, NumericalError
 from kfx.record import environment
 from kfx.record.columns import rho_of
 from kfx.record.journal import FoldFits
@@ -287,14 +291,19 @@ def _errors_of_forecasts(
 
 def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
     """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
-    its best λ; for series all fitted kernels, or all initial ones, by their forecasts."""
+    its best λ; for series all fitted kernels, or all initial ones, by their forecasts.
+
+    With few training points for each length, also the kernels with one length for all features, before and after
+    training. The error of the fitted kernel is then divided by (1 − lengths / points)², as generalized cross-validation
+    counts parameters: trained lengths fit the points that are left out too.
+    """
     choices, how = context.config.regularization.choices(), left_out_by(context.config)
     if how == "backtest":
         before, after = (
             min(_errors_of_forecasts(context, fixed_on(context, own), choices)) for own in (starts, fitted)
         )
         kept = list(starts if before < after else fitted)
-        remarks.of_kernels_kept(context, kept, fitted)
+        remarks.of_kernels_kept(context, kept, starts, fitted)
         return kept
 
     def error(kernel: Kernel, part: int) -> float:
@@ -304,12 +313,43 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
         )
         return min(_errors_of_candidates(context, part, inner, choices, how, rng))
 
-    kept = [
-        start if start is not own and error(start, part) < error(own, part) else own
-        for part, (start, own) in enumerate(zip(starts, fitted, strict=True))
-    ]
-    remarks.of_kernels_kept(context, kept, fitted)
+    def best(part: int, start: Kernel, own: Kernel) -> Kernel:
+        if start is own:
+            return own
+        share, others = _share_of_lengths(own, context.tensors[part][0]), [start]
+        if share:
+            others += _with_one_length(context, part, start)
+        own_error = error(own, part) / (1 - share) ** 2 if share < 1 else math.inf
+        best_error, other = min(((error(each, part), each) for each in others), key=operator.itemgetter(0))
+        return other if best_error < own_error else own
+
+    kept = [best(part, *pair) for part, pair in enumerate(zip(starts, fitted, strict=True))]
+    remarks.of_kernels_kept(context, kept, starts, fitted)
     return kept
+
+
+def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
+    """The number of trained lengths over that of the training points x, (n, …); 0 where there are many points."""
+    are_trained = isinstance(bare(kernel), ARD) and "lengths" in kernel.trainable
+    count = x[0].numel() if are_trained else 0
+    return count / len(x) if len(x) < POINTS_FOR_A_LENGTH * count else 0.0
+
+
+def _with_one_length(context: RunContext, part: int, start: Kernel) -> list[Kernel]:
+    """The initial kernel with one length for all features, and that of another fit from there if it does not fail."""
+    config, inner, data = context.config, bare(start), context.tensors[part]
+    assert isinstance(inner, ARD)
+    alone: Kernel = with_one_length(config.kernel, inner, context.parts[part])
+    if (own := start.own_regularization) is not None:
+        alone = Regularized(alone, own, trained="regularization" in start.trainable)
+    found, optimizer = [alone], config.optimizer.build(config)
+    with WaitMessage("a fit with one length for all features"), contextlib.suppress(NumericalError):
+        found.append(optimizer.fit(alone, data, Streams(config.seed), Journal()))
+    count = data[0][0].numel()
+    return [
+        start.with_parameters(**{**each.parameters, "lengths": np.full(count, each.parameters["lengths"])})
+        for each in found
+    ]
 
 
 def bare(kernel: Kernel) -> Kernel:
