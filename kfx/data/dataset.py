@@ -177,12 +177,12 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
         rest = np.setdiff1d(numbers, held)
         if (y[rest] == y[rest][0]).all():
             which = "one value" if labels is None else "one class"
+            how = "take more folds, or points with other targets" if shuffle else "set evaluation.shuffle=true"
             raise DataError(
-                f"evaluation.folds={count}: one of them leaves {len(rest)} training points of {which}; set "
-                "evaluation.shuffle=true, or take more folds"
+                f"evaluation.folds={count}: one of them leaves {len(rest)} training points of {which}; {how}"
             )
-        of_rest, of_held = (None, None) if labels is None else (labels[rest], labels[held])
-        return Dataset(data.name, x[rest], y[rest], x[held], y[held], of_rest, of_held, features=data.features)
+        points = replace(data, x_train=x[rest], y_train=y[rest], x_test=x[held], y_test=y[held])
+        return points if labels is None else replace(points, labels_train=labels[rest], labels_test=labels[held])
 
     if shuffle and labels is not None:
         order = rng.permutation(len(numbers))
