@@ -36,6 +36,7 @@ class Event(StrEnum):
     OBJECTIVE_ROSE = "objective_rose"
     ERROR_ROSE = "error_rose"
     INITIAL_KERNEL_KEPT = "initial_kernel_kept"
+    ONE_LENGTH_KEPT = "one_length_kept"
     CONSTANT_FEATURES = "constant_features"
     NEARLY_IDENTITY = "nearly_identity"
     MEAN_DOMINATES = "mean_dominates"
@@ -94,6 +95,10 @@ _HELP = {
     Event.INITIAL_KERNEL_KEPT: (
         "errors at points left out are larger after training: predictions use the initial kernel, and with "
         "optimizer.fall_back=false the trained one"
+    ),
+    Event.ONE_LENGTH_KEPT: (
+        "errors at points left out are larger with a trained length for each feature, for which there are few training "
+        "points: predictions use one length for all, and with optimizer.fall_back=false a length for each"
     ),
     Event.CONSTANT_FEATURES: "a feature is the same at all training points: it tells nothing; leave it out",
     Event.NEARLY_IDENTITY: (

@@ -227,8 +227,8 @@ def test_hundreds_of_lengths_have_a_picture_and_a_line(kfx, in_folder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 300))).add_prefix("f")
     frame.assign(y=frame["f7"]).to_csv("t.csv", index=False)
-    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer.iterations=3"]
-    code, out, err = kfx("run", *words, "device.precision_check=off", "hydra.run.dir=r")
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer.iterations=3", "kernel.ard=true"]
+    code, out, err = kfx("run", *words, "optimizer.fall_back=false", "hydra.run.dir=r")
     assert code == 0, err
     run = load_run("r")
     assert "lengths     f" in out
@@ -280,6 +280,82 @@ def test_classes_need_points_for_the_lengths(kfx, in_folder):
     assert many.lengths_.shape == (3,)
     with pytest.raises(AttributeError, match="one length for all features"):
         _ = few.lengths_
+
+
+def test_a_regression_needs_points_for_the_lengths(kfx, in_folder):
+    x = points(30, 4, seed=3)
+    few, enough = (KernelFlowRegressor(optimizer={"iterations": 2}).fit(x[:n], x[:n, 0]) for n in (7, 8))
+    assert "sigma" in few.kernel_.parameters
+    assert enough.lengths_.shape == (4,)
+    pd.DataFrame(x, columns=[*"abcd"]).assign(y=np.sin(x[:, 0])).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "sampler.batch_size=5"]
+    asked = [[*words, f"dataset.n_train={n}", "dataset.n_test=5"] for n in (7, 8)]
+    assert [load(each).kernel.ard for each in asked] == [False, True]
+    folds = [*words, "dataset.test=0", "evaluation=k_fold", "evaluation.folds=2", "kernel.ard=null"]
+    assert load([*folds, "dataset.n_train=14"]).kernel.ard is False, "each fold leaves 7 points"
+    assert load([*folds, "dataset.n_train=16"]).kernel.ard is True
+
+
+FEW_ROWS = 3 * 16
+
+
+@pytest.fixture(scope="module")
+def few_rows():
+    """Three points for each of 16 features, of which all matter, or one; with 200 test points."""
+    x = points(FEW_ROWS + 200, 16, seed=5)
+    return x, {"all": np.sin(x).sum(axis=1), "one": np.sin(2 * x[:, 3])}
+
+
+@pytest.mark.parametrize("which", ["all", "one"])
+def test_few_rows_choose_between_a_length_for_each_feature_and_one(few_rows, which):
+    x, targets = few_rows
+    n, y = FEW_ROWS, targets[which]
+
+    def fitted(kernel="auto", **optimizer):
+        settings = {"name": "adam", "iterations": 60, **optimizer}
+        return KernelFlowRegressor(kernel, optimizer=settings).fit(x[:n], y[:n])
+
+    def error(model):
+        return np.mean((model.predict(x[n:]) - y[n:]) ** 2)
+
+    chosen, each = fitted(), fitted(fall_back=False)
+    assert np.ptp(each.lengths_) > 0
+    if which == "one":
+        np.testing.assert_array_equal(chosen.lengths_, each.lengths_)
+        assert not any("fall_back" in remark for remark in chosen.remarks_)
+        return
+    one = fitted({"name": "matern", "nu": 2.5, "ard": False})
+    np.testing.assert_allclose(chosen.lengths_, one.kernel_.parameters["sigma"], rtol=1e-6)
+    assert error(chosen) == pytest.approx(error(one), rel=1e-6)
+    assert error(chosen) < 0.9 * error(each)
+    assert any("larger with a length for each feature" in remark for remark in chosen.remarks_)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_as_many_lengths_as_rows_are_never_kept(name):
+    x = points(12, 12, seed=6)
+    optimizer = {"name": "adam", "iterations": 5}
+    fitted = KernelFlowRegressor({"name": name, "ard": True}, optimizer=optimizer).fit(x, np.sin(x[:, 0]))
+    trained = KernelFlowRegressor({"name": name, "ard": True}, optimizer={**optimizer, "fall_back": False})
+    assert not np.array_equal(fitted.lengths_, trained.fit(x, np.sin(x[:, 0])).lengths_)
+    assert any("fall_back" in remark for remark in fitted.remarks_)
+    classes = KernelFlowClassifier({"name": name, "ard": True}, optimizer=optimizer).fit(x, x[:, 0] > 0)
+    assert any("fall_back" in remark for remark in classes.remarks_)
+
+
+def test_a_run_that_ends_with_one_length_is_recorded(kfx, few_rows):
+    x, targets = few_rows
+    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(16)]).assign(y=targets["all"])[: 2 * FEW_ROWS]
+    frame.to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "dataset.test=0", "optimizer.iterations=30"]
+    code, out, err = kfx("run", *words, "evaluation=k_fold", "evaluation.folds=2", "hydra.run.dir=r")
+    assert code == 0, err
+    assert "leave-one-out errors are larger with a length for each feature in 2 of 2 folds" in out
+    run = load_run("r")
+    recorded = [each["lengths"] for each in run.metrics["parameters"]["folds"]]
+    assert [np.ptp(lengths) for lengths in recorded] == [0, 0]
+    assert run.kernel.parameters["lengths"].tolist() == recorded[-1]
+    assert list(run.metrics["parameters"]["initial"]) == list(run.metrics["parameters"]["final"])
 
 
 def test_images_have_no_length_for_each_pixel(kfx):

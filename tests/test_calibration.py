@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 from sklearn.datasets import load_wine
@@ -14,8 +15,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from kfx import KernelFlowClassifier, KernelFlowRegressor, load_run, plots
+from kfx.data import Dataset
+from kfx.evaluation import interpolants
+from kfx.evaluation.scoring import Scoring, evaluate
 from kfx.files import read_rows
-from kfx.numerics import calibration
+from kfx.kernels import RBF
+from kfx.numerics import calibration, regression
+from kfx.numerics.regularization import Regularization
 from kfx.record.record import Record
 
 FEW = ("optimizer.iterations=3", "device.precision_check=off", "figures=false", "hydra.run.dir=r")
@@ -89,6 +95,59 @@ def test_intervals_cover_what_they_say():
     mean, deviation = fitted.predict(x[300:], return_std=True)
     assert 0.92 < np.mean(np.abs(y[300:] - mean) < 1.96 * deviation) < 0.98
     assert 0.27 < np.median(deviation) < 0.4, "the noise is in it"
+
+
+MANY = 2 * regression.ROWS + 500
+
+
+def _estimator(cls, y, **settings):
+    def deviations_from(x):
+        fitted = cls(optimizer={"name": "none", "iterations": 1}, **settings).fit(x, y(x))
+        ask = fitted.decision_function if cls is KernelFlowClassifier else fitted.predict
+        return lambda at: ask(at, return_std=True)[1]
+
+    return deviations_from
+
+
+def _evaluation(x):
+    y, scoring = np.sin(x[:, :1]), Scoring([Regularization(1e-2)], variance=True, calibration=True)
+
+    def deviations(at):
+        data, tensors = Dataset("t", x, y, at, np.zeros((len(at), 1))), map(torch.as_tensor, (x, y, at))
+        found = evaluate("k", RBF(1.5), data, tuple(tensors), 0, np.arange(len(x)), [len(x)], scoring)[1]
+        return np.column_stack([found["k/30/0/0.01/deviation"], found["k/30/0/0.01/variance"]])
+
+    return deviations
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        _estimator(KernelFlowRegressor, lambda x: np.sin(x[:, 0])),
+        _estimator(KernelFlowRegressor, lambda x: np.sin(x)),
+        _estimator(KernelFlowRegressor, lambda x: np.sin(x), outputs={"reduce": "pca", "components": 2}),
+        _estimator(KernelFlowRegressor, lambda x: np.sin(x[:, 0]), solver="nystrom", centres=20),
+        _estimator(KernelFlowClassifier, lambda x: (x[:, 0] > 0).astype(int)),
+        _evaluation,
+    ],
+    ids=["values", "outputs", "components", "centres", "classes", "evaluation"],
+)
+def test_deviations_of_many_points_are_computed_some_at_a_time(monkeypatch, made):
+    rng = np.random.default_rng(0)
+    x, at = rng.normal(size=(30, 3)), rng.normal(size=(MANY, 3))
+    columns, deviations = [], made(x)
+    for module in (interpolants, regression):
+
+        def watched(factor, y, solve=module.solve_lower):
+            columns.append(y.shape[1])
+            return solve(factor, y)
+
+        monkeypatch.setattr(module, "solve_lower", watched)
+    whole = deviations(at)
+    assert len(whole) == MANY
+    assert max(columns) <= regression.ROWS
+    some = np.concatenate([deviations(at[i : i + 700]) for i in range(0, MANY, 700)])
+    np.testing.assert_allclose(whole, some, rtol=1e-9)
 
 
 def recomputed(rows, of_classes):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, cross_val_predict
 
-from kfx import KernelFlowRegressor, load_run
+from kfx import KernelFlowRegressor, load_run, plug_in
 from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
 from kfx.data.dataset import folds
 from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
+from kfx.experiment.compose import load
 from kfx.experiment.config import check
 from kfx.kernels import RBF
 from kfx.numerics import regression
@@ -119,8 +122,8 @@ def test_one_gram_serves_every_size():
 
 
 def test_folds_are_scikit_learns():
-    data = classified()
-    x = data.x_train
+    x, y, x_test, y_test = table()
+    data = Dataset("t", x, y, x_test, y_test)
     for shuffle in (False, True):
         parts = folds(data, 4, shuffle, np.random.default_rng(3))
         seed = int(np.random.default_rng(3).integers(2**31)) if shuffle else None
@@ -128,7 +131,139 @@ def test_folds_are_scikit_learns():
         for part, (train, test) in zip(parts, expected, strict=True):
             np.testing.assert_array_equal(part.x_train, x[train])
             np.testing.assert_array_equal(part.x_test, x[test])
-            np.testing.assert_array_equal(part.labels_test, data.labels_train[test])
+            np.testing.assert_array_equal(part.y_test, y[test])
+
+
+@pytest.mark.parametrize("order", ["sorted", "alternating", "random"])
+@pytest.mark.parametrize("sizes", [(50, 50, 50), (97, 40, 3), (7, 1, 13), (2, 2)])
+@pytest.mark.parametrize("count", [2, 4])
+def test_shuffled_folds_hold_their_share_of_each_class(sizes, order, count):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    if order != "sorted":
+        place = np.concatenate([np.arange(n) / n for n in sizes]) if order == "alternating" else None
+        labels = labels[np.argsort(place) if place is not None else np.random.default_rng(1).permutation(len(labels))]
+    n = len(labels)
+    x = np.arange(n, dtype=float)[:, None]
+    data = Dataset("t", x, np.eye(len(sizes))[labels], x[:0], np.zeros((0, len(sizes))), labels, labels[:0])
+    parts, again, other = (folds(data, count, True, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    held = [part.x_test[:, 0].astype(int) for part in parts]
+    assert sorted(np.concatenate(held)) == list(range(n))
+    assert np.ptp([len(each) for each in held]) <= 1
+    for part, each in zip(parts, held, strict=True):
+        np.testing.assert_array_equal(part.labels_test, labels[each])
+        np.testing.assert_array_equal(part.y_train.argmax(axis=1), part.labels_train)
+        assert not np.isin(part.x_train[:, 0], each).any()
+    counts = np.array([np.bincount(part.labels_test, minlength=len(sizes)) for part in parts])
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert all(np.array_equal(a.x_test, b.x_test) for a, b in zip(parts, again, strict=True))
+    assert n < 10 or any(not np.array_equal(a.x_test, b.x_test) for a, b in zip(parts, other, strict=True))
+
+
+SORTED = """
+import numpy as np
+from kfx.data import Dataset
+from kfx.options import DatasetOption, number, option
+
+@option("dataset", "sorted_plugin", "Points in the order of their targets")
+class SortedPlugin(DatasetOption):
+    is_table = True
+    n_train: int = number(60, "whole >= 2", "number of training points")
+    n_test: int = number(0, "whole >= 0", "number of test points")
+
+    def build(self, rng):
+        x = np.arange(self.n_train, dtype=float)[:, None]
+        return Dataset("sorted_plugin", x, np.sin(x), x[:0], x[:0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("table", "classification"),
+        ("table", "regression"),
+        ("arrays", "classification"),
+        ("arrays", "regression"),
+        ("plugin", "regression"),
+        ("simulator", "regression"),
+    ],
+)
+def test_folds_of_own_data_do_not_follow_the_order_of_the_file(in_folder, own_registry, kind, task):
+    y, x = np.repeat([0, 1, 2], 20) if task == "classification" else np.arange(60) / 7, np.arange(60.0)[:, None]
+    pd.DataFrame({"x": x[:, 0], "y": y}).to_csv("t.csv", index=False)
+    np.savez("t.npz", x=x, y=y)
+    (in_folder / "sorted_plugin.py").write_text(SORTED)
+    plug_in("sorted_plugin.py")
+    words = {
+        "table": ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "dataset.test=0", f"dataset.task={task}"],
+        "arrays": ["dataset=arrays", "dataset.path=t.npz", "dataset.test=0", f"dataset.task={task}"],
+        "plugin": ["dataset=sorted_plugin", "sampler.batch_size=20"],
+        "simulator": ["dataset=simulator", "dataset.n_train=60", "dataset.n_test=0"],
+    }[kind]
+
+    def held(seed, *more):
+        config = load([*words, "evaluation=k_fold", "evaluation.folds=3", *more])
+        rng = Streams(seed)["data"]
+        parts = config.evaluation.parts(config.dataset.build(rng), rng)
+        return config, parts
+
+    config, parts = held(0)
+    assert config.evaluation.shuffle is True
+    other, in_order = held(1)[1], held(0, "evaluation.shuffle=false")[1]
+    assert not np.array_equal(parts[0].x_test, other[0].x_test), "another seed, other folds"
+    if kind != "simulator":  # its points are drawn at random
+        assert np.ptp(parts[0].x_test) > 40
+        assert np.ptp(in_order[0].x_test) == 19
+    if task == "classification":
+        assert all(np.ptp(np.bincount(part.labels_test, minlength=3)) <= 1 for part in parts)
+    else:
+        assert len(parts[0].x_test) == 20
+
+
+def test_tables_of_papers_keep_the_order_of_their_files():
+    config = load(["dataset=diabetes", "dataset.n_test=0", "evaluation=k_fold"])
+    assert config.evaluation.shuffle is False
+    whole = config.dataset.build(Streams(0)["data"])
+    parts = config.evaluation.parts(whole, Streams(0)["data"])
+    np.testing.assert_array_equal(np.concatenate([part.x_test for part in parts]), whole.x_train)
+
+
+def test_a_table_sorted_by_class_is_classified(kfx):
+    frame = load_iris(as_frame=True).frame.sort_values("target")
+    frame["target"] = frame["target"].map({0: "setosa", 1: "versicolor", 2: "virginica"})
+    frame.to_csv("iris.csv", index=False)
+    words = ["dataset=table", "dataset.path=iris.csv", "dataset.target=target", "dataset.test=0", "evaluation=k_fold"]
+    found = {}
+    for seed in (0, 1):
+        more = ["optimizer=none", "evaluation.folds=3", "evaluation.batches=0", f"seed={seed}"]
+        assert kfx("run", *words, *more, f"hydra.run.dir={seed}")[0] == 0
+        found[seed] = load_run(str(seed)).evaluation.query("kernel == 'initial' and metric == 'accuracy'")["value"]
+    assert found[0].mean() > 0.9
+    assert found[0].tolist() != found[1].tolist()
+
+
+def test_folds_that_leave_one_class_are_refused(kfx):
+    pd.DataFrame({"x": np.arange(20.0), "y": ["a"] * 10 + ["b"] * 10}).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "dataset.test=0", "evaluation=k_fold"]
+    code, _, err = kfx("run", *words, "evaluation.folds=2", "evaluation.shuffle=false", "hydra.run.dir=r")
+    assert code == 2
+    assert "evaluation.folds=2: one of them leaves 10 training points of one class; set evaluation.shuffle=true" in err
+
+
+def test_lambda_of_series_is_validated_on_blocks():
+    rng = np.random.default_rng(0)
+    series = np.cumsum(rng.normal(size=123))
+    x = np.lib.stride_tricks.sliding_window_view(series, 4)[:-1].copy()
+    y = series[4:, None]
+    values = [1e-4, 1e-2, 1.0]
+    candidates = [Regularization(v, "absolute") for v in values]
+    arguments = RBF(5.0), torch.as_tensor(x), torch.as_tensor(y), candidates, 4, None
+    found = errors_of_candidates(*arguments, np.random.default_rng(3), in_blocks=True)
+    expected = []
+    for value in values:
+        ridge = KernelRidge(alpha=value, kernel="rbf", gamma=1 / 50)
+        predicted = cross_val_predict(ridge, x, y, cv=KFold(4))
+        expected.append(np.sum((predicted - y) ** 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 CROSS_VALIDATED = ["dataset.n_test=0", "evaluation=k_fold", "optimizer=none", "optimizer.iterations=1"]

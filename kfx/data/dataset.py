@@ -195,18 +195,32 @@ def split(
 
 
 def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) -> list[Dataset]:
-    """Split the training points into `count` folds, each once as test points, in their order or shuffled."""
+    """Split the training points into `count` folds, each once as test points: in their order, or shuffled, where every
+    fold has its share of each class, to within one point.
+
+    DataError if the targets that a fold leaves for training are all the same.
+    """
+    numbers, x, y, labels = np.arange(len(data.x_train)), data.x_train, data.y_train, data.labels_train
+
+    def part(held: np.ndarray) -> Dataset:
+        rest = np.setdiff1d(numbers, held)
+        if (y[rest] == y[rest][0]).all():
+            which = "one value" if labels is None else "one class"
+            how = "take more folds, or points with other targets" if shuffle else "set evaluation.shuffle=true"
+            raise DataError(
+                f"evaluation.folds={count}: one of them leaves {len(rest)} training points of {which}; {how}"
+            )
+        points = replace(data, x_train=x[rest], y_train=y[rest], x_test=x[held], y_test=y[held])
+        return points if labels is None else replace(points, labels_train=labels[rest], labels_test=labels[held])
+
+    if shuffle and labels is not None:
+        order = rng.permutation(len(numbers))
+        order = order[np.argsort(labels[order], kind="stable")]  # class by class, dealt out to the folds in turn
+        return [part(np.sort(order[k::count])) for k in range(count)]
     from sklearn.model_selection import KFold
 
     seed = int(rng.integers(2**31)) if shuffle else None
-    parts = KFold(count, shuffle=shuffle, random_state=seed).split(data.x_train)
-
-    def part(train: np.ndarray, test: np.ndarray) -> Dataset:
-        x, y, labels = data.x_train, data.y_train, data.labels_train
-        of_train, of_test = (None, None) if labels is None else (labels[train], labels[test])
-        return Dataset(data.name, x[train], y[train], x[test], y[test], of_train, of_test, features=data.features)
-
-    return [part(train, test) for train, test in parts]
+    return [part(held) for _, held in KFold(count, shuffle=shuffle, random_state=seed).split(x)]
 
 
 def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zca_unit: str = "absolute") -> Dataset:

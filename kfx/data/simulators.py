@@ -119,5 +119,8 @@ def simulate(n_train: int, n_test: int, function: str, rng: np.random.Generator,
     x_train, y_train = simulator(qmc.LatinHypercube(count, seed=int(seeds[0])).random(n_train))
     if noise:
         y_train = y_train + noise * rng.standard_normal(y_train.shape)
-    x_test, y_test = simulator(np.random.default_rng(seeds[1]).random((n_test, count)))
+    if n_test:
+        x_test, y_test = simulator(np.random.default_rng(seeds[1]).random((n_test, count)))
+    else:
+        x_test, y_test = x_train[:0], y_train[:0]
     return Dataset("simulator", x_train, y_train, x_test, y_test, features=tuple(simulator.ranges))

@@ -45,12 +45,12 @@ from kfx.numerics import threads
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
 from kfx.numerics.process import exclusively
+from kfx.numerics.regression import ROWS
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
-_BLOCK = 2000
 _ENTRIES = 250_000
 """Entries of a Gram matrix that are computed at a time for a mean: as many as a cache holds."""
 
@@ -62,8 +62,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     ----------
     kernel : str, mapping or Kernel
         A name as in `kernel=rbf`, settings as in configs, {"name": "matern", "nu": 2.5}, or a kernel,
-        RBF(2.0) + Matern(1.0). auto: for a table matern with nu=2.5 and a length for each feature; for classes with
-        fewer than 20 points for each feature one length for all, for which the features should be scaled.
+        RBF(2.0) + Matern(1.0). auto: for a table matern with nu=2.5 and a length for each feature; with fewer than 2
+        points for each feature, for classes 20, one length for all, for which the features should be scaled.
     objective, optimizer, sampler : str, mapping or object
         As `kernel`. An objective may be a function (gram, y, sample_size, regularization, cotangent) → value, G. By
         default the objective is `nll`, for classes `rho_prediction`, with form=held_out.
@@ -358,9 +358,11 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
                     rows = max(_ENTRIES // len(own.points), 1)
                     blocks = (compare.gram(mapped(block), own.points) for block in points.split(rows))
                     return in_numpy(torch.cat([products(block, own.alpha) for block in blocks])), None
-                cross = torch.cat([compare.gram(mapped(block), own.points) for block in points.split(_BLOCK)])
-                mean = in_numpy(products(cross, own.alpha))
-                return mean, in_numpy(own.deviation(cross, self.kernel_.diagonal(points)))
+                found = own.alpha.new_empty(2, len(x), own.alpha.shape[1])
+                for block, part in zip(points.split(ROWS), found.split(ROWS, dim=1), strict=True):
+                    cross = compare.gram(mapped(block), own.points)
+                    part[0], part[1] = products(cross, own.alpha), own.deviation(cross, self.kernel_.diagonal(block))
+                return in_numpy(found[0]), in_numpy(found[1])
 
     @property
     def scale_(self) -> np.ndarray:

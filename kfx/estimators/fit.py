@@ -27,7 +27,7 @@ from kfx.optimizers.journal import Journal, Step
 from kfx.outcomes import Event
 from kfx.record.fitted import recorded_layers
 from kfx.record.trace import Trace
-from kfx.running import remarks, stages
+from kfx.running import left_out, remarks, stages
 from kfx.running.context import Machine, RunContext
 from kfx.screen.progress import Audience, Steps, TraceProgress, told_to
 from kfx.store.work import Work, in_this_process
@@ -91,19 +91,19 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
             layers = notes.layer_path.read_bytes() if notes.layer_path.is_file() else b""
             fitted = fitted.with_layers(partial(recorded_layers, config, layers, start))
         if config.optimizer.fall_back and fitted is not start:
-            fitted = stages.better_left_out(context, [start], [fitted])[0]
+            fitted = left_out.better_left_out(context, [start], [fitted])[0]
         notes.trace.close()
         rows = read_rows(notes.folder / "trace.csv")
-        kernel = chosen = stages.fixed_on(context, [fitted])[0]
+        kernel = chosen = left_out.fixed_on(context, [fitted])[0]
         if fitted is not start:
             stages.measure_on_held_out_batches(context, [start], [fitted])
             remarks.of_fit(context, [start], [fitted])
         threads.use(of_evaluation, count)
         if config.evaluation.chooses_again(config) and (fitted is not start or not config.regularization.is_chosen):
-            chosen = stages.with_chosen_regularization(context, [kernel])[0]
+            chosen = left_out.with_chosen_regularization(context, [kernel])[0]
             remarks.of_edges(context, "trained", [chosen])
         if fitted is not start:
-            remarks.of_points_left_out(context, stages.fixed_on(context, [start])[0], chosen)
+            remarks.of_points_left_out(context, left_out.fixed_on(context, [start])[0], chosen)
         regularization = chosen.own_regularization or config.regularization.build()
         interpolant = None
         if approximation is not None:

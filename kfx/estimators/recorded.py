@@ -37,6 +37,7 @@ from kfx.record.origin import require_same_data
 from kfx.record.reading import Run, load_run, read_environment, read_metrics
 from kfx.running import stages
 from kfx.running.context import Machine
+from kfx.running.left_out import bare
 from kfx.screen.progress import Steps, say
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Model:
             model._allow_tf32 = config.device.allow_tf32
             kernel = kernel if machine.device.type == "cpu" else kernel.to(machine.dtype, machine.device)
             with exclusively():
-                model.kernel_ = stages.bare(kernel).fixed_on(some_of(model._tensor(data.x_train)))
+                model.kernel_ = bare(kernel).fixed_on(some_of(model._tensor(data.x_train)))
             model.regularization_ = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
             model.n_features_in_ = data.x_train.shape[1]
             model._keep_units(data)

@@ -37,12 +37,15 @@ def errors_of_candidates(
     rng: np.random.Generator,
     disk: DiskStores | None = None,
     approximation: Approximation | None = None,
+    *,
+    in_blocks: bool = False,
 ) -> list[float]:
     """Return the sum of squared errors of each λ over random folds of at most `points` points; infinite where its
     matrix has no Cholesky factor.
 
     folds: their number; None leaves out one point at a time, by an eigendecomposition, if the matrix fits in memory.
-    x: (n, …). y: (n, outputs). points: None for all n.
+    x: (n, …). y: (n, outputs). points: None for all n. in_blocks: a fold is a block of successive points, as windows of
+        series overlap.
     One Gram matrix serves all folds and candidates; it goes on disk if it does not fit in memory. With an approximation
     all n points are in the five folds of its pass.
     """
@@ -50,7 +53,8 @@ def errors_of_candidates(
         assert disk is not None
         with passed(kernel, x, y, approximation, disk) as found:
             return found.nystrom.errors(candidates)
-    order = torch.as_tensor(rng.permutation(len(x))[:points], device=x.device)
+    some = rng.permutation(len(x))[:points]
+    order = torch.as_tensor(np.sort(some) if in_blocks else some, device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
     if disk is not None and disk.takes(len(order), 0, chosen.element_size()):
         return _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)

@@ -11,7 +11,7 @@ import torch
 
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.linear_algebra import solve_lower
-from kfx.numerics.regression import inverse_diagonal, left_out_scale, spread_over
+from kfx.numerics.regression import inverse_diagonal, left_out_scale, spread_over, unexplained
 
 
 class Interpolant(abc.ABC):
@@ -43,8 +43,7 @@ class Interpolant(abc.ABC):
 
         cross: as for `half`. prior: K(x, x), (m,).
         """
-        explained = self.half(cross).square().sum(dim=0)
-        return (prior.to(explained) - explained).clamp_(min=0.0)
+        return unexplained(prior, cross, self.half)
 
     def deviation(self, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
         """Return the standard deviation of observed targets, (m, outputs). cross, prior: as for `variance`."""

@@ -375,8 +375,19 @@ class TestPointsOption(EvaluationOption):
 )
 class KFoldOption(EvaluationOption):
     folds: int = number(5, "whole >= 2", "number of folds, each used once as the test points")
-    shuffle: bool = flag(False, "shuffle the points before they are split into folds; false: in the order of the file")
+    shuffle: bool | None = ranged(
+        None,
+        "true or false, or null for true with own data",
+        lambda v: v is None or isinstance(v, bool),
+        "draw the folds by seed, each with its share of every class; false: in the order of the file",
+    )
     train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
+
+    def settled(self, config: ConfigView) -> Settings:
+        found = super().settled(config)
+        if self.shuffle is None:  # kfx's own tables keep the order of their files, as in papers
+            found["shuffle"] = config.dataset.is_own or config.dataset.origin != "kfx"
+        return found
 
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)
@@ -384,7 +395,7 @@ class KFoldOption(EvaluationOption):
     def parts(self, whole: Dataset, rng: np.random.Generator) -> list[Dataset]:
         from kfx.data.dataset import folds
 
-        return folds(whole, self.folds, self.shuffle, rng)
+        return folds(whole, self.folds, bool(self.shuffle), rng)
 
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         import numpy as np
@@ -394,6 +405,11 @@ class KFoldOption(EvaluationOption):
         return [(k, k, np.arange(n) if whole else rng.permutation(n)) for k, n in enumerate(sizes)]
 
     def check(self, config: ConfigView) -> None:
+        if config.dataset.is_series:
+            raise ConfigError(
+                f"evaluation=k_fold: takes a table, and the windows of dataset={config.dataset.name} overlap; leave it "
+                "out: series are tested on their last steps, dataset.n_test"
+            )
         if not config.dataset.is_table:
             tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node.is_table)
             raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")

@@ -12,10 +12,8 @@ from kfx.evaluation.interpolants import Exact
 from kfx.kernels.base import Kernel
 from kfx.numerics.conjugate_gradients import solve
 from kfx.numerics.linear_algebra import cholesky, solve_lower
-from kfx.numerics.regression import coefficients, posterior_variance
+from kfx.numerics.regression import ROWS, coefficients, posterior_variance
 from kfx.numerics.regularization import Regularization
-
-TEST_BLOCK = 2000
 
 
 class System(Protocol):
@@ -76,7 +74,7 @@ class InMemory:
         self._mapped, self._compare = kernel.feature_map_and_kernel()
         self._points = self._mapped(points)
         self._gram = self._compare.gram(self._points)
-        blocks = x_test.split(TEST_BLOCK)
+        blocks = x_test.split(ROWS)
         self._cross = torch.cat([self._compare.gram(self._mapped(block), self._points) for block in blocks])
         self._solver, self._rcond, self._tolerance = solver, rcond, tolerance
         self._report: dict[str, float] = {}
@@ -110,7 +108,7 @@ class InMemory:
 
     def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
         used = self._points[: len(alpha)]
-        return torch.cat([products(self._compare.gram(self._mapped(b), used), alpha) for b in x.split(TEST_BLOCK)])
+        return torch.cat([products(self._compare.gram(self._mapped(b), used), alpha) for b in x.split(ROWS)])
 
     def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
         """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""
@@ -153,4 +151,4 @@ class InMemory:
 def products(rows: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
     """K(x*, x) α, (m, outputs), in float64, computed for some rows at a time. rows: K(x*, x), (m, k). alpha: (k,
     outputs)."""
-    return torch.cat([block.to(torch.float64) @ alpha for block in rows.split(TEST_BLOCK)])
+    return torch.cat([block.to(torch.float64) @ alpha for block in rows.split(ROWS)])

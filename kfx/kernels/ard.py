@@ -61,6 +61,13 @@ class ARD(Kernel):
         other.labels = {"lengths": tuple(names)}
         return other
 
+    def with_one_length(self) -> Self:
+        """Return the kernel with a number as length, the median of its lengths; `for_features` goes back."""
+        lengths = np.asarray(self._values["lengths"])
+        other = self._replaced({"lengths": float(np.median(lengths))})
+        other.labels = {}
+        return other
+
     def backend_on(self, device: torch.device) -> str:
         return self._of.backend_on(device)
 

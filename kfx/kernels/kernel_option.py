@@ -199,17 +199,21 @@ class ARDOption(KernelOption):
         super().check(config)
 
 
-_POINTS_FOR_A_LENGTH = 20
-"""Training points for each feature from which lengths help to classify: on 90 tables of UCI (docs/tables.md)."""
+POINTS_FOR_A_LENGTH = 20
+"""Training points for each feature from which lengths help to classify, and from which they are not compared with one
+length: on tables of UCI (docs/tables.md)."""
+_POINTS_TO_COMPARE = 2
+"""Training points for each feature from which lengths are trained for a regression, and compared with one length."""
 
 
 def _has_points_for_lengths(config: ConfigView) -> bool:
-    """Whether a length for each feature can be trained: with exact gradients, and for classes with enough points."""
+    """Whether a length for each feature can be trained: with exact gradients and enough points."""
     width = config.dataset.feature_count()
     if width is None or config.dataset.image is not None or not config.optimizer.follows_gradients:
         return False
     try:
-        return not config.dataset.has_classes or config.training_size() >= _POINTS_FOR_A_LENGTH * width
+        each = POINTS_FOR_A_LENGTH if config.dataset.has_classes else _POINTS_TO_COMPARE
+        return bool(config.training_size() >= each * width)
     except DataError:  # the check of the config says more
         return False
 
@@ -228,7 +232,7 @@ class DistanceOption(ARDOption):
     ard: bool | None = ranged(
         None,
         "true or false, or null for true with own data and exact gradients if neither a length nor initial nor "
-        "trainable is given, and for classes there are 20 training points for each feature",
+        "trainable is given, and there are 2 training points for each feature, for classes 20",
         lambda v: v is None or isinstance(v, bool),
         "a length for each feature of a table, `lengths`, in place of one for all",
     )

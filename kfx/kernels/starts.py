@@ -15,6 +15,7 @@ from kfx.numerics.round_off import round_off
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
+    from kfx.kernels.ard import ARD
     from kfx.kernels.kernel_option import KernelOption
 
 
@@ -53,6 +54,15 @@ def candidates(
     name = str(built.length)
     is_bounded = bool({name, getattr(start, "length", name)} & start.own_bounds())
     return [[_with_length(first, start.initial, own, is_bounded), *others] for own in lengths]
+
+
+def with_one_length(start: KernelOption, kernel: ARD, part: Points) -> Kernel:
+    """Return the kernel with one length for all features: computed from the points as `start` says, or the median of
+    its lengths."""
+    alone = kernel.with_one_length()
+    if start.initial not in LENGTHS:
+        return alone
+    return _with_length(alone, start.initial, _lengths(start.initial, alone, part), is_bounded=True)
 
 
 def _lengths(how: str, kernel: Kernel, part: Points) -> float | np.ndarray:

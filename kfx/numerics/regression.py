@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from kfx.numerics.linear_algebra import Factored, solve_lower, solve_upper, solved_in_place
 from kfx.outcomes import Event, NumericalError
 
+ROWS = 2000
+"""Number of test points whose covariances with all training points are used at a time."""
 LARGE = 8192
 """Number of points from which systems are solved in place, since a second float64 matrix would cost too much memory."""
 
@@ -53,8 +57,18 @@ def posterior_variance(factor: torch.Tensor, cross: torch.Tensor, prior: torch.T
     factor: L, (n, n), K(X, X) + λI = LLᵀ with λ the noise variance. cross: K(x*, X), (n_test, n). prior: K(x*, x*) of
     each test point, (n_test,).
     """
-    half = solve_lower(factor, cross.to(torch.float64).mT)
-    return (prior.to(torch.float64) - half.square().sum(dim=0)).clamp_(min=0.0)
+    return unexplained(prior, cross, lambda rows: solve_lower(factor, rows.to(torch.float64).mT))
+
+
+def unexplained(prior: torch.Tensor, cross: torch.Tensor, half: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return K(x*, x*) − |H|² at each test point x*, (n_test,), ≥ 0, float64, computed for some points at a time.
+
+    half: maps rows of `cross` to H, (k, rows), float64. cross: K(x*, X), (n_test, n). prior: K(x*, x*), (n_test,).
+    """
+    left = prior.to(torch.float64, copy=True)
+    for own, rows in zip(left.split(ROWS), cross.split(ROWS), strict=True):
+        own -= half(rows).square().sum(dim=0)  # in place: small arrays between large ones would keep their memory
+    return left.clamp_(min=0.0)
 
 
 _MOST_LEFT_OUT = 2000

@@ -279,7 +279,9 @@ class RegularizationSection(Option):
         lambda v: v is None or (len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v)),
         "values of lambda from which validation and leave_one_out choose, in units of scale",
     )
-    folds: int = number(5, "whole >= 2", "number of folds into which validation splits the training points")
+    folds: int = number(
+        5, "whole >= 2", "number of folds into which validation splits the training points; of series, blocks in time"
+    )
     points: int | None = number(
         1000,
         "whole >= 4",

@@ -37,7 +37,7 @@ class Step:
 class Journal:
     """A journal that stores nothing; subclasses override what they store. layer_path: file for the layers of a flow."""
 
-    layer_path: Path
+    layer_path = Path()
 
     def row(self, step: Step) -> None:
         """Record a row of the trace."""

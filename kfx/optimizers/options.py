@@ -34,7 +34,8 @@ class OptimizerOption(Option):
         "true or false, or null for true with own data and no given lambda",
         lambda v: v is None or isinstance(v, bool),
         "end with the initial kernel if its leave-one-out errors are smaller than the trained kernel's, each with its "
-        "best lambda",
+        "best lambda; with few training points for a length for each feature, also with one length if that has smaller "
+        "errors",
     )
 
     implied = {"fall_back": False}  # noqa: RUF012

@@ -35,7 +35,7 @@ from kfx.record.columns import REJECTED
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import RunContext
-from kfx.running.stages import bare, fixed_on, with_chosen_regularization
+from kfx.running.left_out import bare, fixed_on, with_chosen_regularization
 from kfx.screen.progress import Steps, say
 
 _COMPARED = ("initial", "trained")

@@ -180,12 +180,22 @@ def of_errors(context: RunContext, metric: str, before: float, after: float, err
     _tell(context, Event.ERROR_ROSE, shown)
 
 
-def of_kernels_kept(context: RunContext, kept: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
-    """Note fits that end with the initial kernel, because its leave-one-out errors are smaller."""
-    if count := sum(kernel is not own for kernel, own in zip(kept, fitted, strict=True)):
-        folds = f" in {count} of {len(fitted)} {context.config.outputs.unit}s" if len(fitted) > 1 else ""
-        errors = "backtest errors" if context.config.dataset.is_series else "leave-one-out errors"
-        _tell(context, Event.INITIAL_KERNEL_KEPT, f"{errors} are larger after training{folds}")
+def of_kernels_kept(
+    context: RunContext, kept: Sequence[Kernel], starts: Sequence[Kernel], fitted: Sequence[Kernel]
+) -> None:
+    """Note fits that end with the initial kernel, or with one length for all features, because the errors at points
+    left out are smaller."""
+    errors = "backtest errors" if context.config.dataset.is_series else "leave-one-out errors"
+    left = [own is not last for own, last in zip(kept, fitted, strict=True)]
+    initial = [own is start and other for own, start, other in zip(kept, starts, left, strict=True)]
+    one_length = [other and not first for other, first in zip(left, initial, strict=True)]
+    for event, which, what in (
+        (Event.INITIAL_KERNEL_KEPT, initial, f"{errors} are larger after training"),
+        (Event.ONE_LENGTH_KEPT, one_length, f"{errors} are larger with a length for each feature"),
+    ):
+        if count := sum(which):
+            folds = f" in {count} of {len(fitted)} {context.config.outputs.unit}s" if len(fitted) > 1 else ""
+            _tell(context, event, f"{what}{folds}")
 
 
 def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:

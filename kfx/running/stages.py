@@ -14,10 +14,8 @@ import numpy as np
 import torch
 
 from kfx.config.plugins import plugged_in
-from kfx.data.backtest import Backtest
 from kfx.data.dataset import Dataset, checked
 from kfx.evaluation import held_out
-from kfx.evaluation.cross_validation import errors_of_candidates, least
 from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.on_disk import DiskStores
@@ -31,9 +29,7 @@ from kfx.kernels.names import readable
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
 from kfx.numerics.memory import peak_bytes
-from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
-from kfx.objectives.options import left_out_by
 from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
@@ -41,6 +37,7 @@ from kfx.record.journal import FoldFits
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import Machine, RunContext, Tensors
+from kfx.running.left_out import better_left_out, fixed_on, with_chosen_regularization
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 
@@ -234,87 +231,6 @@ def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> lis
     return errors
 
 
-def with_chosen_regularization(
-    context: RunContext, kernels: Sequence[Kernel], how: str | None = None, scale: str | None = None
-) -> list[Kernel]:
-    """Each kernel with the λ that is best in cross-validation of its own training points; all kernels of a part have
-    the same points.
-
-    how: a way to choose λ, and scale: its unit; those of the section `regularization` by default.
-    """
-    node = context.config.regularization
-    choices, by = node.choices(scale), how or node.selection
-    rng = Streams(context.config.seed)["validation"]
-    if by == "backtest":
-        best = least(choices, _errors_of_forecasts(context, kernels, choices))
-        return [Regularized(bare(kernel), best) for kernel in kernels]
-    chosen: list[Kernel] = []
-    for part, kernel in enumerate(kernels):
-        errors = _errors_of_candidates(context, part, bare(kernel), choices, by, rng)
-        chosen.append(Regularized(bare(kernel), least(choices, errors)))
-    return chosen
-
-
-def _errors_of_candidates(
-    context: RunContext,
-    part: int,
-    kernel: Kernel,
-    choices: Sequence[Regularization],
-    how: str,
-    rng: np.random.Generator,
-) -> Sequence[float]:
-    """The error of a kernel with each λ on training points that are left out, as `how` says."""
-    node, (x, y, _) = context.config.regularization, context.tensors[part]
-    folds = node.folds if how == "validation" else None
-    approximation = context.config.evaluation.approximation(context.config)
-    with threads.restored():  # during a fit there may be one thread, for small batches
-        threads.use(context.threads_of_evaluation, context.machine.threads)
-        return errors_of_candidates(kernel, x, y, choices, folds, node.points, rng, context.disk, approximation)
-
-
-def _errors_of_forecasts(
-    context: RunContext, kernels: Sequence[Kernel], choices: Sequence[Regularization]
-) -> Sequence[float]:
-    """The error of forecasts within the training series with each λ. kernels: one, or one for each coordinate."""
-    series = context.parts[0].series
-    assert series is not None
-    test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
-    own = [bare(kernel) for kernel in kernels]
-    return list(test.errors(own if context.config.outputs.is_separate else own[0], choices))
-
-
-def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
-    """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
-    its best λ; for series all fitted kernels, or all initial ones, by their forecasts."""
-    choices, how = context.config.regularization.choices(), left_out_by(context.config)
-    if how == "backtest":
-        before, after = (
-            min(_errors_of_forecasts(context, fixed_on(context, own), choices)) for own in (starts, fitted)
-        )
-        kept = list(starts if before < after else fitted)
-        remarks.of_kernels_kept(context, kept, fitted)
-        return kept
-
-    def error(kernel: Kernel, part: int) -> float:
-        inner, rng = (
-            bare(kernel).fixed_on(some_of(context.tensors[part][0])),
-            Streams(context.config.seed)["validation"],
-        )
-        return min(_errors_of_candidates(context, part, inner, choices, how, rng))
-
-    kept = [
-        start if start is not own and error(start, part) < error(own, part) else own
-        for part, (start, own) in enumerate(zip(starts, fitted, strict=True))
-    ]
-    remarks.of_kernels_kept(context, kept, fitted)
-    return kept
-
-
-def bare(kernel: Kernel) -> Kernel:
-    """The kernel without its own λ."""
-    return kernel.kernel if isinstance(kernel, Regularized) else kernel
-
-
 def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
     """Compile what the kernel needs, and record its backend."""
     config, parts, machine, folds = context.config, context.parts, context.machine, context.folds
@@ -358,11 +274,6 @@ def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[K
     record.save()
     record.final_parameters(starts, fixed_on(context, fitted))
     return fitted
-
-
-def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels with data-dependent settings, such as a length, fixed from the training points."""
-    return [kernel.fixed_on(some_of(x)) for kernel, (x, _, _) in zip(kernels, context.tensors, strict=True)]
 
 
 def measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:

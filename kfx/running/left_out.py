@@ -1,0 +1,152 @@
+"""What training points that are left out decide: λ, and the kernel with which a fit ends."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from kfx.data.backtest import Backtest
+from kfx.evaluation.cross_validation import errors_of_candidates, least
+from kfx.evaluation.follower import some_of
+from kfx.kernels import Kernel, Regularized
+from kfx.kernels.ard import ARD
+from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
+from kfx.kernels.starts import with_one_length
+from kfx.numerics import threads
+from kfx.numerics.regularization import Regularization
+from kfx.numerics.streams import Streams
+from kfx.objectives.options import left_out_by
+from kfx.optimizers.journal import Journal
+from kfx.outcomes import NumericalError
+from kfx.running import remarks
+from kfx.running.context import RunContext
+from kfx.screen.progress import WaitMessage
+
+
+def with_chosen_regularization(
+    context: RunContext, kernels: Sequence[Kernel], how: str | None = None, scale: str | None = None
+) -> list[Kernel]:
+    """Each kernel with the λ that is best in cross-validation of its own training points; all kernels of a part have
+    the same points.
+
+    how: a way to choose λ, and scale: its unit; those of the section `regularization` by default.
+    """
+    node = context.config.regularization
+    choices, by = node.choices(scale), how or node.selection
+    rng = Streams(context.config.seed)["validation"]
+    if by == "backtest":
+        best = least(choices, _errors_of_forecasts(context, kernels, choices))
+        return [Regularized(bare(kernel), best) for kernel in kernels]
+    chosen: list[Kernel] = []
+    for part, kernel in enumerate(kernels):
+        errors = _errors_of_candidates(context, part, bare(kernel), choices, by, rng)
+        chosen.append(Regularized(bare(kernel), least(choices, errors)))
+    return chosen
+
+
+def _errors_of_candidates(
+    context: RunContext,
+    part: int,
+    kernel: Kernel,
+    choices: Sequence[Regularization],
+    how: str,
+    rng: np.random.Generator,
+) -> Sequence[float]:
+    """The error of a kernel with each λ on training points that are left out, as `how` says."""
+    node, (x, y, _) = context.config.regularization, context.tensors[part]
+    folds = node.folds if how == "validation" else None
+    approximation, in_blocks = context.config.evaluation.approximation(context.config), context.config.dataset.is_series
+    with threads.restored():  # during a fit there may be one thread, for small batches
+        threads.use(context.threads_of_evaluation, context.machine.threads)
+        return errors_of_candidates(
+            kernel, x, y, choices, folds, node.points, rng, context.disk, approximation, in_blocks=in_blocks
+        )
+
+
+def _errors_of_forecasts(
+    context: RunContext, kernels: Sequence[Kernel], choices: Sequence[Regularization]
+) -> Sequence[float]:
+    """The error of forecasts within the training series with each λ. kernels: one, or one for each coordinate."""
+    series = context.parts[0].series
+    assert series is not None
+    test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
+    own = [bare(kernel) for kernel in kernels]
+    return list(test.errors(own if context.config.outputs.is_separate else own[0], choices))
+
+
+def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
+    """For each part the fitted kernel, or the initial one if that has smaller leave-one-out errors, each kernel with
+    its best λ; for series all fitted kernels, or all initial ones, by their forecasts.
+
+    With few training points for each length, also the kernels with one length for all features, before and after
+    training. The error of the fitted kernel is then divided by (1 − lengths / points)², as generalized cross-validation
+    counts parameters: trained lengths fit the points that are left out too.
+    """
+    choices, how = context.config.regularization.choices(), left_out_by(context.config)
+    if how == "backtest":
+        before, after = (
+            min(_errors_of_forecasts(context, fixed_on(context, own), choices)) for own in (starts, fitted)
+        )
+        kept = list(starts if before < after else fitted)
+        remarks.of_kernels_kept(context, kept, starts, fitted)
+        return kept
+
+    def error(kernel: Kernel, part: int) -> float:
+        inner, rng = (
+            bare(kernel).fixed_on(some_of(context.tensors[part][0])),
+            Streams(context.config.seed)["validation"],
+        )
+        return min(_errors_of_candidates(context, part, inner, choices, how, rng))
+
+    def best(part: int, start: Kernel, own: Kernel) -> Kernel:
+        if start is own:
+            return own
+        share, others = _share_of_lengths(own, context.tensors[part][0]), [start]
+        if share:
+            others += _with_one_length(context, part, start)
+        own_error = error(own, part) / (1 - share) ** 2 if share < 1 else math.inf
+        best_error, other = min(((error(each, part), each) for each in others), key=operator.itemgetter(0))
+        return other if best_error < own_error else own
+
+    kept = [best(part, *pair) for part, pair in enumerate(zip(starts, fitted, strict=True))]
+    remarks.of_kernels_kept(context, kept, starts, fitted)
+    return kept
+
+
+def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
+    """The number of trained lengths over that of the training points x, (n, …); 0 where there are many points."""
+    are_trained = isinstance(bare(kernel), ARD) and "lengths" in kernel.trainable
+    count = x[0].numel() if are_trained else 0
+    return count / len(x) if len(x) < POINTS_FOR_A_LENGTH * count else 0.0
+
+
+def _with_one_length(context: RunContext, part: int, start: Kernel) -> list[Kernel]:
+    """The initial kernel with one length for all features, and that of another fit from there if it does not fail."""
+    config, inner, data = context.config, bare(start), context.tensors[part]
+    assert isinstance(inner, ARD)
+    alone: Kernel = with_one_length(config.kernel, inner, context.parts[part])
+    if (own := start.own_regularization) is not None:
+        alone = Regularized(alone, own, trained="regularization" in start.trainable)
+    found, optimizer = [alone], config.optimizer.build(config)
+    with WaitMessage("a fit with one length for all features"), contextlib.suppress(NumericalError):
+        found.append(optimizer.fit(alone, data, Streams(config.seed), Journal()))
+    count = data[0][0].numel()
+    return [
+        start.with_parameters(**{**each.parameters, "lengths": np.full(count, each.parameters["lengths"])})
+        for each in found
+    ]
+
+
+def bare(kernel: Kernel) -> Kernel:
+    """The kernel without its own λ."""
+    return kernel.kernel if isinstance(kernel, Regularized) else kernel
+
+
+def fixed_on(context: RunContext, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels with data-dependent settings, such as a length, fixed from the training points."""
+    return [kernel.fixed_on(some_of(x)) for kernel, (x, _, _) in zip(kernels, context.tensors, strict=True)]
