@@ -5,7 +5,8 @@ from __future__ import annotations
 from kfx.config.fields import flag, number, one_of, parameter, ranged, some_of
 from kfx.config.metrics import metric
 from kfx.config.option import Option, option
-from kfx.data.options import DatasetOption, TableOption
+from kfx.data.own_options import OwnDataset as DatasetOption
+from kfx.data.own_options import OwnRows as TableOption
 from kfx.evaluation.options import EvaluationOption
 from kfx.experiment.options import DeviceOption
 from kfx.flows.options import FlowOption

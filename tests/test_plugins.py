@@ -14,7 +14,9 @@ import torch
 from kfx import load_run
 from kfx.config import plugins, registry
 from kfx.config.plugins import load_plugins
+from kfx.data.dataset import Dataset, checked
 from kfx.kernels import RBF, Formula
+from kfx.outcomes import DataError
 from tests.plugins import BLOCKS, TEXT, write_plugins
 
 SMALL = ["sampler.batch_size=30", "optimizer.iterations=6", "figures=false", "device.precision_check=off"]
@@ -215,6 +217,80 @@ def test_a_formula_that_is_no_kernel_is_said_to_be_none(kfx, in_folder, value, s
     code, _, err = kfx("run", "--plugin", "mine.py", "dataset=diabetes", "kernel=mine", *SMALL, "hydra.run.dir=r")
     assert (code, "Traceback" in err) == (2, False)
     assert f"kernel=mine: the formula of mine {said}" in err
+
+
+DATA = """
+import numpy as np
+
+from kfx.data import Dataset
+from kfx.options import DatasetOption, number, option
+
+
+@option("dataset", "mine", "mine")
+class Mine(DatasetOption):
+    has_classes = {has_classes}
+    n_train: int = number(40, "whole >= 2", "number of training points")
+    n_test: int = number(20, "whole >= 1", "number of test points")
+
+    def build(self, rng):
+        x = rng.random((60, 2))[::-1]
+        y = {y}
+        return Dataset("mine", x[:40], y[:40], x[40:], y[40:])
+"""
+
+
+def own_data(folder, y, has_classes=False):
+    """The words of a run on a data set of one's own with these targets, given as an expression of x."""
+    (folder / "mine.py").write_text(DATA.format(y=y, has_classes=has_classes))
+    return ["--plugin", "mine.py", "dataset=mine", "optimizer=none", "evaluation.batches=0", "hydra.run.dir=r"]
+
+
+def test_a_data_set_of_ones_own_has_the_defaults_of_own_data(kfx, in_folder):
+    code, _, err = kfx("run", *own_data(in_folder, "x[:, 0]"))
+    assert code == 0, err
+    config = load_run("r").config
+    assert (config.dataset.preprocess, config.dataset.targets) == (["normalize"], "standardized")
+    assert (config.kernel.name, config.objective.name, config.kernel.initial) == ("matern", "nll", "median_distance")
+    assert load_run("r").evaluation.query("metric == 'mse'")["value"].iloc[0] < 1e-3
+
+
+@pytest.mark.parametrize(
+    "y", ["np.where(x[:, 0] > 0.5, 'yes', 'no')", "np.where(x[:, 0] > 0.5, 7, 3)", "(x[:, 0] > 0.5)"]
+)
+def test_a_data_set_of_ones_own_may_give_classes_as_they_are_named(kfx, in_folder, y):
+    code, _, err = kfx("run", *own_data(in_folder, y, has_classes=True))
+    assert code == 0, err
+    run = load_run("r")
+    assert run.config.objective.name == "rho_prediction"
+    assert run.evaluation.query("metric == 'accuracy'")["value"].iloc[0] > 0.8
+    x = np.array([[0.05, 0.5], [0.95, 0.5]])
+    low, high = run.predict(x)["prediction"]
+    assert [str(low), str(high)] == {"yes": ["no", "yes"], "7": ["3", "7"], "0": ["False", "True"]}[
+        "yes" if "yes" in y else "7" if "7" in y else "0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("y", "has_classes", "said"),
+    [
+        ("np.where(x[:, 0] > 0.5, 'yes', 'no')", False, "y_train is no array of numbers"),
+        ("np.arange(60)", True, "y_test holds the class 40, which no training point has"),
+        ("x", True, "has classes; expected a class for each point"),
+        ("x[1:, 0]", False, "y_test is no array (20, outputs)"),
+    ],
+)
+def test_targets_of_ones_own_that_do_not_fit_are_one_line(kfx, in_folder, y, has_classes, said):
+    code, _, err = kfx("run", *own_data(in_folder, y, has_classes))
+    assert (code, "Traceback" in err) == (2, False)
+    assert f"dataset mine: {said}" in err
+
+
+def test_images_of_ones_own_have_the_shape_that_their_option_states():
+    x, y = np.zeros((4, 8, 8, 3)), np.arange(4.0)
+    with pytest.raises(DataError, match=r"image=\(8, 8, 3\) stands for \(channels, height, width\) = \(3, 8, 8\)"):
+        checked(Dataset("mine", x, y, x, y), (8, 8, 3), False)
+    moved = np.moveaxis(x, -1, 1)
+    assert checked(Dataset("mine", moved, y, moved, y), (8, 8, 3), False).y_train.shape == (4, 1)
 
 
 def test_the_code_that_runs_is_the_code_that_was_hashed(kfx, in_folder):

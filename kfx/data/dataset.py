@@ -110,12 +110,21 @@ class Dataset:
         return [replace(plain, y_train=train[:, [c]], y_test=test[:, [c]]) for c in range(train.shape[1])]
 
 
-def checked(data: Dataset, image: tuple[int, ...] | None) -> Dataset:
-    """Return the data set if its parts fit together and its targets are finite numbers; else DataError, naming the
-    part. image: height, width and, if it is not 1, the number of channels that its option states."""
+def checked(data: Dataset, image: tuple[int, ...] | None, has_classes: bool) -> Dataset:
+    """Return the data set of a stranger's option if its parts fit together and are finite numbers, else DataError,
+    naming the part.
+
+    Targets (n,) become a column; with has_classes they are words or numbers of classes, and become one-hot rows. image:
+    height, width and, if it is not 1, the number of channels that the option states.
+    """
+    data = _with_labels(data) if has_classes and data.labels_train is None else data
+    names = ("x_train", "y_train", "x_test", "y_test")
+    x_train, y_train, x_test, y_test = (_numbers(data.name, name, getattr(data, name)) for name in names)
+    y_train, y_test = (y[:, None] if y.ndim == 1 else y for y in (y_train, y_test))
+    data = replace(data, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
     for name in ("train", "test"):
         x, y, labels = (getattr(data, f"{part}_{name}") for part in ("x", "y", "labels"))
-        if not (isinstance(x, np.ndarray) and x.ndim in (2, 4) and x.dtype.kind == "f"):
+        if x.ndim not in (2, 4):
             raise DataError(f"dataset {data.name}: x_{name} is no array (n, features) or (n, channels, height, width)")
         expected = None if image is None else (image[2] if len(image) > 2 else 1, *image[:2])
         if expected not in (None, x.shape[1:]):
@@ -123,7 +132,7 @@ def checked(data: Dataset, image: tuple[int, ...] | None) -> Dataset:
                 f"dataset {data.name}: x_{name} has points of shape {x.shape[1:]}, and its image={image} stands for "
                 f"(channels, height, width) = {expected}"
             )
-        if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.dtype.kind == "f" and len(y) == len(x)):
+        if y.ndim != 2 or len(y) != len(x):
             raise DataError(
                 f"dataset {data.name}: y_{name} is no array ({len(x)}, outputs) of numbers, as x_{name} has"
             )
@@ -134,6 +143,29 @@ def checked(data: Dataset, image: tuple[int, ...] | None) -> Dataset:
     if data.x_train.shape[1:] != data.x_test.shape[1:] or data.y_train.shape[1:] != data.y_test.shape[1:]:
         raise DataError(f"dataset {data.name}: training and test points or targets have different shapes")
     return data
+
+
+def _numbers(dataset: str, name: str, values: Any) -> np.ndarray:
+    """An array as float64, in one piece; DataError for words."""
+    try:
+        return np.ascontiguousarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        classes = "; for classes set has_classes = True in its option" if name.startswith("y") else ""
+        raise DataError(f"dataset {dataset}: {name} is no array of numbers ({error}){classes}") from error
+
+
+def _with_labels(data: Dataset) -> Dataset:
+    """The data set with labels and one-hot targets of the classes of its training points, from targets (n,)."""
+    train, test = np.asarray(data.y_train), np.asarray(data.y_test)
+    if train.ndim != 1 or test.ndim != 1:
+        raise DataError(f"dataset {data.name}: has classes; expected a class for each point, y (n,), or labels as well")
+    names, labels = np.unique(train, return_inverse=True)
+    if len(unseen := test[~np.isin(test, names)]):
+        raise DataError(f"dataset {data.name}: y_test holds the class {unseen[0]}, which no training point has")
+    of_test = np.searchsorted(names, test)
+    y_train, y_test = one_hot(labels, len(names)), one_hot(of_test, len(names))
+    classes = tuple(map(str, names.tolist()))
+    return replace(data, y_train=y_train, y_test=y_test, labels_train=labels, labels_test=of_test, classes=classes)
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from kfx.config.choices import SIMULATORS
 from kfx.config.fields import number, one_of, ranged
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.data.options import DatasetOption
-from kfx.data.own_options import own_preprocess, own_targets
+from kfx.data.own_options import OwnDataset
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -27,16 +27,13 @@ def _is_count_or_share(value: object) -> bool:
     "simulator",
     "Runs of a simulator by formula, or of PROSAIL, the reflectance of a canopy: tests of emulators",
 )
-class SimulatorOption(DatasetOption):
+class SimulatorOption(OwnDataset):
     builds = "kfx.data.simulators:simulate"
-    is_own = True
 
     n_train: int = number(500, "whole >= 2 and <= 2000000", "number of training runs, a Latin hypercube of the inputs")
     n_test: int = number(
         1000, "whole >= 0 and <= 100000", "number of test runs, with uniform inputs; 0 with evaluation=k_fold"
     )
-    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
-    targets: str = own_targets()
     function: str = one_of(
         "borehole",
         *SIMULATORS,

@@ -84,6 +84,13 @@ class DatasetOption(Option):
         """Load or generate the data set. rng: picks subsets and random points."""
         return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
 
+    def load(self, rng: np.random.Generator) -> Dataset:
+        """`build`, whose result is checked if the option is not kfx's; DataError in one line."""
+        from kfx.data.dataset import checked
+
+        built = self.build(rng)
+        return built if self.origin == "kfx" else checked(built, self.image, self.has_classes)
+
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in the order of the outputs; empty if they are numbered from 0, and for a
         regression."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
-from kfx.data.options import DatasetOption
+from kfx.data.options import DatasetOption, TableOption
 from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
 
@@ -62,11 +62,31 @@ def own_targets() -> str:
 
 
 @dataclass
-class OwnFile(DatasetOption, abc.ABC):
+class OwnDataset(DatasetOption):
+    """A data set of a person's own: what is not given is chosen as for own data. A subclass has the fields `n_train`
+    and `n_test`, and `builds` or `build`."""
+
+    is_own = True
+
+    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
+    targets: str = own_targets()
+
+
+@dataclass
+class OwnRows(TableOption):
+    """As `OwnDataset`, with disjoint training and test points from the rows of one table."""
+
+    is_own = True
+
+    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
+    targets: str = own_targets()
+
+
+@dataclass
+class OwnFile(OwnDataset, abc.ABC):
     """Points in a file named in the config. A subclass reads it."""
 
     from_path = True
-    is_own = True
 
     n_train: int | None = number(None, "whole >= 2", "number of training points, drawn at random by seed", null="all")
     n_test: int | None = number(
@@ -75,8 +95,6 @@ class OwnFile(DatasetOption, abc.ABC):
         "number of test points; 0 with evaluation=k_fold, whose folds are test points",
         null="as test says",
     )
-    preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
-    targets: str = own_targets()
     path: str | None = None
     task: str = "auto"
     test: Any = None

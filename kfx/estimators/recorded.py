@@ -78,7 +78,7 @@ class Model:
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)
-        whole = config.dataset.build(streams["data"])
+        whole = config.dataset.load(streams["data"])
         parts = config.evaluation.parts(whole, streams["data"])
         prepared = [config.outputs.applied(config.dataset.preprocessed(part)) for part in parts]
         splits = config.evaluation.splits(prepared, streams)

@@ -48,7 +48,7 @@ def check(jobs: Sequence[Config]) -> None:
         locate(dataset, name)
     for job in {repr(job.dataset): job for job in from_files}.values():
         with in_one_line(job):
-            n = len(job.dataset.build(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
+            n = len(job.dataset.load(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
         for each in from_files:
             if each.dataset == job.dataset:
                 check_sizes(each, n)
@@ -142,7 +142,7 @@ def check_layers(job: Config, folder: Path) -> str:
     """The disk space that a flow's layers will take, in words; ConfigError if `folder` has less."""
     flow, rng = job.optimizer.build(job), Streams(job.seed)["data"]
     assert isinstance(flow, Flow)
-    parts = job.evaluation.parts(job.dataset.build(rng), rng)
+    parts = job.evaluation.parts(job.dataset.load(rng), rng)
     dtype = getattr(torch, job.device.dtype)
     each = [flow.layer_bytes(torch.as_tensor(p.x_train, dtype=dtype), torch.as_tensor(p.y_train)) for p in parts]
     there = sum(path.stat().st_size for path in folder.glob("layers-*.bin"))

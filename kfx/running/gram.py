@@ -106,7 +106,7 @@ def _configured(config: Config) -> tuple[Kernel, torch.Tensor, torch.Tensor]:
     device, dtype = config.device.pick(), getattr(torch, config.device.dtype)
     set_switches(config.device.allow_tf32)
     streams = Streams(config.seed)
-    data = config.dataset.preprocessed(config.dataset.build(streams["data"]))
+    data = config.dataset.preprocessed(config.dataset.load(streams["data"]))
     built = config.kernel.build(config.dataset.image).to(dtype, device)
     kernel = candidates(config.kernel, built, [data], streams["initial_parameters"])[0][0]
     x_train, x_test = (torch.as_tensor(x, dtype=dtype, device=device) for x in (data.x_train, data.x_test))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kfx.config.plugins import plugged_in
-from kfx.data.dataset import Dataset, checked
+from kfx.data.dataset import Dataset
 from kfx.evaluation import held_out
 from kfx.evaluation.follower import Follower, some_of
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
@@ -104,9 +104,7 @@ def _check_precision(config: Config, machine: Machine, record: Record) -> None:
 def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores) -> RunContext:
     """Load and preprocess the data set, or each of its folds separately, and record the environment."""
     streams = Streams(config.seed)
-    whole = config.dataset.build(streams["data"])
-    if config.dataset.origin != "kfx":
-        whole = checked(whole, config.dataset.image)
+    whole = config.dataset.load(streams["data"])
     cut = config.evaluation.parts(whole, streams["data"])
     folds = [config.outputs.applied(config.dataset.preprocessed(part)) for part in cut]
     parts = config.outputs.separated(folds)
