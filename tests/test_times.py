@@ -108,6 +108,13 @@ def test_other_numbers_stay_numbers(values):
     assert read_column(values).tolist() == [float(value) for value in values]
 
 
+def test_rounded_numbers_have_one_step():
+    for values in ((1958 + np.arange(60) / 12).round(3), np.arange(60) * 0.1, (np.arange(40) * 86.4).round()):
+        assert times.step_of([values]) is not None
+        assert times.step_of([np.delete(values, 7)]) is None
+    assert times.step_of([np.cumsum([31.0, 28, 31, 30, 31, 30])]) is None
+
+
 def series(path, at, **more):
     x = np.sin(np.arange(len(at)) / 3) + 0.01 * np.random.default_rng(0).normal(size=len(at))
     frame = pd.DataFrame({"t": at, "x": x, **more})
@@ -128,6 +135,13 @@ def test_columns_of_year_and_quarter_are_the_time(in_folder):
     ]
     with pytest.raises(ConfigError, match="expected columns called year and quarter"):
         read(("s.csv", "3"), Rows(("x",), ("month", "year")))
+
+
+def test_columns_that_grow_evenly_are_warned_about(in_folder):
+    path = str(in_folder / "s.csv")  # of which nothing was said before
+    series(path, np.arange(40) / 4)
+    with pytest.warns(UserWarning, match=r"column t looks like row numbers or times, .* type 'dataset.columns=\[x\]'"):
+        assert read((path,), Rows())[1] == ("t", "x")
 
 
 def test_series_come_back_by_their_names_and_dates_and_other_steps_are_refused(kfx, in_folder):

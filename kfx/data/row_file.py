@@ -207,12 +207,21 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
 
 
+_EXTENSION = b"ARROW:extension:name"
+
+
 def _read_parquet(path: Path, names: Sequence[str], dates: Sequence[str], most: int | None) -> pd.DataFrame:
+    import pyarrow
+
     file = parquet(path)
     rows = file.metadata.num_rows if most is None else most
     if rows * len(names) > MOST_CELLS:
         raise DataError(f"{path}: {rows} rows of {len(names)} columns are too many; list fewer columns")
     _require_plain(path, file, [name for name in names if name not in dates])
+    for name in dates:
+        field = file.schema_arrow.field(name)
+        if isinstance(field.type, pyarrow.BaseExtensionType) or _EXTENSION in (field.metadata or {}):
+            raise DataError(f"{path}: column {name} holds periods of pandas; save it as dates or as text")
     with _reading(path):
         some = None if most is None else next(file.iter_batches(most, columns=list(names)), None)
         table = file.read(columns=list(names)) if some is None else some

@@ -61,9 +61,9 @@ def read(file: tuple[str, ...], rows: Rows) -> tuple[tuple[Trajectory, ...], tup
     frame = row_file.read(path, (*keys, *names), rows.form, as_text=keys, dates=rows.time, least=1)
     for name in names:
         frame[name] = _numbers(frame[name], f"{path}: column {name}", rows)
-    if not columns:
-        _warn_of_row_numbers(frame, names, path)
     groups = _groups(frame, path, rows.series)
+    if not columns:
+        _warn_of_row_numbers(frame, names, path, groups)
     time = _time(frame, path, rows, groups)
     found = []
     for number in range(groups.max() + 1):
@@ -89,11 +89,21 @@ def _refuse_index(path: Path, known: Sequence[str], keys: Sequence[str]) -> None
     raise DataError(f"{path}: {what}; type {typed('dataset.columns', named)}{or_time}")
 
 
-def _warn_of_row_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path) -> None:
-    if len(names) > 1 and (found := identifiers(frame[list(names)], names)):
+def _warn_of_row_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, groups: np.ndarray) -> None:
+    """Warn of coordinates that grow by the same from row to row, or have a name of row numbers."""
+    if len(names) < 2:
+        return
+    steps = frame[list(names)].groupby(groups).diff().dropna()
+    even = [
+        name
+        for name in names
+        if len(steps) and steps[name].min() > 0 and np.ptp(steps[name]) < 1e-9 * steps[name].max()
+    ]
+    if found := list(dict.fromkeys([*even, *identifiers(frame, names)])):
         rest = typed("dataset.columns", [name for name in names if name not in found])
-        said = f"{', '.join(found)} look{'s' if len(found) == 1 else ''} like row numbers, which are no coordinates"
-        warn_once(f"{path}: {said}", f"; to leave out, type {rest}")
+        what = f"column {found[0]} looks like" if len(found) == 1 else f"columns {', '.join(found)} look like"
+        said = f"; to leave {'it' if len(found) == 1 else 'them'} out, type {rest}, or name the time in dataset.time"
+        warn_once(f"{path}: {what} row numbers or times, which are no coordinates", said)
 
 
 def _groups(frame: pd.DataFrame, path: Path, series: str | None) -> np.ndarray:

@@ -227,8 +227,8 @@ class OwnSeriesOption(RowFile, SeriesData):
     )
     date_format: str | None = ranged(
         None,
-        "codes such as %d.%m.%Y, or null for the one reading that all dates have",
-        lambda v: v is None or "%" in v,
+        "codes such as %d.%m.%Y, ISO8601, or null for the one reading that all dates have",
+        lambda v: v is None or "%" in v or v == "ISO8601",
         "how the dates of time are written: the codes of strftime, and %q for a quarter",
     )
 

@@ -71,7 +71,9 @@ class Step:
             return same_hour and bool(np.is_busday(days).all() and (np.busday_count(days[:-1], days[1:]) == 1).all())
         if self.unit == "months":
             return bool((np.diff(_months(at)) == self.count).all()) and _place_in_month(at) is not None
-        return bool((np.abs(sizes(at) - self.count) <= 5e-4 * self.count).all())
+        if (np.abs(sizes(at) - self.count) <= 5e-4 * self.count).all():
+            return True
+        return self.unit == "" and _are_rounded(at, self.count)
 
     def onwards(self, at: np.ndarray, count: int) -> np.ndarray:
         """The next `count` times after the last of `at`, (count,)."""
@@ -85,6 +87,13 @@ class Step:
         place = _place_in_month(at)
         assert place is not None
         return place((last.astype("M8[M]") + ahead * int(self.count)).astype("M8[M]"))
+
+
+def _are_rounded(at: np.ndarray, step: float) -> bool:
+    """Whether numbers are the multiples of a step, rounded: 1958.083, 1958.167, 1958.25, … are a twelfth apart."""
+    digits = next((k for k in range(7) if np.allclose(at, at.round(k), rtol=0, atol=1e-9)), 9)
+    error = np.abs(at - at[0] - step * np.arange(len(at))).max()
+    return bool(error <= 10.0**-digits <= 0.05 * step)
 
 
 def sizes(at: np.ndarray) -> np.ndarray:
@@ -124,7 +133,8 @@ def step_of(series: Sequence[np.ndarray]) -> Step | None:
     """The one step of all series of times, (T,) each; None if there is none."""
     longest = max(series, key=len)
     if longest.dtype.kind != "M":
-        offered = [Step("", float(np.median(sizes(longest))) if len(longest) > 1 else 1.0)]
+        means = [np.median(sizes(longest)), sizes(longest).mean()] if len(longest) > 1 else [1.0]
+        offered = [Step("", float(mean)) for mean in means]
     elif len(longest) < 2:
         offered = [Step("days", 1)]
     else:
@@ -166,8 +176,6 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
     """
     import pandas as pd
 
-    if isinstance(column.dtype, pd.PeriodDtype):
-        column = column.dt.to_timestamp()
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         dates = _with_offsets(column.dt.tz_convert(None), column.dt.tz_localize(None), ISO, groups)
         return Dates(_require_all(dates.at, column), dates.format)
