@@ -197,6 +197,11 @@ def test_any_content_of_a_record_is_a_line(kfx, runs, content):
     assert "metrics.json: damaged: " in err
 
 
+def test_a_number_with_hundreds_of_digits_is_a_line(kfx):
+    code, _, err = kfx("run", f"checkpoint.seconds={10**400}")
+    assert (code, err) == (2, "kfx: checkpoint.seconds: is too large; expected a number >= 0\n")
+
+
 def test_a_film_has_a_frame_for_each_snapshot(kfx, in_folder):
     for name in ("line", "swiss_roll"):
         words = [f"dataset={name}", "dataset.n_train=20", "optimizer=flow_euler", "optimizer.iterations=4"]
