@@ -42,6 +42,7 @@ class Event(StrEnum):
     REGULARIZATION_AT_EDGE = "regularization_at_edge"
     NO_BETTER_THAN_CONSTANT = "no_better_than_constant"
     EVALUATION_FAILED = "evaluation_failed"
+    DIRECTIONS_LOST = "directions_lost"
     INTERRUPTED = "interrupted"
 
     @property
@@ -106,6 +107,10 @@ _HELP = {
     Event.REGULARIZATION_AT_EDGE: "the best lambda is the first or last of regularization.candidates: add candidates",
     Event.NO_BETTER_THAN_CONSTANT: "it predicts no better than the mean of the training targets, or the largest class",
     Event.EVALUATION_FAILED: "an evaluation gave no number",
+    Event.DIRECTIONS_LOST: (
+        "sums over centres have fewer digits than so small a lambda asks for, so that predictions and deviations are "
+        "not those of all points: raise lambda, take fewer centres, or use evaluation.solver=cholesky"
+    ),
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }
 

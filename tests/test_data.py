@@ -14,9 +14,17 @@ import pytest
 from scipy import linalg
 from scipy.ndimage import affine_transform
 
+from kfx.config.registry import OPTIONS
 from kfx.data import Dataset, files, images, preprocess, synthetic
+from kfx.data.dataset import with_targets
+from kfx.data.own import as_targets
+from kfx.data.windows import Trajectory, Windows
+from kfx.estimators import KernelFlowRegressor
 from kfx.experiment.compose import load
 from kfx.experiment.identity import data_checksums
+from kfx.kernels import ARD, Matern
+from kfx.kernels.starts import candidates
+from kfx.numerics.round_off import is_constant
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
 
@@ -474,3 +482,66 @@ def test_moved_images_are_those_of_scipy():
 def test_bad_ranges_are_one_line(words, complaint):
     with pytest.raises(ConfigError, match=complaint):
         load(["dataset=mnist", "sampler.batch_size=10", *words])
+
+
+# ---- what is constant but for round-off
+
+CONSTANTS = (14.62, 0.1, -273.15, 1e9 + 0.1, 3e-7, 100.0, 0.0)
+
+
+def nearly_constant(n, noise):
+    """Tables, (n, 2), of a column that is constant but for some round-off, and one that is not."""
+    rng = np.random.default_rng(1)
+    for value in (*CONSTANTS, *np.round(rng.uniform(0, 99, 60), 2)):
+        column = value * (1 + noise * np.finfo(float).eps * rng.uniform(-1, 1, n))
+        yield np.stack([column, value + rng.normal(size=n)], axis=1)
+
+
+rounded = pytest.mark.parametrize("noise", [0.0, 4.0], ids=["equal", "rounded"])
+of_sizes = pytest.mark.parametrize("n", [3, 30, 200])
+
+
+@rounded
+@of_sizes
+def test_a_constant_feature_is_only_centred(n, noise):
+    """Of a table, as a channel of images, and with a length of its own."""
+    ard = OPTIONS["kernel"]["matern"](initial="median_distance", ard=True)
+    for x in nearly_constant(n, noise):
+        assert is_constant(x).tolist() == [True, False]
+        data = Dataset("own", x, x, x + 0.01, x)
+        done = preprocess(data, ["normalize"])
+        assert np.abs(done.x_test[:, 0]).max() < 0.02
+        assert done.x_train[:, 1].std() == pytest.approx(1)
+        tall = np.tile(x[:, :, None, None], (2, 2))
+        channels = preprocess(replace(data, x_train=tall, x_test=tall + 0.01), ["normalize_channels"])
+        assert np.abs(channels.x_test[:, 0]).max() < 0.02
+        started = candidates(ard, ARD(Matern(1.0), np.ones(2)), [data], np.random.default_rng(0))[0][0]
+        lengths = started.parameters["lengths"]
+        assert lengths[0] > 10 * lengths[1]
+
+
+@rounded
+@of_sizes
+@pytest.mark.parametrize(
+    "scale_of",
+    [
+        lambda y: with_targets(Dataset("own", y, y, y, y), "standardized"),
+        lambda y: as_targets(y, "regression", "y"),
+        lambda y: Windows(1).fitted([Trajectory(np.arange(len(y), dtype=float), y)]),
+    ],
+    ids=["targets", "targets_of_a_file", "series"],
+)
+def test_constant_values_are_not_learned(scale_of, n, noise):
+    for x in nearly_constant(n, noise):
+        scale_of(x[:, 1:])
+        with pytest.raises(DataError, match=r"nothing to learn|coordinate 0 of the series is constant"):
+            scale_of(x[:, :1])
+
+
+def test_a_feature_that_was_constant_changes_no_prediction():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.full(30, 14.62), rng.normal(size=30)])
+    new = x[:5] + np.array([0.01, 0.0])
+    for kernel in ("auto", "rbf"):
+        model = KernelFlowRegressor(kernel, optimizer="none").fit(x, np.sin(x[:, 1]))
+        np.testing.assert_allclose(model.predict(new), model.predict(x[:5]), atol=2e-3)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kfx import load_run
+from kfx.experiment.compose import load
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
@@ -138,6 +139,23 @@ def test_every_block_says_what_it_is():
 def test_readme_fits_two_screens():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 100
+
+
+def test_the_ways_of_an_example_are_what_their_names_say(in_folder):
+    source = (ROOT / "docs/examples/plot_2_own_table.py").read_text().partition("tables =")[0]
+    found: dict = {}
+    exec(compile(source, "plot_2_own_table", "exec"), found)
+    assert {name: settings(load([*found["own"], *words])) for name, words in found["ways"].items()} == {
+        "λ = 1e-4, ρ": ("rho", "fixed", 1e-4, None),
+        "λ by validation, ρ": ("rho", "fixed", 1e-4, "validation"),
+        "λ trained, likelihood": ("nll", "trained", 0.03, None),
+    }
+
+
+def settings(config):
+    """The objective, λ of the training, and that of predictions where it is another."""
+    own = config.regularization
+    return config.objective.name, own.selection, own.value, config.evaluation.regularization.value
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.spatial.distance import cdist
 from scipy.stats import multivariate_normal
 
 import kfx
@@ -317,16 +317,24 @@ def test_the_experiment_of_kernel_flows_jl_is_a_config(kfx):
     assert trace["parameter.regularization"].nunique() > 1
 
 
-def predicted_by_isofit(file, x):
+def component_by_isofit(known, inverse_lengths, theta, alpha, x, vectors, values, mean, deviation):
+    """A component at x, (n,), as ISOFIT computes it: with distances from inner products, which round."""
+    z = (x - mean) / deviation @ (vectors.T / values) * inverse_lengths
+    square = (z**2).sum(axis=1)[:, None] + (known**2).sum(axis=0) - 2 * z @ known
+    assert (square > 0).all(), "ISOFIT takes the root"
+    h = np.sqrt(3 * square) / theta[1]
+    return (theta[0] * (1 + h) * np.exp(-h) + theta[2] * z @ known) @ alpha
+
+
+def predicted_by_isofit(file, x, component=component_by_isofit):
     """What ISOFIT's engine computes from an emulator of the file, without a sensor's response: (n, outputs)."""
     geometry = file["G"]
     components = []
     for number in range(1, len(file)):
         own, proj = file[f"M{number}"], geometry[f"Xproj{number}"]
-        z = (x - geometry["Xmean"][()]) / geometry["Xstd"][()] @ (proj["vectors"][()].T / proj["values"][()])
-        z, known, (weight, length, slope, _) = z * own["lambda"][()], own["Z"][()].T, own["theta"][()]
-        h = np.sqrt(3) * cdist(z, known) / length
-        components.append((weight * (1 + h) * np.exp(-h) + slope * z @ known.T) @ own["h"][()])
+        parts = (own["Z"], own["lambda"], own["theta"], own["h"])
+        points = (proj["vectors"], proj["values"], geometry["Xmean"], geometry["Xstd"])
+        components.append(component(*(part[()] for part in parts), x, *(part[()] for part in points)))
     basis = geometry["Yproj/vectors"][()].T * geometry["Yproj/values"][()]
     return np.stack(components, axis=1) @ basis.T * geometry["Ystd"][()] + geometry["Ymean"][()]
 
@@ -344,10 +352,16 @@ def test_isofit_reads_the_predictions_of_a_run(kfx, in_folder):
     assert "note: ISOFIT reads 4 emulators" in out
     with h5py.File("out.h5") as file:
         assert len(file) == 6 + 1, "ISOFIT takes six keys beside the emulators"
-        found = predicted_by_isofit(file["MVM1"], x[60:])
         np.testing.assert_allclose(file["xmax"][()], x[:60].max(axis=0))
-    expected = load_run("r").predict(x[60:]).filter(like="prediction")
-    np.testing.assert_allclose(found, expected, rtol=1e-8)
+        components = [component_by_isofit]
+        if importlib.util.find_spec("isofit"):
+            from isofit.atmosphere.engines.kernel_flows import predict_M
+
+            components.append(predict_M)
+        for points in (x, x[:60] + 1e-9):  # seen, new, and beside the seen ones
+            expected = load_run("r").predict(points).filter(like="prediction")
+            for component in components:
+                np.testing.assert_allclose(predicted_by_isofit(file["MVM1"], points, component), expected, rtol=1e-8)
 
 
 @pytest.mark.slow
@@ -382,6 +396,49 @@ def test_isofit_takes_no_other_kernel(kfx, in_folder):
     assert not Path("out.h5").exists()
 
 
+# ---- outputs that are constant
+
+
+def with_constants():
+    """Points, and outputs of which the second, fourth and fifth are constant."""
+    x = np.random.default_rng(0).random((40, 2))
+    return x, np.c_[np.sin(5 * x[:, 0]), np.full(40, 2.0), x[:, 1], np.zeros(40), np.full(40, 0.1)]
+
+
+@pytest.mark.parametrize("targets", ["standardized", "centered", "as_given"])
+@pytest.mark.parametrize("outputs", [None, {"kernels": "separate"}, {"reduce": "pca"}, {"reduce": "cca"}])
+def test_a_constant_output_among_others_is_predicted_and_changes_none(outputs, targets):
+    x, y = with_constants()
+    made = {"outputs": outputs, "targets": targets, "optimizer": "none"}
+    model = KernelFlowRegressor(**made).fit(x[:30], y[:30])
+    mean, deviation = model.predict(x[30:], return_std=True)
+    np.testing.assert_array_equal(mean[:, [1, 3, 4]], np.tile([2.0, 0.0, 0.1], (10, 1)))
+    assert (deviation[:, [1, 3, 4]] == 0).all()
+    assert (deviation[:, [0, 2]] > 0).all()
+    assert (model.sample_y(x[30:], 3)[:, 1] == 2).all()
+    assert np.isfinite(model.scale_).all()
+    alone = KernelFlowRegressor(**made).fit(x[:30], y[:30][:, [0, 2]])
+    for found, expected in zip((mean, deviation), alone.predict(x[30:], return_std=True), strict=True):
+        np.testing.assert_allclose(found[:, [0, 2]], expected, rtol=1e-6, atol=1e-9)
+    with pytest.raises(kfx.DataError, match="every training target is 2"):
+        KernelFlowRegressor(**{**made, "targets": "standardized"}).fit(x, y[:, [1, 1]])
+
+
+def test_a_run_with_a_constant_output_has_finite_metrics_and_predicts_it(kfx, in_folder):
+    x, y = with_constants()
+    names = ["a", "b", "p", "q", "r"]
+    pd.DataFrame(np.c_[x, y[:, :3]], columns=names).to_csv("t.csv", index=False)
+    words = ["dataset=table", "dataset.path=t.csv", "dataset.target=[p,q,r]", "optimizer=none", "hydra.run.dir=r"]
+    code, _, err = kfx("run", *words, "outputs.reduce=pca", "outputs.components=1", "evaluation.batches=0")
+    assert code == 0, err
+    found = load_run("r").evaluation.set_index("metric")["value"]
+    assert np.isfinite(found).all()
+    assert "nlpd_of_vector" in found
+    predicted = load_run("r").predict(pd.DataFrame(x, columns=names[:2]))
+    assert (predicted["prediction.q"] == 2).all()
+    assert (predicted["deviation.q"] == 0).all()
+
+
 # ---- design
 
 
@@ -412,9 +469,35 @@ def test_sensitivities_are_those_of_the_function():
     model = KernelFlowRegressor("rbf", optimizer={"name": "adam", "iterations": 60}).fit(
         data.x_train, data.y_train[:, 0]
     )
-    first, total = kfx.sensitivities(model, ranges)
+    first, total = kfx.sensitivities(model, list(ranges.values()))
     np.testing.assert_allclose(first, [[0.3139, 0.4424, 0.0]], atol=0.03)  # Ishigami & Homma 1990
     np.testing.assert_allclose(total, [[0.5576, 0.4424, 0.2437]], atol=0.03)
+
+
+def ranged_by(names):
+    """Ranges of the features a and b in several forms, as mappings of these names; the one of b is far from 0."""
+    given = {name: {"a": (0.0, 1.0), "b": (10.0, 11.0)}[name] for name in names}
+    return [given, pd.Series(given), pd.DataFrame(given)]
+
+
+def test_ranges_by_name_belong_to_the_features_of_those_names():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.uniform(size=40), "b": rng.uniform(10, 11, 40)})
+    model = KernelFlowRegressor("linear", optimizer="none", targets="centered").fit(frame, frame["a"] + 2 * frame["b"])
+    expected = kfx.sensitivities(model, [(0, 1), (10, 11)], 256)
+    np.testing.assert_allclose(expected[0], [[0.2, 0.8]], atol=0.02)
+    for ranges in (*ranged_by("ab"), *ranged_by("ba")):
+        np.testing.assert_array_equal(kfx.sensitivities(model, ranges, 256), expected)
+    unnamed = KernelFlowRegressor("linear", optimizer="none").fit(frame.to_numpy(), frame["a"])
+    for one, ranges, said in (
+        (model, {"a": (0, 1)}, "ranges: b has no range; expected"),
+        (model, {"a": (0, 1), "b": (10, 11), "c": (0, 1)}, "ranges: c is no feature; expected"),
+        (model, {"a": (0, 1), "b": (11, 10)}, "ranges: feature b has"),
+        (model, [(0, 1)] * 3, "ranges: holds 3 ranges; expected"),
+        (unnamed, {"a": (0, 1), "b": (10, 11)}, "ranges: the emulator has no names"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            kfx.sensitivities(one, ranges)
 
 
 # ---- simulators

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import pickle
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from kfx import KernelFlowClassifier, KernelFlowRegressor, KernelFlowTransformer, load_run
+from kfx import KernelFlowClassifier, KernelFlowForecaster, KernelFlowRegressor, KernelFlowTransformer, load_run
 from kfx.config import registry
 from kfx.experiment.compose import load
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
@@ -272,6 +273,22 @@ def test_values_that_cannot_be_are_refused():
         KernelFlowTransformer(optimizer={"name": "adam", "iterations": 1}).fit(x[:50], y[:50])
 
 
+def test_images_have_the_shape_of_the_fit_and_their_channels_first():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((20, 8, 8, 3)), rng.random(20)
+    for fit_on in (x, np.broadcast_to(x[..., :1], x.shape)):
+        with pytest.raises(
+            ValueError, match=r"looks like \(n, height, width, channels\); give np.moveaxis\(X, -1, 1\), or"
+        ):
+            KernelFlowRegressor(optimizer="none").fit(fit_on, y)
+    KernelFlowRegressor(optimizer="none", image_shape=(8, 8, 3)).fit(x, y)
+    with pytest.raises(ValueError, match=r"image_shape=\(3, 8, 8\): expected .* of X, which has shape \(20, 8, 8, 3\)"):
+        KernelFlowRegressor(optimizer="none", image_shape=(3, 8, 8)).fit(x, y)
+    model = KernelFlowRegressor(optimizer="none").fit(np.moveaxis(x, -1, 1), y)
+    with pytest.raises(ValueError, match=r"X has points of shape \(3, 4, 16\); the fit had \(3, 8, 8\)"):
+        model.predict(x.reshape(-1, 3, 4, 16))
+
+
 def test_a_fit_leaves_threads_and_random_numbers_as_they_were():
     import torch
 
@@ -433,6 +450,54 @@ def test_draws_have_the_mean_and_the_covariance_of_the_process(outputs):
     np.testing.assert_allclose(np.cov(prior), of_prior, atol=0.03 * of_prior.max())
 
 
+BASE = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) ** 2, "w": np.where(np.arange(30) % 2, "u", "v")})
+FRAMES = {
+    "words": lambda: BASE,
+    "nullable": lambda: BASE.convert_dtypes(),
+    "Arrow's types": lambda: BASE.convert_dtypes(dtype_backend="pyarrow"),
+    "objects": lambda: BASE.astype(object),
+    "categories": lambda: BASE.astype({"w": "category"}),
+    "numbered columns": lambda: BASE.set_axis([0, 1, 2], axis=1),
+    "an Arrow table": lambda: importlib.import_module("pyarrow").table(BASE),
+    "an Arrow table with a dictionary": lambda: importlib.import_module("pyarrow").table(
+        BASE.astype({"w": "category"})
+    ),
+    "polars": lambda: importlib.import_module("polars").DataFrame(BASE.to_dict("list")),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_frames_of_all_kinds_give_the_same_fit(kind):
+    try:
+        frame = FRAMES[kind]()
+    except ImportError as error:
+        pytest.skip(f"{error.name} is not installed")
+    y = np.sin(BASE["a"] / 5)
+    encoded = np.c_[BASE[["a", "b"]], BASE["w"] == "u", BASE["w"] == "v"]
+    expected = KernelFlowRegressor(optimizer="none").fit(encoded, y).predict(encoded[:5])
+    model = KernelFlowRegressor(optimizer="none").fit(frame, y)
+    assert model.n_features_in_ == 3
+    if kind != "numbered columns":
+        assert list(model.feature_names_in_) == ["a", "b", "w"]
+    np.testing.assert_allclose(model.predict(frame[:5]), expected)
+    as_pandas = BASE if kind != "numbered columns" else frame
+    for wrong in (as_pandas.iloc[:, ::-1], as_pandas.iloc[:, :2]):  # as scikit-learn has it
+        with pytest.raises(ValueError, match=r"same order|missing|features|the fit had 0, 1, 2"):
+            model.predict(wrong)
+
+
+def test_arrays_with_negative_strides_are_like_their_copies():
+    rng = np.random.default_rng(0)
+    x, y = rng.random((30, 3)), rng.random(30)
+    model = KernelFlowRegressor(optimizer="none").fit(x[::-1, ::-1], y[::-1])
+    other = KernelFlowRegressor(optimizer="none").fit(x[::-1, ::-1].copy(), y[::-1].copy())
+    np.testing.assert_array_equal(model.predict(x[:, ::-1]), other.predict(x[:, ::-1].copy()))
+    series = np.sin(np.arange(80) / 5)
+    forecasts = [KernelFlowForecaster(lags=4).fit(each).predict(3) for each in (series[::-1], series[::-1].copy())]
+    np.testing.assert_array_equal(*forecasts)
+    np.testing.assert_array_equal(RBF(1.0).gram(x[::-1], x[:, ::-1]), RBF(1.0).gram(x[::-1].copy(), x[:, ::-1].copy()))
+
+
 def test_a_frames_words_and_categories_are_features_of_zeros_and_ones():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -446,7 +511,8 @@ def test_a_frames_words_and_categories_are_features_of_zeros_and_ones():
     y = 3.0 * (frame["city"] == "Rome") + frame["wet"] + 0.1 * frame["size"] + 0.05 * rng.normal(size=90)
     fitted = KernelFlowRegressor(optimizer={"iterations": 20}).fit(frame[:60], y[:60])
     assert fitted.categories_ == {"city": ["Bonn", "Oslo", "Rome"], "grade": [1, 2, 10]}
-    assert list(fitted.feature_names_in_)[:3] == ["city=Bonn", "city=Oslo", "city=Rome"]
+    assert list(fitted.feature_names_in_) == list(frame.columns)
+    assert fitted.n_features_in_ == 4
     assert fitted.score(frame[60:], y[60:]) > 0.9
     again = pickle.loads(pickle.dumps(fitted))
     assert np.array_equal(again.predict(frame[60:]), fitted.predict(frame[60:]))

@@ -26,6 +26,7 @@ from kfx.kernels import (
     Scaled,
     Sequential,
 )
+from kfx.kernels.ard import ARD
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from tests.oracles import HAS_NEURAL_TANGENTS
 from tests.slow import slow
@@ -144,6 +145,61 @@ def test_tiles_agree_with_the_whole(kernel, shape):
     x = points(shape)
     gram = kernel.gram(x)
     np.testing.assert_allclose(kernel.gram(x[:3], x[2:]), gram[:3, 2:], rtol=1e-12, atol=1e-14)
+
+
+@every_family
+@pytest.mark.parametrize("far", [30.0, 1e6, 1e9])
+def test_a_far_companion_leaves_every_pair_its_value(kernel, shape, far):
+    """In any order, wherever the far point stands, in values and in gradients."""
+    x, y, g = points(shape), points(shape, seed=3), symmetric(shape[0])
+    alone, inside = kernel.gram(x, y), kernel.gram(x)
+    scale = np.abs(kernel.diagonal(np.concatenate([x, y]))).max()
+    companion, order = far * points((1, *shape[1:]), seed=4), np.random.default_rng(5).permutation(len(x))
+    for at in (0, 3, len(x)):
+        crowd = np.insert(x[order], at, companion, axis=0)
+        others = np.arange(len(crowd)) != at
+        np.testing.assert_allclose(kernel.gram(crowd, y)[others], alone[order], rtol=1e-12, atol=1e-13 * scale)
+        np.testing.assert_allclose(kernel.gram(y, crowd)[:, others], alone[order].T, rtol=1e-12, atol=1e-13 * scale)
+        gram, pull = kernel.pullback(crowd)
+        np.testing.assert_allclose(gram[np.ix_(others, others)], inside[np.ix_(order, order)], 1e-12, 1e-13 * scale)
+        assert np.abs(gram - gram.T).max() <= 1e-12 * np.abs(gram).max()
+        padded = np.insert(np.insert(g, at, 0.0, axis=0), at, 0.0, axis=1)
+        expected = kernel.pullback(x[order])[1](g, inputs=True)[1]
+        found = pull(padded, inputs=True)[1][others]
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * np.abs(expected).max())
+
+
+OF_DISTANCES = {
+    "rbf": (RBF(0.8), lambda d: np.exp(-((d**2).sum(-1)) / (2 * 0.64))),
+    "rational_quadratic": (
+        RationalQuadratic(0.7, 1.2, 2.0),
+        lambda d: (1.44 + 2.0 * (d**2).sum(-1)) ** -0.7,
+    ),
+    "matern": (Matern(0.8, 0.5), lambda d: np.exp(-np.sqrt((d**2).sum(-1)) / 0.8)),
+    "laplace": (Laplace(0.8), lambda d: np.exp(-np.abs(d).sum(-1) / 0.8)),
+    "ard": (ARD(RBF(1.0), 0.8), lambda d: np.exp(-((d**2).sum(-1)) / (2 * 0.64))),
+}
+
+
+@pytest.mark.parametrize(("kernel", "formula"), OF_DISTANCES.values(), ids=OF_DISTANCES)
+@pytest.mark.parametrize(("dtype", "offset"), [(np.float64, 0.0), (np.float64, 2.0**30), (np.float32, 0.0)])
+@pytest.mark.parametrize(("n", "features"), [(40, 3), (40, 90), (300, 3), (300, 90)])
+def test_distances_have_the_digits_of_their_pair(kernel, formula, dtype, offset, n, features):
+    """Near pairs, two distant clusters and outliers, far from zero, against differences in NumPy."""
+    rng = np.random.default_rng(0)
+    x = np.round(rng.normal(size=(n, features)) / np.sqrt(features) * 2**12) / 2**12  # so that an offset is exact
+    x[::3] += 64.0
+    x[1], x[-1] = x[4] + 2.0**-12, 2.0**20
+    expected = formula(x[:, None] - x[None])
+    x = (x + offset).astype(dtype)
+    tolerance = 1e-13 if dtype == np.float64 else 4e-6
+    for some in (np.arange(n), np.arange(n)[::-1], np.arange(0, n, 2)):
+        np.testing.assert_allclose(kernel.gram(x[some]), expected[np.ix_(some, some)], rtol=0, atol=tolerance)
+        found = kernel.gram(x[some], x[:17])
+        np.testing.assert_allclose(found, expected[np.ix_(some, range(17))], rtol=0, atol=tolerance)
+        if dtype == np.float64:
+            found = kernel.against(x[:17])(x[some])
+            np.testing.assert_allclose(found, expected[np.ix_(some, range(17))], rtol=0, atol=tolerance)
 
 
 def awkward(shape):

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from sklearn.kernel_ridge import KernelRidge
@@ -23,9 +24,11 @@ from sklearn.kernel_ridge import KernelRidge
 from kfx import load_run
 from kfx.config.overrides import typed
 from kfx.experiment.compose import composed, load, without_hydra
-from kfx.experiment.config import check
+from kfx.experiment.config import check, settled
 from kfx.experiment.identity import data_checksums, identity
 from kfx.numerics.streams import Streams
+from kfx.outcomes import ConfigError, DataError
+from kfx.report.measured import typed_in
 from tests.slow import one_in, slow_after
 
 ROWS = "a,b,y\n1,2,0.5\n3,4,1.5\n5,6,2.5\n7,9,3.5\n"
@@ -142,7 +145,7 @@ def test_auto_takes_words_and_few_whole_numbers_as_classes(in_folder, values, cl
     assert (data.labels_train is not None) == classes
     if not isinstance(values[0], (str, bool)):
         assert built("dataset.task=regression", path=path).labels_train is None
-    assert built("dataset.task=classification", path=path).y_train.shape[1] == len(set(values))
+    assert len(load(table("dataset.task=classification", path=path)).dataset.read().targets.classes) == len(set(values))
 
 
 WHOLE = ("dataset.test=0", "evaluation=k_fold", "evaluation.folds=2")
@@ -177,10 +180,12 @@ def test_a_second_table_may_spell_the_same_value_otherwise(in_folder, here, ther
     for name, values in (("t.csv", here), ("u.csv", there)):
         rows = [f"{i / 7},{value},{value}" for i, value in enumerate(values * 6)]
         (in_folder / name).write_text("\n".join(["a,code,y", *rows]))
-    data = built("dataset.test=u.csv", "dataset.categorical=[code]", "dataset.task=classification")
-    assert data.y_train.shape[1] == count
-    assert data.x_train.shape[1] == 1 + count
+    words = ("dataset.test=u.csv", "dataset.categorical=[code]", "dataset.task=classification")
+    points = load(table(*words)).dataset.read()
+    assert len(points.targets.classes) == count
+    assert points.x.shape[1] == 1 + count
     if count == 2:
+        data = built(*words)
         assert data.labels_train.tolist() == data.labels_test.tolist()
 
 
@@ -236,6 +241,47 @@ def test_what_a_message_says_to_type_works_in_a_shell(in_folder, kfx):
     node = shell("dataset.path=names.csv", target, *words)
     assert node["target"] == NAMES[0]
     assert {key: node[key] for key in lists} == lists
+
+
+NAMES = ["price ${usd}", "${usd}", "a ${", "\\${x}", "${oc.env:HOME}", "${a} ${b", "$", 'it\'s ${u} "x"']
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_with_a_dollar_and_a_brace_is_typed_as_kfx_says(in_folder, name):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(12, 3)), columns=["a", "b", name])
+    frame.to_csv("t.csv", index=False)
+    for key, value, column in (("dataset.target", name, name), ("dataset.exclude", [name], "b")):
+        (word,) = shlex.split(typed(key, value))
+        words = ["dataset=table", "dataset.path=t.csv", *([] if column == name else ["dataset.target=b"]), word]
+        raw, config = settled(without_hydra(composed(words)))
+        assert config.dataset.target_names() == (column,)
+        again, _ = settled(OmegaConf.create(OmegaConf.to_yaml(raw)))
+        assert again == raw, "what a record holds is the same config"
+        if "${" not in name or "\\" in name or "'" in name:
+            continue
+        typed_carelessly = word.replace("\\${", "${")
+        with pytest.raises(ConfigError, match="for the text itself, type ") as raised:
+            load([*words[:-1], typed_carelessly])
+        assert shlex.split(str(raised.value).rpartition(" type ")[2]) == [word]
+
+
+@pytest.mark.filterwarnings("ignore:.*holds words:UserWarning")
+def test_a_run_on_names_with_dollars_and_braces_is_like_any_other(in_folder, kfx):
+    rng = np.random.default_rng(0)
+    x, word = rng.random((40, 2)), np.where(np.arange(40) % 3, "u", "${v}")
+    frame = pd.DataFrame({"a ${x}": x[:, 0], "b": x[:, 1], "plan ${tier}": word, "y": np.sin(5 * x[:, 0])})
+    (in_folder / "d${e}").mkdir()
+    frame.to_csv("d${e}/t.csv", index=False)
+    words = [*(shlex.split(typed("dataset.path", "d${e}/t.csv"))), "optimizer=none", "evaluation.batches=0"]
+    code, _, err = kfx("run", "dataset=table", "dataset.target=y", *words, "hydra.run.dir=r")
+    assert code == 0, err
+    run = load_run("r")
+    assert list(run.config.dataset.categorical) == ["plan ${tier}"]
+    assert run.config.dataset.path == str(in_folder / "d${e}/t.csv")
+    assert typed_in(in_folder / "r")[2] == 'dataset.path="d\\${e}/t.csv"'
+    code, out, _ = kfx("rerun", "r", "--output", "again")
+    assert (code, "bit for bit" in out) == (0, True)
+    np.testing.assert_allclose(run.predict(frame[:5])["prediction"], load_run("again").predict(frame[:5])["prediction"])
 
 
 def test_columns_that_are_left_out_are_no_features(in_folder, kfx):
@@ -413,6 +459,35 @@ def test_arrays_are_points_or_images_in_one_part_or_two(in_folder):
 # ---- what is refused
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8, 1), (9, 5, 4), (6, 4, 2), (16, 16, 12)])
+def test_images_with_their_channels_last_are_asked_about(in_folder, shape):
+    rng = np.random.default_rng(0)
+    images, y = rng.random((30, *shape)), rng.random(30)
+    moved = np.moveaxis(images, -1, 1)
+    np.savez("t.npz", x=images, y=y)
+    np.savez("u.npz", x=moved, y=y)
+    with pytest.raises(
+        DataError, match=r"looks like \(n, height, width, channels\); set dataset.channels=last, or first"
+    ):
+        load(table(path="t.npz"))
+    last, expected = built("dataset.channels=last", path="t.npz"), built(path="u.npz")
+    assert np.array_equal(last.x_train, expected.x_train)
+    size = load(table("dataset.channels=last", path="t.npz")).dataset.image
+    assert size == load(table(path="u.npz")).dataset.image
+    assert built("dataset.channels=first", path="t.npz").x_train.shape[1:] == shape
+    for channels, good, other in (("last", images, moved), ("first", moved, images)):
+        encoding = load(table(f"dataset.channels={channels}", path="t.npz")).dataset.encoding_of_rows(moved.shape[1:])
+        assert np.array_equal(encoding.rows(good).x, moved)
+        with pytest.raises(DataError, match=r"expected .*as in training"):
+            encoding.rows(other)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (16, 4, 4), (8, 3, 3), (2, 5, 4), (1, 1, 20), (4, 4, 4)])
+def test_images_with_their_channels_first_are_taken(in_folder, shape):
+    np.savez("t.npz", x=np.ones((9, *shape)) * np.arange(9)[:, None, None, None], y=np.arange(9) / 7)
+    assert built(path="t.npz").x_train.shape[1:] == shape
+
+
 def npz(**arrays):
     stream = io.BytesIO()
     np.savez(stream, **arrays)
@@ -544,13 +619,7 @@ HOSTILE = {
         "2 rows miss a value, rows 5, 6",
         "dataset.missing=mean, median or drop",
     ),
-    "a missing target": (
-        "t.csv",
-        ROWS + "1,2,\n",
-        ("dataset.missing=mean",),
-        "1 rows miss a value, rows 5",
-        "dataset.missing=drop",
-    ),
+    "a missing target": ("t.csv", ROWS + "1,2,\n", (), "1 rows miss a value, rows 5", "dataset.missing=drop"),
     "nothing but missing values": (
         "t.csv",
         "a,b,y\n,1,2\n,3,4\n,5,7\n",
@@ -855,8 +924,8 @@ SLIPS = {
     "decimal commas": (
         "a;y\n" + "".join(f"{i};0,{i}25\n" for i in range(20)),
         (),
-        "20 different words in 20 rows",
-        "dataset.decimal",
+        "column y holds '0,025' in row 1, which is no number with a decimal point",
+        "to read it, type 'dataset.decimal=\",\"'",
     ),
     "one class in training": (
         "a,p,y\n1,0,u\n2,0,u\n3,1,v\n4,1,v\n",

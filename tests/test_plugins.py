@@ -121,6 +121,11 @@ def test_a_missing_or_changed_plugin_is_one_line(kfx, in_folder):
         load_run("r").kernel  # noqa: B018
 
 
+FORMULA = (
+    "from kfx.options import FormulaOption, option, parameter\n@option('kernel', 'mine', 'mine')\n"
+    "class K(FormulaOption):\n    sigma: float = parameter(1.0, 0.1, 10.0, 'length')\n    @staticmethod\n"
+    "    def formula(x, y, sigma):\n        return (x[:, None] - y).square().sum(dim=-1) / sigma\n"
+)
 BROKEN = {
     "no file": (None, "expected a Python file"),
     "a slip": ("import torch\n1 / 0\n", "ZeroDivisionError: division by zero (mine.py, line 2)"),
@@ -143,10 +148,24 @@ BROKEN = {
         "from kfx.options import option\n@option('kernel', 'mine', 'mine')\ndef k(): ...\n",
         "kernel=mine: expected a class on Option",
     ),
+    "a formula without a field": (
+        FORMULA.replace("(x, y, sigma)", "(x, y, sgima)"),
+        "kernel=mine: its formula(x, y, sgima) does not fit its fields (missing a required argument: 'sgima'); "
+        "expected formula(x, y, sigma)",
+    ),
+    "a formula with a field too few": (
+        FORMULA.replace("(x, y, sigma)", "(x, y)"),
+        "kernel=mine: its formula(x, y) does not fit its fields (got an unexpected keyword argument 'sigma')",
+    ),
+    "a formula that takes itself": (
+        FORMULA.replace("    @staticmethod\n", "").replace("(x, y, sigma)", "(self, x, y, sigma)"),
+        "kernel=mine: its formula(self, x, y, sigma) does not fit its fields",
+    ),
+    "no formula": (FORMULA.partition("    @static")[0], "kernel=mine: expected its methods formula"),
     "a build that fails": (
         "from kfx.options import KernelOption, option\n@option('kernel', 'mine', 'mine')\nclass K(KernelOption):\n"
         "    def make(self, image, **common):\n        return common['nothing']\n",
-        "kernel=mine: cannot be built: KeyError: 'nothing' (mine.py, line 5)",
+        "kernel=mine: KeyError: 'nothing' (mine.py, line 5)",
     ),
 }
 
@@ -178,6 +197,24 @@ def test_what_fails_in_a_plugin_while_it_runs_is_a_reason_with_its_line(kfx, in_
     code, _, err = kfx("run", "--plugin", "data.py", "dataset=chirp", *SMALL, "hydra.run.dir=d")
     assert code == 2
     assert "dataset chirp: y_train is no array (80, outputs)" in err
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            "(x[:, None] - y).square().sum(dim=-1) / sigma",
+            "is no kernel: the matrix of 100 points has the eigenvalue -",
+        ),
+        ("(x[:, None] - 2 * y).sum(dim=-1) / sigma", "is no kernel: K(x, y) and K(y, x) differ, by up to "),
+        ("(x[:, None] - y).square().sum(dim=-1).log()", "gave values that are not finite"),
+    ],
+)
+def test_a_formula_that_is_no_kernel_is_said_to_be_none(kfx, in_folder, value, said):
+    (in_folder / "mine.py").write_text(FORMULA.replace("(x[:, None] - y).square().sum(dim=-1) / sigma", value))
+    code, _, err = kfx("run", "--plugin", "mine.py", "dataset=diabetes", "kernel=mine", *SMALL, "hydra.run.dir=r")
+    assert (code, "Traceback" in err) == (2, False)
+    assert f"kernel=mine: the formula of mine {said}" in err
 
 
 def test_the_code_that_runs_is_the_code_that_was_hashed(kfx, in_folder):
@@ -252,7 +289,7 @@ def test_a_kernel_by_its_formula_has_the_gradients_of_the_one_by_hand():
     np.testing.assert_allclose(mine.diagonal(x), np.ones(300))
     for a, b in zip(mine.pullback(x)[1](g, inputs=True), ours.pullback(x)[1](g, inputs=True), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
-    with pytest.raises(ValueError, match="its formula gave"):
+    with pytest.raises(ValueError, match="the formula of <lambda> gave"):
         Formula(lambda x, y, sigma: x[:, :1] * sigma, {"sigma": 1.0}).gram(x)
 
 

@@ -97,11 +97,11 @@ def test_targets_of_any_size(monkeypatch):
 def test_distances_by_differences():
     x = np.random.default_rng(0).normal(size=(50, 5)) + 1e6
     exact = ((x[:, None] - x[None]) ** 2).sum(axis=2)
-    found = squared_distances(x, None)
+    found = squared_distances(x, None, 1.0)
     np.testing.assert_allclose(found, exact, rtol=1e-14)
     assert np.array_equal(found, found.T)
     assert not np.diagonal(found).any()
-    assert squared_distances(x[:, :0], None).tolist() == np.zeros((50, 50)).tolist()
+    assert squared_distances(x[:, :0], None, 1.0).tolist() == np.zeros((50, 50)).tolist()
 
 
 def test_solves_with_heads_of_a_factor():

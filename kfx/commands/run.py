@@ -46,9 +46,10 @@ def add(commands: Commands) -> None:
 
 @dataclass
 class _Typed:
-    """The words of a command: those for Hydra, and those that only kfx knows."""
+    """The words of a command: overrides, options of Hydra's, and those that only kfx knows."""
 
     words: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
     plugins: list[str] = field(default_factory=list)
     smoke: bool = False
     help: bool = False
@@ -82,7 +83,7 @@ def run(words: Sequence[str]) -> int:
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
     parsed = parser.parse_intermixed_args(typed.words)
-    typed.words = _options_first(typed.words, parsed.overrides)
+    typed.options, typed.words = _options(typed.words, parsed.overrides), list(parsed.overrides)
     if parsed.config_name or parsed.config_path:
         raise ConfigError("--config-name, --config-path: kfx has one primary config; use --config-dir for more options")
     if parsed.experimental_rerun:
@@ -93,13 +94,13 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
     load_plugins(typed.plugins)
     if typed.help:
-        from kfx.experiment import compose
+        from kfx.experiment import sweeps
 
-        first = next(compose.combinations(parsed.overrides, True))
+        first = next(sweeps.combinations(parsed.overrides, True))
         return _help(first, parsed.config_dir, typed.smoke)
     planned = plans(parsed.overrides, parsed.config_dir, is_sweep=parsed.multirun, smoke=typed.smoke)
     if parsed.cfg is not None or parsed.info:
-        typed.words += planned.jobs[0].words[len(parsed.overrides) :]  # those of --smoke
+        typed.words += planned.jobs[0].words[len(typed.words) :]  # those of --smoke
         return _hand_over(typed, parsed.config_dir)
     folder = planned.make_folder()
     if parsed.multirun:
@@ -122,16 +123,15 @@ def _predict(jobs: Sequence[Job]) -> None:
             predict_as_configured(job.directory)
 
 
-def _options_first(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """Hydra's words with its options first, because it takes no override after an option that follows another
-    override."""
+def _options(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The words without the overrides: Hydra takes no override after an option that follows another override."""
     options, left = [], list(overrides)
     for word in words:
         if left and word == left[0]:
             left.pop(0)
         else:
             options.append(word)
-    return [*options, *overrides]
+    return options
 
 
 def _refuse(message: str) -> NoReturn:
@@ -204,7 +204,9 @@ def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path
     at_once = planned.at_once
     if at_once is None:
         from kfx.config.overrides import quoted
+        from kfx.experiment import sweeps
 
+        typed.words = sweeps.as_lists(typed.words)
         typed.words.append(f"{planned.key}={quoted(str(folder))}")  # fix the name, which contains the time
         return _hand_over(typed, config_dir, len(planned.jobs) if planned.is_complete else 0)
     jobs, code = planned.in_folder(folder), 0
@@ -224,7 +226,7 @@ def _again(typed: _Typed, key: str, folder: str) -> str:
     plugins = [word for path in typed.plugins for word in ("--plugin", path)]
     smoke = ["--smoke"] if typed.smoke else []
     place = f"{key}={folder if re.fullmatch(r'[A-Za-z0-9_./-]+', folder) else quoted(folder)}"
-    return shlex.join(["kfx", "run", *plugins, *smoke, *words, "resume=true", place])
+    return shlex.join(["kfx", "run", *plugins, *smoke, *typed.options, *words, "resume=true", place])
 
 
 def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
@@ -251,7 +253,7 @@ def _hand_over(typed: _Typed, config_dir: str | None, jobs: int = 1) -> int:
     launcher.smoke = smoke
     entry = hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="config")(job)
     before = sys.argv
-    sys.argv = ["kfx run", *typed.words]
+    sys.argv = ["kfx run", *typed.options, *typed.words]
     try:
         entry()
     finally:

@@ -33,7 +33,7 @@ _SMALLER = (
     *("mse", "rmse", "mae", "train_mse", "train_mae", "energy_error", "rho"),
     *("nlpd", "nlpd_of_vector", "crps", "log_loss", "brier", "calibration_error"),
     *("head_calibration_error", "head_train_calibration_error"),
-    *("smape", "nrmse", "cumulative_error", "left_range", "residual", "iterations", "unexplained", "jitter"),
+    *("smape", "nrmse", "cumulative_error", "left_range", "residual", "iterations", "unexplained", "lost", "jitter"),
 )
 METRICS: dict[str, Metric] = {
     **dict.fromkeys(_LARGER, Metric("larger")),

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config.fields import FieldError
 from kfx.config.option import Option, Part
+from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, chosen
 from kfx.outcomes import ConfigError
 
@@ -57,7 +58,7 @@ def make(path: str, schema: type[T], node: object) -> T:
         option: Any = (
             schema(**plain)  # much faster
             if all(_has_type(value, hints[key]) for key, value in plain.items())
-            else OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(plain)))
+            else OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(escaped(plain))))
         )
         for key, value in made.items():
             setattr(option, key, value)
@@ -67,7 +68,7 @@ def make(path: str, schema: type[T], node: object) -> T:
     except OverflowError as error:  # of a whole number with hundreds of digits where any number is taken
         key = next(key for key, value in plain.items() if isinstance(value, int) and abs(value) > 1e308)
         raise ConfigError(
-            f"{path}.{key}: expected {fields[key].metadata.get('takes', 'a number')}; is too large"
+            f"{path}.{key}: is too large; expected {fields[key].metadata.get('takes', 'a number')}"
         ) from error
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, FieldError):
@@ -75,7 +76,7 @@ def make(path: str, schema: type[T], node: object) -> T:
         key = str(error.full_key or "")
         wrong = fields.get(key.split("[")[0])
         takes = wrong.metadata.get("takes", "text") if wrong else "a value of another type"
-        got = OmegaConf.select(OmegaConf.create({"node": plain}), f"node.{key}") if key else ""
+        got = OmegaConf.select(OmegaConf.create({"node": escaped(plain)}), f"node.{key}") if key else ""
         raise ConfigError(
             f"{path}.{key}={got}: expected {takes}" if path else f"{key}={got}: expected {takes}"
         ) from error
@@ -92,7 +93,7 @@ def _has_type(value: object, hint: object) -> bool:
     if type(value) is list:
         items = [get_args(kind)[0] for kind in kinds if get_origin(kind) is list]
         return bool(items) and all(_has_type(each, items[0]) for each in value)
-    if type(value) is str and ("${" in value or value == "???"):
+    if type(value) is str and value == "???":
         return False
     return type(value) in (bool, int, float, str, NoneType) and (hint is Any or type(value) in kinds)
 

@@ -78,6 +78,12 @@ class Option(Portable):
                 raise FieldError(item.name, value, item.metadata["takes"])
 
     @classmethod
+    def check_definition(cls) -> None:
+        """ConfigError for a class whose parts do not fit together; called when it is registered."""
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise ConfigError(f"{cls.group}={cls.name}: expected its methods {', '.join(missing)}")
+
+    @classmethod
     def fields(cls) -> dict[str, dataclasses.Field[Any]]:
         """Its fields by name, each with `takes`, `test` and `meaning` as metadata."""
         return {item.name: item for item in dataclasses.fields(cls)}
@@ -134,6 +140,7 @@ def option(group: str, name: str, description: str) -> Callable[[type[T]], type[
             registry.origin() if registry.origin() != "kfx" or cls.__module__.startswith("kfx.") else cls.__module__
         )
         _check_fields(made)
+        made.check_definition()
         OPTIONS[group][name] = made
         return made
 

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*|0|[1-9][0-9]*", re.ASCII | re.IGNORECASE)
 """Texts that Hydra reads literally."""
 
 
+def escaped(value: Any) -> Any:
+    """A text, or the texts in plain keys and values, as a config holds them: `${` begins no interpolation."""
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if "${" in value else value
+    if isinstance(value, Mapping):
+        return {key: escaped(each) for key, each in value.items()}
+    return [escaped(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def literal(value: str | Sequence[str]) -> Any:
+    """What a person typed, with or without a backslash before `${`, as the text itself."""
+    return value.replace("\\${", "${") if isinstance(value, str) else [literal(each) for each in value]
+
+
 def quoted(text: str, mark: str = "'") -> str:
     """Any text as the value of an override. mark: the quotation mark around it."""
-    escaped = re.sub(rf"(\\+)({mark}|$)", lambda found: found[1] * 2 + found[2], text).replace(mark, f"\\{mark}")
-    return f"{mark}{escaped}{mark}"
+    within = re.sub(rf"(\\+)({mark}|$)", lambda found: found[1] * 2 + found[2], escaped(text))
+    return mark + within.replace(mark, f"\\{mark}") + mark
 
 
 def typed(key: str, value: str | Sequence[str]) -> str:

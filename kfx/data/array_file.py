@@ -12,15 +12,19 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 import numpy as np
 
 from kfx.data.files import require_file
-from kfx.data.own import Points, Targets, as_targets, require_numbers
+from kfx.data.own import Points, Targets, as_targets, looks_channels_last, require_numbers
 from kfx.outcomes import DataError
 
 _ONE, _TWO = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 _MOST_BYTES = 8 << 30
 
 
-def read(path: Path, task: str) -> Points:
-    """The points of an .npz file: x and y, or x_train, y_train, x_test and y_test."""
+def read(path: Path, task: str, channels: str) -> Points:
+    """The points of an .npz file: x and y, or x_train, y_train, x_test and y_test.
+
+    channels: `first` if images are (n, channels, height, width), `last` if they are (n, height, width, channels);
+    `auto`: first, DataError for a shape that looks like last.
+    """
     require_file(path, (".npz",))
     shapes = _shapes(path)
     names = next((names for names in (_ONE, _TWO) if set(names) == set(shapes)), None)
@@ -29,7 +33,7 @@ def read(path: Path, task: str) -> Points:
             f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x and y, or {', '.join(_TWO)}"
         )
     arrays = _loaded(path, names)
-    x = [_points(path, name, array) for name, array in zip(names[::2], arrays[::2], strict=True)]
+    x = [_points(path, name, array, channels) for name, array in zip(names[::2], arrays[::2], strict=True)]
     y = [_target(path, name, array) for name, array in zip(names[1::2], arrays[1::2], strict=True)]
     for name, own, other in zip(names[1::2], y, x, strict=True):
         if len(own) != len(other):
@@ -41,14 +45,14 @@ def read(path: Path, task: str) -> Points:
     return Points(np.concatenate(x), targets, is_test)
 
 
-def new_points(path: Path) -> np.ndarray:
+def new_points(path: Path, channels: str = "first") -> np.ndarray:
     """Return the points of an .npz file without targets, or beside them: `x`, or else `x_test`, (n, …), float64."""
     require_file(path, (".npz",))
     shapes = _shapes(path)
     name = next((name for name in ("x", "x_test") if name in shapes), None)
     if name is None:
         raise DataError(f"{path}: holds {', '.join(sorted(shapes)) or 'nothing'}; expected x, or x_test")
-    return _points(path, name, _loaded(path, [name])[0])
+    return _points(path, name, _loaded(path, [name])[0], channels)
 
 
 def _loaded(path: Path, names: Sequence[str]) -> list[np.ndarray]:
@@ -59,15 +63,16 @@ def _loaded(path: Path, names: Sequence[str]) -> list[np.ndarray]:
         raise DataError(f"{path}: is damaged ({' '.join(str(error).split())})") from error
 
 
-def image(path: Path) -> tuple[int, ...] | None:
-    """Height, width and, if it is not 1, the number of channels; None if the points are no images."""
+def image(path: Path, channels: str) -> tuple[int, ...] | None:
+    """Height, width and, if it is not 1, the number of channels; None if the points are no images. channels: as for
+    `read`."""
     require_file(path, (".npz",))
     shapes = _shapes(path)
     shape = shapes.get("x", shapes.get("x_train", ()))
     if len(shape) != 4:
         return None
-    _, channels, height, width = shape
-    return (height, width) if channels == 1 else (height, width, channels)
+    height, width, count = shape[1:] if channels == "last" else (*shape[2:], shape[1])
+    return (height, width) if count == 1 else (height, width, count)
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -99,7 +104,7 @@ def _shape(archive: ZipFile, info: ZipInfo, path: Path) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _points(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+def _points(path: Path, name: str, x: np.ndarray, channels: str) -> np.ndarray:
     if x.ndim not in (2, 4) or x.dtype.kind == "U":
         hint = {1: "reshape it to (n, 1)", 3: "images of one channel are (n, 1, height, width)"}.get(x.ndim, "")
         raise DataError(
@@ -108,6 +113,13 @@ def _points(path: Path, name: str, x: np.ndarray) -> np.ndarray:
         )
     if len(x) < 1 or 0 in x.shape:
         raise DataError(f"{path}: {name} has shape {x.shape}, which holds no points")
+    if x.ndim == 4 and channels == "auto" and looks_channels_last(x.shape[1:]):
+        raise DataError(
+            f"{path}: {name} has shape {x.shape}, which looks like (n, height, width, channels); set "
+            "dataset.channels=last, or first for (n, channels, height, width)"
+        )
+    if x.ndim == 4 and channels == "last":
+        x = np.moveaxis(x, -1, 1)
     x = x.astype(np.float64)
     require_numbers(x.reshape(len(x), -1), f"{path}: {name}")
     return x

@@ -232,6 +232,8 @@ def kernel_with_length(kernel: Any) -> Callable[[float | None], Gram]:
 
 
 def _median_distance(x: np.ndarray) -> float:
+    """The median distance of two points; of those that differ where most are equal, as in series that are mostly 0."""
     from scipy.spatial.distance import pdist
 
-    return float(np.median(pdist(x[np.linspace(0, len(x) - 1, min(len(x), 300)).astype(int)])))
+    distances = pdist(x[np.linspace(0, len(x) - 1, min(len(x), 300)).astype(int)])
+    return float(np.median(distances) or np.median(distances[distances > 0])) if distances.any() else 1.0

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kfx.config.choices import STEPS
 from kfx.data.reduction import Reduction
 from kfx.data.windows import SeriesParts
+from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
+
+if TYPE_CHECKING:
+    from kfx.data.new_rows import Encoding
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Dataset:
         are in the units of y.
     series: where the points are windows of series, the series.
     reduction: where kernels are trained on components of the outputs, the map to components.
+    classes: where a file names them, the names of the classes, in the order of the outputs; a test label of −1 is none.
+    encoding: where the points are rows of a table, how rows become points.
+    varying: the outputs that kernels learn, (k,); None for all. The others are constant: their mean is the prediction,
+        and their scale 0.
     """
 
     name: str
@@ -42,20 +51,35 @@ class Dataset:
     target_scale: np.ndarray | float = 1.0
     series: SeriesParts | None = None
     reduction: Reduction | None = None
+    classes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
+    varying: np.ndarray | None = None
 
     @property
     def targets(self) -> np.ndarray:
-        """The targets of training, (y_train − mean) / scale, or their components: (n, outputs)."""
+        """The targets of training, (y_train − mean) / scale of the varying outputs, or their components: (n, k)."""
         return self._as_targets(self.y_train)
 
     def _as_targets(self, y: np.ndarray) -> np.ndarray:
-        scaled = (y - self.target_mean) / self.target_scale
+        scaled = self.of_varying(y - self.target_mean) / self.of_varying(self.target_scale)
         return scaled if self.reduction is None else scaled @ self.reduction.project
+
+    def of_varying(self, values: Any) -> Any:
+        """The entries of the outputs that kernels learn, (…, k). values: of all, (…, outputs), or a number for all."""
+        return values if self.varying is None or np.ndim(values) == 0 else values[..., self.varying]
+
+    def of_all(self, values: np.ndarray) -> np.ndarray:
+        """The entries of all outputs, (…, outputs), 0 for constant ones. values: of the varying ones, (…, k)."""
+        if self.varying is None:
+            return values
+        whole = np.zeros((*values.shape[:-1], self.y_train.shape[1]))
+        whole[..., self.varying] = values
+        return whole
 
     def in_units(self, prediction: np.ndarray) -> np.ndarray:
         """Return predictions of `targets` in the units of y, (m, outputs)."""
         if self.reduction is None:
-            return prediction * self.target_scale + self.target_mean
+            return self.of_all(prediction) * self.target_scale + self.target_mean
         whole: np.ndarray = prediction @ self.reduction_in_units()[0]
         whole += self.target_mean
         return whole
@@ -66,7 +90,7 @@ class Dataset:
         Components are independent, and what the reduction leaves out adds to their variances.
         """
         if self.reduction is None:
-            return deviation * self.target_scale
+            return self.of_all(deviation) * self.target_scale
         basis, left_out = self.reduction_in_units()
         variance: np.ndarray = np.square(deviation) @ np.square(basis)
         variance += left_out
@@ -76,24 +100,29 @@ class Dataset:
         """Return B, (components, outputs), and d, (outputs,), in the units of y: with deviations s of its components,
         the outputs of a point have the covariance Bᵀ diag(s²) B + diag(d)."""
         assert self.reduction is not None
-        return self.reduction.basis * self.target_scale, self.reduction.left_out * np.square(self.target_scale)
+        basis, left_out = self.of_all(self.reduction.basis), self.of_all(self.reduction.left_out)
+        return basis * self.target_scale, left_out * np.square(self.target_scale)
 
     def components(self) -> list[Dataset]:
         """A data set for each column of `targets`, whose errors are in their units."""
         train, test = self.targets, self._as_targets(self.y_test)
-        return [
-            replace(self, y_train=train[:, [c]], y_test=test[:, [c]], target_mean=0.0, target_scale=1.0, reduction=None)
-            for c in range(train.shape[1])
-        ]
+        plain = replace(self, target_mean=0.0, target_scale=1.0, reduction=None, varying=None)
+        return [replace(plain, y_train=train[:, [c]], y_test=test[:, [c]]) for c in range(train.shape[1])]
 
 
-def checked(data: Dataset) -> Dataset:
+def checked(data: Dataset, image: tuple[int, ...] | None) -> Dataset:
     """Return the data set if its parts fit together and its targets are finite numbers; else DataError, naming the
-    part."""
+    part. image: height, width and, if it is not 1, the number of channels that its option states."""
     for name in ("train", "test"):
         x, y, labels = (getattr(data, f"{part}_{name}") for part in ("x", "y", "labels"))
         if not (isinstance(x, np.ndarray) and x.ndim in (2, 4) and x.dtype.kind == "f"):
             raise DataError(f"dataset {data.name}: x_{name} is no array (n, features) or (n, channels, height, width)")
+        expected = None if image is None else (image[2] if len(image) > 2 else 1, *image[:2])
+        if expected not in (None, x.shape[1:]):
+            raise DataError(
+                f"dataset {data.name}: x_{name} has points of shape {x.shape[1:]}, and its image={image} stands for "
+                f"(channels, height, width) = {expected}"
+            )
         if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.dtype.kind == "f" and len(y) == len(x)):
             raise DataError(
                 f"dataset {data.name}: y_{name} is no array ({len(x)}, outputs) of numbers, as x_{name} has"
@@ -194,8 +223,8 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
     for step in steps:
         train, test = data.x_train, data.x_test
         if step in ("unit_norm", "mean_norm"):
-            scale = np.linalg.norm(train.reshape(len(train), -1), axis=1).mean() if step == "mean_norm" else 1.0
-            data = replace(data, x_train=train / _norms(train) * scale, x_test=test / _norms(test) * scale)
+            unit = np.linalg.norm(train.reshape(len(train), -1), axis=1).mean() if step == "mean_norm" else 1.0
+            data = replace(data, x_train=train / _norms(train) * unit, x_test=test / _norms(test) * unit)
             continue
         if step == "zca":
             data = _whitened(data, zca_epsilon, zca_unit == "mean_eigenvalue")
@@ -204,32 +233,39 @@ def preprocess(data: Dataset, steps: Sequence[str], zca_epsilon: float = 0.1, zc
             raise ValueError(f"preprocess takes {', '.join(STEPS)}; got {step!r}")
         over: tuple[int, ...] = (0, 2, 3) if step == "normalize_channels" else (0,)
         mean = train.mean(axis=over, keepdims=True)
-        scale = np.ones_like(mean)
-        if step != "center":
-            deviation = train.std(axis=over, keepdims=True)
-            scale = np.where(deviation > 0, deviation, 1.0)
-        data = replace(data, x_train=(train - mean) / scale, x_test=(test - mean) / scale)
+        unit = np.ones_like(mean) if step == "center" else scale(train, over, keepdims=True)
+        data = replace(data, x_train=(train - mean) / unit, x_test=(test - mean) / unit)
     return data
 
 
 def with_targets(data: Dataset, how: str) -> Dataset:
     """Set the mean, and for `standardized` also the scale, of the training targets; `as_given` leaves them out.
 
-    DataError for targets that are constant, or too small or large to be squared.
+    A constant output among several is predicted by its constant. DataError if all targets are constant, or some too
+    small or large to be squared.
     """
-    if how == "as_given":
+    if data.labels_train is not None:
         return data
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = data.y_train.mean(axis=0), data.y_train.std(axis=0)
-    is_constant = np.ptp(data.y_train, axis=0) <= 1e-14 * np.abs(mean)  # a mean is rounded
-    if is_constant.any():
-        i = int(is_constant.argmax())
-        which = f" of output {i}" if len(mean) > 1 else ""
-        raise DataError(f"every training target{which} is {mean[i]:.6g}, so there is nothing to learn; leave it out")
-    if not (np.isfinite(deviation) & (deviation > 0)).all():
+        constant = is_constant(data.y_train)
+    if how == "as_given" and (constant.all() or not constant.any()):
+        return data
+    if constant.all():
+        raise DataError(f"every training target is {mean[0]:.6g}, so there is nothing to learn; take others")
+    if how != "as_given" and not (np.isfinite(deviation) & ((deviation > 0) | constant)).all():
         largest = np.abs(data.y_train).max()
         raise DataError(f"targets up to {largest:.3g} are too small or too large to be squared; give them another unit")
-    return replace(data, target_mean=mean, target_scale=deviation if how == "standardized" else 1.0)
+    mean = mean if how != "as_given" else np.zeros_like(mean)
+    unit: Any = deviation if how == "standardized" else 1.0
+    if not constant.any():
+        return replace(data, target_mean=mean, target_scale=unit)
+    return replace(
+        data,
+        target_mean=np.where(constant, data.y_train[0], mean),
+        target_scale=np.where(constant, 0.0, unit),
+        varying=np.flatnonzero(~constant),
+    )
 
 
 def imputed(data: Dataset, how: str) -> Dataset:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kfx.data.dataset import Dataset
-    from kfx.data.new_rows import Encoding, PointEncoding
 
 
 @dataclass
@@ -84,12 +83,6 @@ class DatasetOption(Option):
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
         return self.constructor()(self.n_train, self.n_test, rng=rng, **self.beyond(DatasetOption))
-
-    def encoding_of_rows(self, shape: tuple[int, ...]) -> Encoding | PointEncoding:
-        """Return how new rows are read, before preprocessing. shape: that of a training point."""
-        from kfx.data.new_rows import PointEncoding
-
-        return PointEncoding(shape)
 
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in the order of the outputs; empty if they are numbered from 0, and for a

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kfx.data.dataset import Dataset, one_hot, split, take
 from kfx.data.files import warn_once
+from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
+if TYPE_CHECKING:
+    from kfx.data.new_rows import Encoding
+
+_MOST_SHOWN = 3
 _MOST_CLASSES = 1000
 _MOST_CLASSES_OF_NUMBERS = 20
 """A target with more distinct numbers is taken for values, unless the config says otherwise."""
@@ -32,14 +38,26 @@ class Targets:
 class Points:
     """The points of a file. x: (n, features) or (n, channels, height, width), float64; NaN for a missing value.
 
-    is_test: (n,), True for test points; None if the file does not say. features: the names of the features; empty if
-    they have none.
+    is_test: (n,), True for test points; None if the file does not say. encoding: of the rows of a table, else None.
     """
 
     x: np.ndarray
     targets: Targets
     is_test: np.ndarray | None = None
-    features: tuple[str, ...] = ()
+    encoding: Encoding | None = None
+
+    def seen(self, train: np.ndarray | slice) -> np.ndarray:
+        """Which features training points know, (features,): all but words that none of them has. train: their places,
+        or a mask."""
+        return np.ones(self.x[0].size, dtype=bool) if self.encoding is None else self.encoding.seen(self.x[train])
+
+
+def looks_channels_last(shape: Sequence[int]) -> bool:
+    """Whether points of this shape, of three dimensions, are rather (height, width, channels) than (channels, height,
+    width): few channels at the end, or squares at the beginning."""
+    first, second, last = shape
+    few, square = last <= 4 and last < min(first, second), first == second > 4 and last != first
+    return few or square
 
 
 def looks_like_classes(values: np.ndarray) -> bool:
@@ -86,11 +104,8 @@ def _values(y: np.ndarray, where: str) -> Targets:
         raise DataError(f"{where}: holds {_name(y.flat[0])!r}, and regression takes numbers; set dataset.task")
     y = y.astype(np.float64)
     require_numbers(y, where)
-    constant = (y == y[:1]).all(axis=0)
-    if len(y) and constant.any():
-        i = int(constant.argmax())
-        which = "" if y.shape[1] == 1 else f"target {i + 1} of {y.shape[1]} "
-        raise DataError(f"{where}: {which}is {y[0, i]:g} in every row, which leaves nothing to learn")
+    if len(y) and is_constant(y).all():
+        raise DataError(f"{where}: is {y[0, 0]:g} in every row, which leaves nothing to learn")
     return Targets(y)
 
 
@@ -142,12 +157,55 @@ def as_dataset(
         train = train[take("n_train", len(train), n_train, rng)]
         test = test[take("n_test", len(test), n_test, rng)]
     y, labels = points.targets.y, points.targets.labels
-    of_train, of_test = (None, None) if labels is None else (labels[train], labels[test])
     if len(train) and (y[train] == y[train][0]).all():
         which = "one class" if labels is not None else "one value"
         raise DataError(f"dataset {name}: the targets of its {len(train)} training points are {which}; take others")
-    x, names = points.x, points.features
-    return Dataset(name, x[train], y[train], x[test], y[test], of_train, of_test, features=names)
+    data = Dataset(name, points.x[train], y[train], points.x[test], y[test])
+    if labels is not None:
+        data = _with_classes(data, labels[train], labels[test], points.targets.classes)
+    return data if points.encoding is None else _with_words(data, points.encoding)
+
+
+def _with_classes(data: Dataset, train: np.ndarray, test: np.ndarray, names: Sequence[str]) -> Dataset:
+    """The data with the classes that training points have.
+
+    A test point of another class, −1, has the target 0 for each of them, so that every prediction of it is wrong; a
+    line says so. train, test: (n,), numbers of all classes.
+    """
+    known = np.unique(train)
+    codes = np.full(len(names), -1)
+    codes[known] = np.arange(len(known))
+    if (others := codes[test] < 0).any():
+        shown = ", ".join(names[i] for i in np.unique(test[others])[:_MOST_SHOWN])
+        said = f", and the predictions of {int(others.sum())} test points of other classes count as wrong ({shown})"
+        warn_once(f"dataset {data.name}: {len(train)} training points have {len(known)} of {len(names)} classes", said)
+    return replace(
+        data,
+        y_train=np.ascontiguousarray(data.y_train[:, known]),
+        y_test=np.ascontiguousarray(data.y_test[:, known]),
+        labels_train=codes[train],
+        labels_test=codes[test],
+        classes=tuple(names[i] for i in known),
+    )
+
+
+def _with_words(data: Dataset, encoding: Encoding) -> Dataset:
+    """The data without the words that no training point has; a test point that has one has none of the others, and a
+    line says so."""
+    seen = encoding.seen(data.x_train)
+    held = ~seen & (data.x_test > 0).any(axis=0)
+    if held.any():
+        names = [name for name, is_held in zip(encoding.names, held, strict=True) if is_held]
+        said = f"; in test points {'they count' if len(names) > 1 else 'it counts'} as none of the known words"
+        warn_once(f"dataset {data.name}: no training point has {', '.join(names[:_MOST_SHOWN])}", said)
+    limited = encoding.limited(seen)
+    return replace(
+        data,
+        x_train=np.ascontiguousarray(data.x_train[:, seen]),
+        x_test=np.ascontiguousarray(data.x_test[:, seen]),
+        features=limited.names,
+        encoding=limited,
+    )
 
 
 def test_size(n: int, fraction: float) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import codecs
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,25 +12,16 @@ from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption
+from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from kfx.data.dataset import Dataset
-    from kfx.data.new_rows import Encoding
+    from kfx.data.new_rows import PointEncoding
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
-
-
-def _path(suffixes: str) -> str | None:
-    takes = f"a path that ends in {suffixes}"
-    return ranged(
-        None,
-        takes,
-        lambda v: v is None or bool(v.strip()),
-        "path of the file, relative to the current folder; must be given",
-    )
 
 
 def named_file(option: DatasetOption, path: str | None) -> Path:
@@ -110,9 +100,6 @@ class OwnFile(DatasetOption, abc.ABC):
     def read(self) -> Points:
         """Read the file; a process reads it only once, as long as it does not change."""
 
-    def class_names(self) -> tuple[str, ...]:
-        return self.read().targets.classes
-
     @property
     def has_classes(self) -> bool:  # type: ignore[override]  # known from the file, not from the class
         return self.read().targets.labels is not None
@@ -122,7 +109,8 @@ class OwnFile(DatasetOption, abc.ABC):
         return self.read().is_test is None
 
     def feature_count(self) -> int:
-        return int(self.read().x[0].size)
+        points = self.read()
+        return int(points.seen(slice(None) if points.is_test is None else ~points.is_test).sum())
 
     def available(self) -> int:
         points = self.read()
@@ -159,15 +147,6 @@ class OwnFile(DatasetOption, abc.ABC):
         return {**super().without_places(node), "path": self.file().name, "predict": None}
 
 
-def changes(path: Path) -> tuple[str, ...]:
-    """A file's path, size and times, which change with its content; DataError if it is missing."""
-    from kfx.data.files import require_file
-
-    require_file(path)
-    state = path.stat()
-    return str(path), *map(str, (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size))
-
-
 # ---- tables
 
 
@@ -200,19 +179,12 @@ def _test_of_table(value: object) -> bool:
     return _is_fraction(value) or is_name or (type(value) is int and value > 1)  # a column may have the name 2020
 
 
-def _is_encoding(name: str) -> bool:
-    try:
-        return codecs.lookup(name)._is_text_encoding
-    except LookupError:
-        return False
-
-
 @option("dataset", "table", "Your own table: CSV, TSV or Parquet, column names in the first line, a row for each point")
-class OwnTableOption(OwnFile):
-    implied = {**OwnFile.implied, "exclude": []}  # noqa: RUF012
+class OwnTableOption(RowFile, OwnFile):
+    implied = {**OwnFile.implied, **RowFile.implied_by_rows, "exclude": []}  # noqa: RUF012
 
-    path: str | None = _path(".csv, .tsv, .txt or .parquet")
-    target: Columns = _names(None, "", "column to predict; must be given", one=True)
+    path: str | None = path_of(FILES_OF_ROWS)
+    target: Columns = _names(None, "", "column to predict, or several, also as y*; must be given", one=True)
     features: Columns = _names(None, "all columns without another use", "columns used as features")
     exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
     categorical: Any = ranged(
@@ -237,22 +209,14 @@ class OwnTableOption(OwnFile):
         "median",
         "drop",
         meaning="missing values of features; refuse: an error; mean, median: that of the training points; "
-        "drop: their rows are left out",
+        "drop: their rows are left out; rows without a target are always left out, but with refuse",
     )
-    separator: str | None = ranged(
-        None,
-        "one character, or null to detect it",
-        lambda v: v is None or len(v) == 1,
-        "character between the fields of a text file",
-    )
-    decimal: str = one_of(".", ".", ",", meaning="decimal separator of a text file")
-    encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "character encoding of a text file")
 
     def second(self) -> Path | None:
         """The second table, if `test` names one rather than a column."""
-        from kfx.data.table_file import columns
+        from kfx.data.row_file import columns
 
-        if _is_fraction(self.test) or str(self.test) in columns(self.file(), self._layout()):
+        if _is_fraction(self.test) or str(self.test) in columns(self.file(), self.form()):
             return None
         path = Path(str(self.test)).expanduser()
         if path.exists() and self.file().exists() and path.samefile(self.file()):
@@ -269,11 +233,14 @@ class OwnTableOption(OwnFile):
         return [self.file()] if second is None else [self.file(), second]
 
     def _layout(self) -> Layout:
+        from kfx.data.row_file import columns
         from kfx.data.table_columns import Layout
-        from kfx.data.table_file import columns
+
+        form = self.form()
 
         def listed(value: object) -> tuple[str, ...]:
-            return () if value is None else tuple(map(str, value if isinstance(value, list) else [value]))
+            names = [] if value is None else value if isinstance(value, list) else [value]
+            return matching(list(map(str, names)), self.file(), form) if names else ()
 
         layout = Layout(
             listed(self.target),
@@ -283,14 +250,12 @@ class OwnTableOption(OwnFile):
             None if _is_fraction(self.test) else str(self.test),
             self.task,
             self.missing,
-            self.separator,
-            self.decimal,
-            self.encoding,
+            form,
         )
         if self.categorical != "auto":
             return layout
         state = changes(self.file())
-        is_column = layout.test is None or layout.test in columns(self.file(), layout)
+        is_column = layout.test is None or layout.test in columns(self.file(), form)
         return replace(layout, categorical=_of_words(state, layout if is_column else replace(layout, test=None)))
 
     def settled(self, config: ConfigView) -> Settings:
@@ -304,12 +269,6 @@ class OwnTableOption(OwnFile):
         if second is not None:
             layout = replace(layout, test=None)
         return _table(changes(self.file()), layout, None if second is None else changes(second))
-
-    def encoding_of_rows(self, shape: tuple[int, ...]) -> Encoding:
-        from kfx.data.new_rows import Encoding
-
-        layout, second = self._layout(), self.second()
-        return Encoding.of_table(self.file(), layout if second is None else replace(layout, test=None), second)
 
     def target_names(self) -> tuple[str, ...]:
         return self._layout().targets
@@ -352,7 +311,7 @@ def _of_words(file: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
 
 @option("dataset", "arrays", "Your own arrays in an .npz file: x and y, or x_train, y_train, x_test and y_test")
 class OwnArraysOption(OwnFile):
-    path: str | None = _path(".npz")
+    path: str | None = path_of(".npz")
     task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
     test: Any = ranged(
         0.2,
@@ -360,19 +319,34 @@ class OwnArraysOption(OwnFile):
         _is_fraction,
         "fraction of the points used as test points, drawn at random by seed",
     )
+    channels: str = one_of(
+        "auto",
+        "auto",
+        "first",
+        "last",
+        meaning="images are (n, channels, height, width), first, or (n, height, width, channels), last; auto: first, "
+        "and an error for a shape that looks like last",
+    )
+
+    implied = {**OwnFile.implied, "channels": "auto"}  # noqa: RUF012
 
     @property
     def image(self) -> tuple[int, ...] | None:  # type: ignore[override]
         from kfx.data.array_file import image
 
-        return image(self.file()) if self.path is not None else None
+        return image(self.file(), self.channels) if self.path is not None else None
 
     def read(self) -> Points:
-        return _arrays(changes(self.file()), self.task)
+        return _arrays(changes(self.file()), self.task, self.channels)
+
+    def encoding_of_rows(self, shape: tuple[int, ...]) -> PointEncoding:
+        from kfx.data.new_rows import PointEncoding
+
+        return PointEncoding(shape, "last" if self.channels == "last" else "first")
 
 
 @lru_cache(maxsize=4)
-def _arrays(file: tuple[str, ...], task: str) -> Points:
+def _arrays(file: tuple[str, ...], task: str, channels: str) -> Points:
     from kfx.data.array_file import read
 
-    return read(Path(file[0]), task)
+    return read(Path(file[0]), task, channels)

@@ -76,8 +76,11 @@ def _count(sizes: np.ndarray, components: float) -> int:
 
 def reduced(data: Dataset, how: str, components: float, regularization: float) -> Dataset:
     """The data set with its outputs reduced by the training points: kernels are then trained on the components."""
-    t = (data.y_train - data.y_train.mean(axis=0)) / data.target_scale
-    data = replace(data, target_mean=data.y_train.mean(axis=0))
+    mean = data.y_train.mean(axis=0)
+    if data.varying is not None:
+        mean = np.where(np.equal(data.target_scale, 0), data.target_mean, mean)
+    data = replace(data, target_mean=mean)
+    t = data.targets
     if how == "pca":
         return replace(data, reduction=principal(t, components))
     x = data.x_train.reshape(len(t), -1)

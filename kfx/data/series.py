@@ -6,6 +6,7 @@ import difflib
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from kfx.data.dataset import Dataset
 from kfx.data.files import cache_folder, require_file
+from kfx.data.times import Step, sizes, step_of
 from kfx.data.windows import SeriesParts, Trajectory, Windows
 from kfx.outcomes import DataError
 
@@ -73,95 +75,23 @@ def with_noise(trajectories: Sequence[Trajectory], noise: float, rng: np.random.
     found = []
     for each in trajectories:
         scale = noise * np.nanstd(each.values, axis=0)
-        found.append(Trajectory(each.time, each.values + scale * rng.standard_normal(each.values.shape)))
+        found.append(replace(each, values=each.values + scale * rng.standard_normal(each.values.shape)))
     return found
 
 
-# ---- files of one's own
-
-
-@lru_cache(maxsize=4)
-def read(
-    file: tuple[str, ...], columns: tuple[str, ...], time: str | None, group: str | None, separator: str | None
-) -> tuple[tuple[Trajectory, ...], tuple[str, ...]]:
-    """The series in a table, in the order of its rows, and the names of their coordinates.
-
-    file: its path first; the rest changes with its content. columns: coordinates; all other columns if there are none.
-    group: the column that names the series. DataError names the column and row of what cannot be read.
-    """
-    import pandas as pd
-
-    path = Path(file[0])
-    try:
-        frame = (
-            pd.read_parquet(path)
-            if path.suffix == ".parquet"
-            else pd.read_csv(path, sep=separator, engine="python" if separator is None else "c")
-        )
-    except Exception as error:  # pandas and pyarrow have many
-        raise DataError(f"{path}: cannot be read as a table: {str(error).splitlines()[0]}") from error
-    frame.columns = [str(name) for name in frame.columns]
-    for field, asked in (("columns", columns), ("time", (time,)), ("series", (group,))):
-        for name in asked:
-            if name is not None and name not in frame.columns:
-                raise DataError(f"dataset.{field}: {path} has no column {name}; it has {', '.join(frame.columns)}")
-    names = columns or tuple(name for name in frame.columns if name not in (time, group))
-    if not names:
-        raise DataError(f"{path}: has no column of values; name one in dataset.columns")
-    if group is not None and frame[group].isna().any():
-        row = int(frame[group].isna().to_numpy().argmax()) + 1
-        raise DataError(f"{path}: column {group}, which names the series, is empty in row {row}")
-    found = []
-    for key, own in frame.groupby(group, sort=False) if group is not None else [("", frame)]:
-        where = f"{path}" + (f", series {key}" if group is not None else "")
-        values = np.stack([_numbers(own[name], f"{where}: column {name}") for name in names], axis=1)
-        at = np.arange(len(own), dtype=float) if time is None else _times(own[time], f"{where}: column {time}")
-        if np.isinf(values).any():
-            raise DataError(f"{where}: holds a value that is infinite")
-        found.append(Trajectory(at, values))
-    return tuple(found), names
-
-
-def _numbers(column: Any, where: str) -> np.ndarray:
-    """Numbers; NaN for an empty cell."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(column, errors="coerce")
-    wrong = numbers.isna() & column.notna()
-    if wrong.any():
-        row = int(wrong.to_numpy().argmax())
-        raise DataError(f"{where}: row {row + 1} holds {column.iloc[row]!r}, which is no number")
-    return np.asarray(numbers, dtype=np.float64)
-
-
-def _times(column: Any, where: str) -> np.ndarray:
-    """Times as numbers, of dates in days since the first; DataError unless they rise."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column):
-        time = np.asarray(column, dtype=np.float64)
-    else:
-        dates = pd.to_datetime(column, errors="coerce", utc=True)
-        time = np.asarray((dates - dates.iloc[0]) / pd.Timedelta(days=1), dtype=np.float64)
-    if not np.isfinite(time).all():
-        row = int((~np.isfinite(time)).argmax())
-        held = "no value" if column.isna().iloc[row] else f"{column.iloc[row]!r}, which is no time"
-        raise DataError(f"{where}: row {row + 1} holds {held}")
-    back = np.diff(time) <= 0
-    if back.any():
-        row = int(back.argmax()) + 1
-        raise DataError(f"{where}: row {row + 1} is not later than the row before; sort the rows by time")
-    return time
-
-
-def require_regular(trajectories: Sequence[Trajectory]) -> None:
-    """DataError unless all steps of time are equal, to one in a thousand."""
-    steps = np.concatenate([np.diff(each.time) for each in trajectories if len(each) > 1] or [np.ones(1)])
-    if steps.max() > 1.001 * steps.min():
-        raise DataError(
-            f"dataset.time: steps from {steps.min():g} to {steps.max():g}; set dataset.elapsed=true to make the times "
-            "features, or fill the gaps with empty rows"
-        )
+def require_regular(trajectories: Sequence[Trajectory]) -> Step:
+    """The one step of all series; DataError if there is none."""
+    if (step := step_of([each.at for each in trajectories])) is not None:
+        return step
+    steps = np.concatenate([sizes(each.at) for each in trajectories])
+    unit = "" if trajectories[0].dates is None else " days"
+    gapped = max((each for each in trajectories if len(each) > 1), key=lambda each: sizes(each.at).max())
+    after = gapped.written()[int(sizes(gapped.at).argmax())]
+    found = f"steps from {steps.min():g} to {steps.max():g}{unit}"
+    raise DataError(
+        f"dataset.time: {found}; set dataset.elapsed=true to make the times "
+        f"features, fill the gaps, such as after {after}, with empty rows, or leave dataset.time out to count rows"
+    )
 
 
 # ---- Gilpin's benchmark

@@ -13,7 +13,8 @@ from kfx.config.choices import BACKTESTED, SYSTEMS
 from kfx.config.fields import flag, number, one_of, ranged
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption
-from kfx.data.own_options import changes, named_file, own_targets
+from kfx.data.own_options import named_file, own_targets
+from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, path_of
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -90,17 +91,12 @@ class SeriesData(DatasetOption, abc.ABC):
         _, coordinates, exponent = self.trajectories()
         return as_dataset(self.name, self.windows(), train, test, coordinates, exponent)
 
-    def _counts(self) -> tuple[int, int]:
-        """The numbers of windows in the training and in the test series."""
-        windows = self.windows()
-        train, test = (sum(len(windows.cut(each)[0]) for each in part) for part in self.split())
-        return train, test
-
     def available(self) -> int:
-        return self._counts()[0]
+        windows = self.windows()
+        return sum(len(windows.cut(each)[0]) for each in self.split()[0])
 
     def size(self) -> int:
-        found = self._counts()[0]
+        found = self.available()
         if found < 2:
             raise DataError(
                 f"dataset.lags={self.lags}: the training series hold {found} windows of {self.windows().reach} steps "
@@ -109,14 +105,7 @@ class SeriesData(DatasetOption, abc.ABC):
         return found
 
     def test_size(self) -> int:
-        found = self._counts()[1]
-        if not found:
-            longest = max(map(len, self.split()[1]))
-            raise DataError(
-                f"dataset.lags={self.lags}: the test series of {longest} steps hold no window of "
-                f"{self.windows().reach} steps and their target; take fewer lags, or more test steps"
-            )
-        return found
+        return _require_windows(self.windows(), self.split()[1])
 
     def feature_count(self) -> int:
         assert self.lags is not None
@@ -124,6 +113,8 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
+        if self.lags is not None:
+            _usable([self.windows()], config, *self.split())
         if config.device.dtype == "float32":
             raise ConfigError(f"device.dtype=float32: forecasts of dataset={self.name} need float64")
 
@@ -157,6 +148,7 @@ class SeriesData(DatasetOption, abc.ABC):
         lags = usual if self.lags is None else [self.lags]
         own = self.target == INCREMENT, self.elapsed
         offered = [Windows(count, self.stride, self.horizon, *own) for count in lags]
+        offered = _usable(offered, config, train, test)
         node = config.regularization
         values = BACKTESTED if node.value is None else [node.value]
         candidates = [Regularization(float(value), node.scale) for value in values]
@@ -169,37 +161,75 @@ class SeriesData(DatasetOption, abc.ABC):
         return _choices[key]
 
 
+def _usable(
+    offered: Sequence[Windows], config: ConfigView, train: Sequence[Trajectory], test: Sequence[Trajectory]
+) -> list[Windows]:
+    """The windows that are whole before a forecast of the evaluation and, of several, somewhere in the test series;
+    DataError if none is."""
+    from kfx.data.windows import SeriesParts
+
+    evaluation = config.evaluation.standing_for(config)
+    starts, horizon = getattr(evaluation, "starts", None), config.evaluation.forecast_steps()
+    offered[0].fitted(train)  # which says what is wrong with the series
+    found: list[Windows] = []
+    problems: list[DataError] = []
+    for windows in offered:
+        try:
+            if starts is not None:
+                SeriesParts(windows, tuple(train), tuple(test), ()).origins(starts, horizon)
+            if len(offered) > 1:
+                _require_windows(windows, test)
+            found.append(windows)
+        except DataError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]  # that of the smallest window
+    return found
+
+
+def _require_windows(windows: Windows, test: Sequence[Trajectory]) -> int:
+    """The number of windows in the test series; DataError if there are none."""
+    if count := sum(len(windows.cut(each)[0]) for each in test):
+        return count
+    raise DataError(
+        f"dataset.lags={windows.lags}: the test series of {max(map(len, test))} steps hold no window of "
+        f"{windows.reach} steps and their target; take fewer lags, or more test steps"
+    )
+
+
 _FRACTION = 0.2
 _choices: dict[str, Choice] = {}
 
 
-@option("dataset", "series", "Your own series: CSV or Parquet with a row for each step, or several series in one table")
-class OwnSeriesOption(SeriesData):
+_IMPLIED = {"decimal": ".", "encoding": "utf-8", "date_format": None}
+
+
+@option("dataset", "series", "Your own series: CSV, TSV or Parquet, a row for each step; also several in one table")
+class OwnSeriesOption(RowFile, SeriesData):
+    implied = {**SeriesData.implied, **RowFile.implied_by_rows, **_IMPLIED}  # noqa: RUF012
     from_path = True
 
-    path: str | None = ranged(
-        None,
-        "a path that ends in .csv, .tsv, .txt or .parquet",
-        lambda v: v is None or bool(v.strip()),
-        "path of the file, relative to the current folder; must be given",
-    )
+    path: str | None = path_of(FILES_OF_ROWS)
     columns: list[str] = ranged(
         [],
         "a list of different columns",
         lambda v: all(isinstance(name, str) for name in v) and len(set(v)) == len(v),
         "columns that hold the coordinates; []: all",
     )
-    time: str | None = ranged(
+    time: Any = ranged(
         None,
-        "a column, or null for steps of 1",
-        lambda v: v is None or isinstance(v, str),
+        "a column, a list of the columns year and quarter, or year, month, day and hour, or null for steps of 1",
+        lambda v: v is None or isinstance(v, str) or (isinstance(v, list) and all(isinstance(name, str) for name in v)),
         "column of rising numbers or dates",
     )
     series: str | None = ranged(
         None, "a column, or null", lambda v: v is None or isinstance(v, str), "column that names the series of each row"
     )
-    separator: str | None = ranged(
-        ",", "one character, or null to detect it", lambda v: v is None or len(v) == 1, "character between fields"
+    date_format: str | None = ranged(
+        None,
+        "codes such as %d.%m.%Y, or null for the one reading that all dates have",
+        lambda v: v is None or "%" in v,
+        "how the dates of time are written: the codes of strftime, and %q for a quarter",
     )
 
     def file(self) -> Path:
@@ -210,10 +240,21 @@ class OwnSeriesOption(SeriesData):
         return [self.file()]
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
-        from kfx.data.series import read
-
-        found, names = read(changes(self.file()), tuple(self.columns), self.time, self.series, self.separator)
+        found, names = self.series_of(self.file())
         return found, names, None
+
+    def series_of(self, path: Path, columns: Sequence[str] | None = None) -> tuple[Sequence[Trajectory], Sequence[str]]:
+        """The series of a file with the columns of the run's, and the names of their coordinates."""
+        from kfx.data.series_file import Rows, read
+
+        time = [] if self.time is None else self.time if isinstance(self.time, list) else [self.time]
+        coordinates = tuple(self.columns) if columns is None else tuple(columns)
+        return read(changes(path), Rows(coordinates, tuple(time), self.series, self.date_format, self.form()))
+
+    def settled(self, config: ConfigView) -> Settings:
+        dates = self.trajectories()[0][0].dates
+        found = {} if dates is None or self.date_format is not None else {"date_format": dates.format}
+        return super().settled(config) | found
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         return {**node, "path": str(self.file().absolute())}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfx.config.overrides import typed
+from kfx.data.cells import PLAIN, Form, numbers_of, shown, spelling_problem
 from kfx.data.files import warn_once
 from kfx.data.own import require_numbers
 from kfx.outcomes import DataError
@@ -30,7 +31,7 @@ class Layout:
 
     targets, features: columns; with no features, all columns that have no other use. exclude: columns to leave out.
     categorical: features whose values are words or codes, made one-hot. test: a column that marks test rows, or None.
-    missing: how to treat missing values.
+    missing: how to treat missing values. form: how the file is written.
     """
 
     targets: tuple[str, ...]
@@ -40,9 +41,7 @@ class Layout:
     test: str | None = None
     task: str = "auto"
     missing: str = "refuse"
-    separator: str | None = None
-    decimal: str = "."
-    encoding: str = "utf-8"
+    form: Form = PLAIN
 
     def left_out(self, names: Sequence[str]) -> str:
         """The setting to type in order to leave out these features."""
@@ -73,88 +72,76 @@ def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
     )
 
 
-def numbers_of(column: pd.Series, decimal: str = ".") -> pd.Series:
-    """A column as numbers: NaN for anything else, infinity beyond float64. decimal: the decimal point of numbers in
-    text."""
-    import pandas as pd
-
-    if decimal != ".":
-        exchanged = str.maketrans({decimal: ".", ".": decimal})
-        column = column.map(lambda value: value.translate(exchanged) if isinstance(value, str) else value)
-    try:
-        return pd.to_numeric(column, errors="coerce")
-    except OverflowError:  # too large a whole number; as text it becomes infinite
-        return pd.to_numeric(column.astype(str), errors="coerce")
-
-
 def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: Layout) -> None:
     """Convert columns to float64, NaN for missing values; DataError for too large numbers and for words, naming every
     column."""
     words: dict[str, str] = {}
     for name in names:
-        numbers = numbers_of(frame[name], layout.decimal)
-        wrong = np.flatnonzero((numbers.isna() & frame[name].notna()).to_numpy())
+        numbers = numbers_of(frame[name], layout.form)
+        wrong = frame[name][numbers.isna() & frame[name].notna()]
         if len(wrong):
-            words[name] = f"{str(frame[name].iloc[wrong[0]])[:40]!r} in row {wrong[0] + 1}"
+            words[name] = shown(wrong)
             continue
         found = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
         require_numbers(found, f"{path}: column {name}", missing=True)
         frame[name] = found
+    for name in words:
+        if (problem := spelling_problem(frame[name], layout.form)) is not None:
+            raise DataError(f"{path}: column {name} {problem}")
     if not words:
         return
-    if commas := [name for name in words if _are_numbers_with(",", frame[name], layout.decimal)]:
-        said = f"column {commas[0]} holds {words[commas[0]]}, which is no number with a decimal point"
-        raise DataError(f"{path}: {said}; for numbers with decimal commas set 'dataset.decimal=\",\"'")
-    first, shown = next(iter(words)), list(words)[:MOST_NAMED]
-    more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
+    first, some = next(iter(words)), list(words)[:MOST_NAMED]
+    more = f" and {len(words) - len(some)} more" if len(words) > len(some) else ""
     if len(words) == 1:
         what = f"column {first} holds {words[first]}, which is no number"
     else:
-        what = f"columns {', '.join(shown)}{more} hold words, as {first} {words[first]}"
+        what = f"columns {', '.join(some)}{more} hold words, as {first} {words[first]}"
     if any(name in layout.targets for name in words):
         raise DataError(f"{path}: {what}; a target among several is a number")
+    codes = f"for a column of 0 and 1 for each word, type {typed('dataset.categorical', [*layout.categorical, *some])}"
     if dates := [name for name in words if holds_dates(frame[name])]:
         said = f"column {dates[0]} holds dates, as {words[dates[0]]}; make numbers of them, as days since the first"
-        raise DataError(f"{path}: {said}; {layout.left_out(dates)}")
-    codes = f"for a column of 0 and 1 for each word, type {typed('dataset.categorical', [*layout.categorical, *shown])}"
-    raise DataError(f"{path}: {what}; {codes}; {layout.left_out(shown)}")
+        repeat = frame[dates[0]].nunique() <= min(MOST_WORDS, len(frame) // 2)
+        raise DataError(f"{path}: {said}; {layout.left_out(dates)}" + (f"; {codes}" if repeat else ""))
+    raise DataError(f"{path}: {what}; {codes}; {layout.left_out(some)}")
 
 
 MOST_WORDS = 50
 _TIMES = (datetime.date, datetime.time, datetime.timedelta)
 _MONTHS = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
 _DATE = re.compile(
-    r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?|(19|20)\d\d[-/](0?[1-9]|1[0-2])|\d{1,2}:\d\d(:\d\d(\.\d+)?)?"
+    r"(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}|\d\d?[-/]\d\d?[-/]\d\d|\d\d\.\d\d\.\d\d)([ T].*)?"
+    r"|(19|20)\d\d[-/](0?[1-9]|1[0-2])|\d{1,2}:\d\d(:\d\d(\.\d+)?)?"
     rf"|(\d{{1,2}}\W+)?({_MONTHS})[a-z]*\W+(\d{{1,2}}\W+)?\d{{4}}.*",
     re.IGNORECASE,
 )
 _NUMBER_IN_WORDS = re.compile(r"[$€£+-]*\s*\d[\d.,' ]*([eE][+-]?\d+)?\s*[%$€£]?")
 
 
+def is_date(text: str) -> bool:
+    """Whether a text is like 2026-11-24, 24.11.2026, Nov 24, 2026 or 12:30; a version such as 3.10.1 is not."""
+    return _DATE.fullmatch(text.strip()) is not None
+
+
 def holds_dates(column: pd.Series) -> bool:
-    """Whether all values of a column are dates or times, or text like 2026-11-24, 24.11.2026, Nov 24, 2026 or 12:30."""
+    """Whether all values of a column are dates or times, or such texts."""
     return len(known := column.dropna()) > 0 and all(
-        _DATE.fullmatch(value.strip()) if isinstance(value, str) else isinstance(value, _TIMES) for value in known
+        is_date(value) if isinstance(value, str) else isinstance(value, _TIMES) for value in known
     )
 
 
-def holds_words(column: pd.Series, decimal: str) -> bool:
+def holds_words(column: pd.Series, form: Form) -> bool:
     """Whether a column of a file holds categories: most values are words, at most 50 different ones, and no dates.
 
     A few words among numbers are slips, more different words than that are names or texts, and words such as 1,5 or
     20 % are numbers in another spelling.
     """
     known = column.dropna()
-    words = known[numbers_of(known, decimal).isna()]
+    words = known[numbers_of(known, form).isna()]
     if len(words) * 2 <= len(known) or known.nunique() > MOST_WORDS:
         return False
     are_numbers = all(isinstance(word, str) and _NUMBER_IN_WORDS.fullmatch(word.strip()) for word in words)
     return not are_numbers and not holds_dates(known)
-
-
-def _are_numbers_with(mark: str, column: pd.Series, decimal: str) -> bool:
-    """Whether all values of a column are numbers with this decimal mark, and it is not the one that is set."""
-    return decimal != mark and not numbers_of(column.dropna(), mark).isna().any()
 
 
 _NAMES_OF_ROWS = ("index", "idx", "row", "number", "no", "nr", "unnamed: 0")
@@ -201,7 +188,7 @@ def levels(column: pd.Series, layout: Layout, by_size: bool) -> tuple[np.ndarray
     import pandas as pd
 
     def sizes() -> pd.Series:
-        return numbers_of(pd.Series(values), layout.decimal)
+        return numbers_of(pd.Series(values), layout.form)
 
     codes, values = pd.factorize(column, sort=True)
     if not by_size or not pd.api.types.is_string_dtype(values) or sizes().isna().any():
@@ -241,46 +228,20 @@ def meaning(text: str) -> str:
     return number[1] if number else text.lower() if text.lower() in ("true", "false") else text
 
 
-def feature_values(frame: pd.DataFrame, layout: Layout, by_size: bool) -> dict[str, list[object]]:
-    """The distinct values of each categorical column, in the order of its one-hot columns in `as_features`."""
-    return {name: levels(frame[name], layout, by_size)[1] for name in layout.categorical}
-
-
-def as_features(frame: pd.DataFrame, layout: Layout, path: Path, by_size: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The features, (n, features), and their names: numbers, and for each value of a categorical column a column of 0
-    and 1, named `column=value`, in the order of `levels`."""
-    parts: list[np.ndarray] = []
-    names: list[str] = []
-    for name in frame.columns:
-        if name in (*layout.targets, layout.test):
-            continue
-        if name not in layout.categorical:
-            parts.append(frame[name].to_numpy(dtype=np.float64)[:, None])
-            names.append(name)
-            continue
-        codes, values = levels(frame[name], layout, by_size)
-        if sum(part.shape[1] for part in parts) + len(values) > MOST_FEATURES:
-            many = f"has {len(values)} different values, too many to be one-hot; leave it out"
-            raise DataError(f"{path}: column {name} {many}")
-        hot = np.eye(len(values))[codes]
-        hot[codes < 0] = np.nan
-        parts.append(hot)
-        names += [f"{name}={value}" for value in values]
-    return np.concatenate(parts, axis=1), tuple(names)
-
-
 def check_target(column: pd.Series, where: str, layout: Layout) -> None:
     """DataError for a few words among the numbers of a target: they are slips, not classes."""
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column) or layout.task == "classification":
         return
-    numbers = numbers_of(column, layout.decimal)
+    numbers = numbers_of(column, layout.form)
     known = column.notna()
-    wrong = np.flatnonzero((numbers.isna() & known).to_numpy())
+    wrong = column[numbers.isna() & known]
+    if (problem := spelling_problem(column, layout.form)) is not None:
+        raise DataError(f"{where} {problem}")
     if len(wrong) and numbers.notna().sum() * 2 > known.sum():
-        shown = f"holds {str(column.iloc[wrong[0]])[:40]!r} in row {wrong[0] + 1}, among numbers"
-        raise DataError(f"{where} {shown}; mend it, drop it, or set dataset.task=classification")
+        said = f"holds {shown(wrong)}, among numbers"
+        raise DataError(f"{where} {said}; mend it, drop it, or set dataset.task=classification")
 
 
 def target_values(frame: pd.DataFrame, layout: Layout) -> np.ndarray:
@@ -290,7 +251,7 @@ def target_values(frame: pd.DataFrame, layout: Layout) -> np.ndarray:
     if len(layout.targets) > 1:
         return np.stack([frame[name].to_numpy(dtype=np.float64) for name in layout.targets], axis=1)
     column = frame[layout.targets[0]]
-    numbers = numbers_of(column, layout.decimal)
+    numbers = numbers_of(column, layout.form)
     if pd.api.types.is_bool_dtype(column) or numbers.isna().any():
         return column.astype(str).to_numpy(dtype=str)
     return numbers.to_numpy(dtype=np.int64 if pd.api.types.is_integer_dtype(numbers) else np.float64)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kfx.data.times import Dates
+from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -15,16 +17,31 @@ Predict = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A series in the order of time. time: (T,), rising. values: (T, coordinates)."""
+    """A series in the order of time. time: (T,), rising. values: (T, coordinates).
+
+    name: of a series among several. dates: where the times are dates, which `time` counts in days since the first.
+    """
 
     time: np.ndarray
     values: np.ndarray
+    name: str = ""
+    dates: Dates | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, part: slice) -> Trajectory:
-        return Trajectory(self.time[part], self.values[part])
+        dates = None if self.dates is None else self.dates[part]
+        return replace(self, time=self.time[part], values=self.values[part], dates=dates)
+
+    @property
+    def at(self) -> np.ndarray:
+        """The times, (T,): dates, or numbers."""
+        return self.time if self.dates is None else self.dates.at
+
+    def written(self) -> list[str] | list[float]:
+        """The times as people know them, (T,): dates as their file writes them, or numbers."""
+        return self.time.tolist() if self.dates is None else self.dates.written()
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,7 @@ class Windows:
         if (empty := np.isnan(values).all(axis=0)).any():
             raise DataError(f"coordinate {int(empty.argmax())} of the series holds no value; leave it out")
         mean, scale = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-        if (constant := ~(scale > 1e-12 * np.abs(mean))).any():
+        if (constant := is_constant(values)).any():
             raise DataError(f"coordinate {int(constant.argmax())} of the series is constant; leave it out")
         steps = np.concatenate([np.diff(each.time) for each in trajectories])
         return Windows(
@@ -143,17 +160,21 @@ class SeriesParts:
     coordinates: tuple[str, ...]
     exponent: float | None = None
 
-    def origins(self, starts: int, horizon: int) -> list[tuple[int, int]]:
+    def origins(self, starts: int, horizon: int | None) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step of the forecast, counted from the start of its training series) of at most `starts`
-        forecasts, the first of each trajectory at the end of its training series; DataError if none fits."""
-        reach = self.windows.reach
+        forecasts, the first of each trajectory at the end of its training series, and the number of steps of each.
+
+        horizon: None for as many steps as the longest test series has, or half of them with several starts. DataError
+        if no forecast fits, or none has a whole window before it.
+        """
+        reach, longest = self.windows.reach, max(map(len, self.test))
+        horizon = horizon or (longest if starts == 1 else max(longest // 2, 1))
         most = [
             len(test) - horizon if len(train) >= reach else -1
             for train, test in zip(self.train, self.test, strict=True)
         ]
         fitting = [i for i, last in enumerate(most) if last >= 0]
         if not fitting:
-            longest = max(len(test) for test in self.test)
             raise DataError(
                 f"evaluation.horizon={horizon}: only {longest} steps follow the training series; ask for fewer"
             )
@@ -162,13 +183,20 @@ class SeriesParts:
         placed = [(i, len(self.train[i]) + at) for i, at in found[:starts]]
         good = [(i, at) for i, at in placed if np.isfinite(self.whole(i).values[at - reach : at]).all()]
         if not good:
-            raise DataError(f"no forecast can start: the {reach} values before each origin hold a missing one")
-        return good
+            raise DataError(
+                f"no forecast can start: the {reach} values before each origin hold a missing one; cut off rows at the "
+                "end, fill them, or take fewer dataset.lags"
+            )
+        return good, horizon
 
     def whole(self, i: int) -> Trajectory:
         """A training series and what follows it."""
         train, test = self.train[i], self.test[i]
-        return Trajectory(np.concatenate([train.time, test.time]), np.concatenate([train.values, test.values]))
+        time, values = (np.concatenate([getattr(each, key) for each in (train, test)]) for key in ("time", "values"))
+        if train.dates is None or test.dates is None:
+            return replace(train, time=time, values=values)
+        dates = replace(train.dates, at=np.concatenate([train.dates.at, test.dates.at]))
+        return replace(train, time=time, values=values, dates=dates)
 
 
 def smape(forecast: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -19,13 +19,14 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from kfx.config.option import Option
 from kfx.config.plugins import Portable
 from kfx.data.dataset import Dataset, with_targets
+from kfx.data.own import looks_channels_last
 from kfx.estimators.fit import fit
-from kfx.estimators.frames import as_numbers, categories
+from kfx.estimators.frames import as_frame, as_numbers, categories, with_columns_of
 from kfx.estimators.settings import (
     EVALUATION,
     GROUPS,
@@ -89,7 +90,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         The number of training points, drawn at random, from which to predict; None for all.
     image_shape : tuple
         (channels, height, width) into which the rows of X are folded, for kernels of images. X may have four
-        dimensions itself.
+        dimensions itself, (n, channels, height, width).
     device : str or mapping
         As in configs: "cpu", "cuda", {"name": "cpu", "dtype": "float32", "threads": 1}.
     random_state : int, RandomState or None
@@ -104,7 +105,9 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     regularization_ : Regularization
         The λ of the interpolation; with "validation" the best for the fitted kernel.
     categories_ : dict
-        Of a DataFrame: columns of words, or of dtype category, and their values. Each value is a feature of 0 and 1.
+        Of a DataFrame: columns of words, or of dtype category, and their values. Each value is a feature of 0 and 1,
+        which `kernel_.names` names; `feature_names_in_` and `n_features_in_` are of the columns as given. As in
+        scikit-learn, `predict` takes a frame with the same columns in the same order.
     lengths_ : array
         With `ard`, the length of each feature, (features,).
     components_ : list of estimators
@@ -231,20 +234,32 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """X, as images if it holds images, and y as valid arrays."""
+        X = as_frame(X)
         self.categories_ = categories(X)
         encoded = as_numbers(X, self.categories_)
         points, targets = validate_data(self, encoded, y, ensure_min_samples=2, **_ACCEPTED, **options)
+        self._features, self._columns = tuple(getattr(self, "feature_names_in_", ())), list(getattr(X, "columns", ()))
+        if self.categories_:  # scikit-learn's attributes say what the person gave
+            validate_data(self, X, skip_check_array=True)
         return self._folded(points), targets
 
     def _folded(self, x: np.ndarray) -> np.ndarray:
-        x = np.require(x, requirements="W")  # torch warns of read-only arrays
-        if self.image_shape is not None and x.ndim == 2:
-            shape = tuple(np.atleast_1d(self.image_shape).tolist())
-            if len(shape) != 3 or math.prod(shape) != x.shape[1]:
-                raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {x.shape[1]} features")
-            x = x.reshape(-1, *shape)
+        if not x.flags.writeable or min(x.strides) < 0:  # torch warns of the former and refuses the latter
+            x = x.copy()
         if x.ndim not in (2, 4):
             raise ValueError(f"X has shape {x.shape}; expected (n, features) or (n, channels, height, width)")
+        if self.image_shape is not None:
+            shape = tuple(np.atleast_1d(self.image_shape).tolist())
+            fits = math.prod(shape) == x.shape[1] if x.ndim == 2 else shape == x.shape[1:]
+            if len(shape) != 3 or not fits:
+                of = f"{x.shape[1]} features" if x.ndim == 2 else f"X, which has shape {x.shape}"
+                raise ValueError(f"image_shape={shape}: expected (channels, height, width) of {of}")
+            return x.reshape(-1, *shape)
+        if x.ndim == 4 and looks_channels_last(x.shape[1:]):
+            raise ValueError(
+                f"X has shape {x.shape}, which looks like (n, height, width, channels); give np.moveaxis(X, -1, 1), or "
+                f"image_shape={x.shape[1:]} for (n, channels, height, width)"
+            )
         return x
 
     def _fit(self, x: np.ndarray, y: np.ndarray, labels: np.ndarray | None) -> None:
@@ -262,8 +277,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         settings |= {name: getattr(self, name) for name in EVALUATION}
         settings |= {"n_interpolation": None if size is None else [int(size)]}
         config = as_config(settings, x.shape, image, labels is not None, self.targets, self._seed_)
-        nothing, names = x[:0], tuple(getattr(self, "feature_names_in_", ()))
-        data = Dataset("given", x, y, nothing, y[:0], labels, None if labels is None else labels[:0], features=names)
+        nothing, of_none = x[:0], None if labels is None else labels[:0]
+        data = Dataset("given", x, y, nothing, y[:0], labels, of_none, features=self._features)
         data = config.outputs.applied(with_targets(data, config.dataset.targets))
         self._keep_units(data)
         if config.outputs.is_separate:
@@ -356,7 +371,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
             return np.concatenate([part.scale_ for part in self.components_])
         with self._own_settings():
             scale = in_numpy(self._interpolant.scale())
-        return scale if self._units.reduction else np.square(self._units.target_scale) * scale
+        return scale if self._units.reduction else np.square(self._units.target_scale) * self._units.of_all(scale)
 
     def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
         """The covariance of the latent function at x, (n, n), for a kernel of scale 1: K(x, x) − K(x, X) A⁻¹ K(X, x),
@@ -377,7 +392,16 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
-        return self._folded(validate_data(self, as_numbers(X, self.categories_), reset=False, **_ACCEPTED))
+        X = as_frame(X)
+        if self.categories_:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            x = check_array(as_numbers(with_columns_of(X, self._columns), self.categories_), **_ACCEPTED)
+        else:
+            x = validate_data(self, X, reset=False, **_ACCEPTED)
+        x = self._folded(x)
+        if x.shape[1:] != (expected := self._units.x_train.shape[1:]):
+            raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
+        return x
 
 
 def _factor(kernel: Kernel, points: torch.Tensor, effective: float) -> torch.Tensor:

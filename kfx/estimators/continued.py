@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfx.data.own_options import changes
-from kfx.data.series import read
+from kfx.data.row_file_options import changes
+from kfx.data.series import require_regular
+from kfx.data.series_file import Rows, read
+from kfx.data.series_options import OwnSeriesOption
+from kfx.data.times import DAY, Dates, Step, sizes
+from kfx.data.windows import SeriesParts, Trajectory
 from kfx.estimators.recorded import Model
 from kfx.outcomes import DataError
 
@@ -23,32 +28,57 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
     each coordinate.
 
     The file has the columns of the run's own series, or a column for each coordinate of a system. steps: None for 100.
-    The time goes on by the mean step. DataError for a file that cannot be read, or a series that is too short or has a
-    missing value among its last ones.
+    Times go on as those of the run, and are written as the file writes them. DataError for a file that cannot be read,
+    or a series whose last values, a window of the run, are too few, miss one, or have other steps than the run's.
     """
     import pandas as pd
 
     dataset, parts = model.config.dataset, model.data.series
     assert parts is not None
     windows, count = parts.windows, steps or _USUAL_STEPS
-    columns = [getattr(dataset, name, usual) for name, usual in (("time", None), ("series", None), ("separator", ","))]
-    found, _ = read(changes(path), parts.coordinates, *columns)
+    if isinstance(dataset, OwnSeriesOption):
+        found, _ = dataset.series_of(path, parts.coordinates)
+    else:
+        found, _ = read(changes(path), Rows(parts.coordinates))
+    step = _step(dataset, parts)
     tables = []
     for number, series in enumerate(found):
-        where = f"{path}" + (f", series {number}" if len(found) > 1 else "")
+        where = f"{path}" + (f", series {series.name or number}" if len(found) > 1 else "")
         last = series[-windows.reach :]
         if len(last) < windows.reach or not np.isfinite(last.values).all():
             raise DataError(f"{where}: its last {windows.reach} values must be there, a window of the run")
-        step = float(np.diff(series.time).mean()) if len(series) > 1 else 1.0
-        time = np.concatenate([last.time, last.time[-1] + step * np.arange(1, count + 1)])
+        time, written = _onwards(series[-max(windows.reach, 2) :], step, count, where)
+        time = np.concatenate([last.time, time])
 
         def predicted(x: np.ndarray) -> np.ndarray:
             return np.asarray(model.estimator._predicted(x, False)[0] / windows.scale)
 
         values = windows.forecast(predicted, last.values[None], time[None], count)[0]
         table = pd.DataFrame(values, columns=list(parts.coordinates))
-        table.insert(0, "time", time[-count:])
+        table.insert(0, "time", written)
         table.insert(0, "step", np.arange(1, count + 1))
-        table.insert(0, "series", number)
+        table.insert(0, "series", series.name or number)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
+
+
+def _step(dataset: Any, parts: SeriesParts) -> Step | None:
+    """The step of the run's series; None where it is irregular, or its file has no times."""
+    if not getattr(dataset, "time", None) or dataset.elapsed:
+        return None
+    return require_regular([parts.whole(i) for i in range(len(parts.train))])
+
+
+def _onwards(last: Trajectory, step: Step | None, count: int, where: str) -> tuple[np.ndarray, Sequence[object]]:
+    """The times of the next `count` steps, (count,), and as people know them. last: the window that they go on from."""
+    if step is not None and not step.fits(last.at):
+        found = sizes(last.at)
+        unit = "" if last.dates is None else " days"
+        said = f"its last {len(last)} rows have steps from {found.min():g} to {found.max():g}{unit}"
+        raise DataError(f"{where}: {said}; expected those of the run, {step}")
+    if step is None:
+        step = Step("" if last.dates is None else "days", float(sizes(last.at).mean()) if len(last) > 1 else 1.0)
+    at = step.onwards(last.at, count)
+    if last.dates is None:
+        return at, at.tolist()
+    return last.time[-1] + (at - last.at[-1]) / DAY, Dates(at, last.dates.format).written()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,17 +60,39 @@ def sensitivities(
     """First-order and total Sobol indices of the emulator's mean, (outputs, features) each: the shares of an output's
     variance that an input explains alone, and with all its interactions (Saltelli et al. 2010).
 
-    ranges: (low, high) of each input, which is uniform there. count: a power of two; the emulator predicts at
-    count · (features + 2) points.
+    ranges: (low, high) of each input, which is uniform there: by the names of the features, or in their order. count: a
+    power of two; the emulator predicts at count · (features + 2) points. ConfigError unless each feature has a range.
     """
     from scipy.stats import sobol_indices, uniform
 
-    pairs = list(ranges.values()) if isinstance(ranges, Mapping) else list(ranges)
+    points = emulator._units.x_train
+    pairs = _in_order(ranges, emulator._units.features, math.prod(points.shape[1:]))
     found = sobol_indices(
-        func=lambda x: emulator.predict(x.T).reshape(x.shape[1], -1).T,
+        func=lambda x: emulator._predicted(x.T.reshape(-1, *points.shape[1:]), False)[0].T,
         n=count,
         dists=[uniform(low, high - low) for low, high in pairs],
         random_state=np.random.default_rng(random_state),
     )
     shape = -1, len(pairs)
     return np.reshape(found.first_order, shape), np.reshape(found.total_order, shape)
+
+
+def _in_order(ranges: Any, features: Sequence[str], count: int) -> list[tuple[float, float]]:
+    """The range of each feature in their order; ConfigError names the one that is missing, unknown or empty."""
+    names = list(features) or [str(number) for number in range(count)]
+    if hasattr(ranges, "keys"):  # a mapping, or a Series or frame with the names of the features
+        if not features:
+            raise ConfigError("ranges: the emulator has no names of features; give (low, high) in their order")
+        given = {str(name): ranges[name] for name in ranges.keys()}  # noqa: SIM118  # a Series iterates its values
+        for name in [*given, *names]:
+            if name not in given or name not in names:
+                what = "is no feature" if name in given else "has no range"
+                raise ConfigError(f"ranges: {name} {what}; expected (low, high) of {', '.join(names)}")
+        ranges = [given[name] for name in names]
+    pairs = [tuple(map(float, pair)) for pair in ranges]
+    if len(pairs) != count:
+        raise ConfigError(f"ranges: holds {len(pairs)} ranges; expected (low, high) of {count} features")
+    for name, pair in zip(names, pairs, strict=True):
+        if len(pair) != 2 or not -math.inf < pair[0] < pair[1] < math.inf:
+            raise ConfigError(f"ranges: feature {name} has {pair}; expected (low, high), two rising numbers")
+    return [(low, high) for low, high in pairs]

@@ -109,6 +109,7 @@ def fit(config: Config, data: Dataset, verbose: bool) -> Fitted:
         if approximation is not None:
             with passed(kernel, *tensors[:2], approximation, disk) as found:
                 interpolant = solved(found, regularization)
+                remarks.of_directions(context, found.nystrom.spectrum.lost(interpolant.effective))
         return Fitted(kernel, regularization, rows, notes.remarks, (of_evaluation, count), interpolant)
 
 

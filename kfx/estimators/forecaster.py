@@ -168,6 +168,14 @@ class KernelFlowForecaster(Portable, BaseEstimator):
             raise ConfigError(f"regularization={self.regularization!r}: expected None, or a number >= 0")
         lags = usual_lags(train, stride=self.stride) if self.lags == "auto" else [self.lags]
         offered = [Windows(int(n), self.stride, self.horizon, self.target == "increment") for n in lags]
+        last = train[-1].values
+        whole = [windows for windows in offered if np.isfinite(last[-windows.reach :]).all()]
+        if not whole:
+            reach = offered[0].reach
+            raise DataError(
+                f"of the last {reach} values of the series, a window, one is missing; cut off the end, or fill it"
+            )
+        offered = whole
         if isinstance(self.kernel, Kernel):
             own = self.kernel
             return self._chosen(train, offered, lambda length: own, False)
@@ -244,7 +252,7 @@ def _trajectories(series: Any) -> list[Trajectory]:
     found = []
     for each in series if several else [series]:
         try:
-            values = np.asarray(each, dtype=np.float64)
+            values = np.ma.filled(np.ma.array(each, dtype=np.float64, copy=True), np.nan)
         except (TypeError, ValueError) as error:
             raise ValueError(f"a series holds what is no number: {error}") from error
         values = values[:, None] if values.ndim == 1 else values

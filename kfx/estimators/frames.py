@@ -15,23 +15,24 @@ _MOST_VALUES = 1000
 
 
 def categories(X: Any) -> dict[str, list[object]]:
-    """Return the values of each column of words, in order, and of each column of dtype category; empty if X is no
-    DataFrame.
+    """Return the values of each column of words, in order, and those that a column of dtype category has; empty if X is
+    no frame. X: as `as_frame` returns it.
 
     Raises ValueError for dates, for too many values, and for values that would be features of the same name.
     """
+    X = as_frame(X)
     found: dict[str, list[object]] = {}
     features: list[str] = []
     for name, column in _columns(X):
         is_category = str(column.dtype) == "category"
         if str(column.dtype)[:6] in ("dateti", "timede", "period") or (not is_category and holds_dates(column)):
-            raise ValueError(f"column {name} holds dates; make numbers of them, as days since the first, or drop it")
+            way = "make numbers of them, as days since the first, drop it, or give it the dtype category"
+            raise ValueError(f"column {name} holds dates; {way}")
         if not is_category and not numbers_of(column).isna().gt(column.isna()).any():
             features.append(str(name))
             continue
-        values = (
-            column.cat.categories.tolist() if is_category else sorted(column.dropna().unique().tolist(), key=_order)
-        )
+        there = column.dropna().unique().tolist()
+        values = [each for each in column.cat.categories if each in there] if is_category else sorted(there, key=_order)
         if len(values) > (_MOST_VALUES if is_category else MOST_WORDS):
             way = "" if is_category else ", make numbers of it, or give it the dtype category"
             raise ValueError(f"column {name} holds {len(values)} different words; drop it{way}")
@@ -45,9 +46,11 @@ def categories(X: Any) -> dict[str, list[object]]:
 
 def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
     """Return X with a column of 0 and 1 for each value of the categories, named `column=value`; X itself without any.
+    X: as `as_frame` returns it.
 
     A value that is none of the known is 0 in all columns, with a warning. Raises ValueError for missing values.
     """
+    X = as_frame(X)
     if not known or not hasattr(X, "columns"):
         return X
     import pandas as pd
@@ -67,6 +70,40 @@ def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
             )
         parts |= {f"{name}={value}": (column == value).astype(float) for value in values}
     return pd.DataFrame({name: np.asarray(part) for name, part in parts.items()}, index=X.index)
+
+
+def as_frame(X: Any) -> Any:
+    """Return a frame of another library, as polars or Arrow, as a DataFrame of pandas, with NumPy's types in place of
+    Arrow's; a masked array with NaN where it is masked; all else as it is."""
+    import pandas as pd
+
+    if isinstance(X, np.ma.MaskedArray):
+        return np.ma.filled(X.astype(np.float64), np.nan)
+    if isinstance(X, np.ndarray):
+        return X
+    if not isinstance(X, pd.DataFrame):
+        names = getattr(X, "column_names", getattr(X, "columns", None))
+        return X if names is None else pd.DataFrame({name: np.asarray(X[name]) for name in names})
+    of_arrow = [isinstance(dtype, pd.ArrowDtype) and dtype.kind not in "iufb" for dtype in X.dtypes]
+    if not any(of_arrow):
+        return X
+    columns = [
+        X.iloc[:, i].astype(X.dtypes.iloc[i].numpy_dtype if yes else X.dtypes.iloc[i]) for i, yes in enumerate(of_arrow)
+    ]
+    return pd.concat(columns, axis=1)
+
+
+def with_columns_of(X: Any, columns: Sequence[object]) -> Any:
+    """Return X, a frame with these columns or an array, (n, columns), as a DataFrame with them; ValueError for a frame
+    with others, or with the same in another order."""
+    import pandas as pd
+
+    frame = X if hasattr(X, "columns") else pd.DataFrame(np.asarray(X, dtype=object), columns=list(columns))
+    if list(frame.columns) != list(columns):
+        raise ValueError(
+            f"X has the columns {', '.join(map(str, frame.columns))}; the fit had {', '.join(map(str, columns))}"
+        )
+    return frame
 
 
 def _columns(X: Any) -> list[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from kfx.export.finished import Finished
 from kfx.files import whole_file
 from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
 from kfx.numerics.arrays import in_numpy
+from kfx.numerics.round_off import scale
 from kfx.outcomes import RecordError
 
 INPUTS = {
@@ -34,7 +35,7 @@ def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
     try:
         import h5py
     except ImportError as error:
-        raise RecordError("kfx export isofit: needs h5py; pip install h5py") from error
+        raise RecordError("kfx export isofit: needs h5py; pip install 'kfx[isofit]'") from error
     models = [(each.run.directory, Model.of_run(each.run)) for each in runs]
     first, model = models[0]
     x, outputs, features = model.data.x_train, model.data.y_train.shape[1], model.data.features
@@ -92,21 +93,42 @@ def _write(group: Any, model: Model, directory: Path) -> None:
     if steps not in ([], ["normalize"]):
         raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
     count = data.x_train.shape[1]
-    deviation = data.x_train.std(axis=0)
     geometry = group.create_group("G")
     geometry["Xmean"] = data.x_train.mean(axis=0) if steps else np.zeros(count)
-    geometry["Xstd"] = np.where(deviation > 0, deviation, 1.0) if steps else np.ones(count)
+    geometry["Xstd"] = scale(data.x_train) if steps else np.ones(count)
     geometry["Ymean"] = np.broadcast_to(units.target_mean, data.y_train.shape[1]).astype(float)
     geometry["Ystd"] = 1.0
-    geometry["Yproj/vectors"] = units.reduction.basis * units.target_scale
+    geometry["Yproj/vectors"] = units.reduction_in_units()[0]
     geometry["Yproj/values"] = np.ones(len(parts))
     for number, part in enumerate(parts, start=1):
         weight, length, slope, lengths = _parameters(part.kernel_, directory)
-        geometry[f"Xproj{number}/vectors"], geometry[f"Xproj{number}/values"] = np.eye(count), np.ones(count)
+        points, alpha = in_numpy(part._interpolant.points) / lengths, in_numpy(part._interpolant.alpha)[:, 0]
+        apart = _apart(points)
+        if 1.5 * weight * (apart / length) ** 2 * np.abs(alpha).sum() > _TOLERANCE:
+            raise RecordError(
+                f"{directory}: its inputs are too far from 0 for the distances that ISOFIT computes; run it with "
+                "dataset.preprocess=[normalize]"
+            )
+        vectors = np.eye(count + 1, count)  # a coordinate more, which is 0 for new points
+        geometry[f"Xproj{number}/vectors"], geometry[f"Xproj{number}/values"] = vectors, np.ones(count + 1)
         own = group.create_group(f"M{number}")
-        own["Z"] = (in_numpy(part._interpolant.points) / lengths).T
-        own["lambda"], own["h"] = 1 / lengths, in_numpy(part._interpolant.alpha)[:, 0]
+        own["Z"] = np.concatenate([points.T, np.full((1, len(points)), apart)])
+        own["lambda"], own["h"] = np.append(1 / lengths, 1.0), alpha
         own["theta"] = np.array([weight, length, slope, part._interpolant.effective])
+
+
+_TOLERANCE = 1e-3
+"""Largest change of a component of unit variance."""
+
+
+def _apart(points: np.ndarray) -> float:
+    """A distance at which |z|² + |z'|² − 2 z·z' with the rounding errors of these points, (n, features), is above 0.
+
+    ISOFIT takes its root, which without a distance has no value at points that the emulator has seen. It changes a
+    Matérn 3/2 kernel by at most 1.5 (distance / length)².
+    """
+    largest = np.square(points).sum(axis=1).max()
+    return float(np.sqrt(8 * (points.shape[1] + 4) * np.finfo(np.float64).eps * largest))
 
 
 def _parameters(kernel: Any, directory: Path) -> tuple[float, float, float, np.ndarray]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from kfx.data.dataset import Dataset
 from kfx.data.new_rows import Chunk, Encoding, PointEncoding, count
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
+from kfx.estimators.frames import as_frame
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import EVALUATION, NESTED
 from kfx.evaluation.follower import some_of
@@ -74,7 +77,8 @@ class Model:
         if config.evaluation.solver == "lstsq":
             raise RecordError(f"{run.directory}: evaluation.solver=lstsq: predictions use Cholesky factors")
         streams = Streams(config.seed)
-        parts = config.evaluation.parts(config.dataset.build(streams["data"]), streams["data"])
+        whole = config.dataset.build(streams["data"])
+        parts = config.evaluation.parts(whole, streams["data"])
         prepared = [config.outputs.applied(config.dataset.preprocessed(part)) for part in parts]
         splits = config.evaluation.splits(prepared, streams)
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
@@ -83,7 +87,7 @@ class Model:
         through_centres = config.evaluation.solver == "nystrom"
         if not through_centres and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
             raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
-        estimator = _unfitted(run, config, last)
+        estimator = _unfitted(run, config, last, whole.classes)
         count = config.device.threads or threads.available()
         machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
         of_evaluation = stages.threads_for(config, prepared, machine)[1]
@@ -110,7 +114,7 @@ class Model:
         if config.outputs.is_separate:
             each = enumerate(zip(last.components(), run.kernels, strict=True))
             estimator.components_ = [
-                solved(_unfitted(run, config, own)._of_one_output(), own, kernel, f"{effective}.{c}")
+                solved(_unfitted(run, config, own, whole.classes)._of_one_output(), own, kernel, f"{effective}.{c}")
                 for c, (own, kernel) in each
             ]
             for model in estimator.components_:
@@ -119,7 +123,7 @@ class Model:
             estimator._keep_units(last)
         else:
             solved(estimator, last, run.kernel, effective)
-        return cls(config, parts[-1], estimator, config.dataset.encoding_of_rows(parts[-1].x_train.shape[1:]))
+        return cls(config, parts[-1], estimator, whole.encoding or PointEncoding(parts[-1].x_train.shape[1:]))
 
     def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:
         """Return the predictions for the rows of a frame, with its index, or for points before preprocessing, (n, …).
@@ -130,12 +134,16 @@ class Model:
 
         if self.config.dataset.is_series:
             raise DataError("the run forecasts a series; kfx predict RUN FILE goes on from the last rows of a file")
+        rows = as_frame(rows)
         if isinstance(rows, pd.DataFrame):
             chunk = self.encoding.rows(rows)
         else:
-            chunk = PointEncoding(self.data.x_train.shape[1:]).rows(rows)
+            own = self.encoding
+            chunk = (own if isinstance(own, PointEncoding) else PointEncoding(self.data.x_train.shape[1:])).rows(rows)
         for row, what in chunk.problems.items():
             raise DataError(f"row {row}: {what}")
+        for what in dict.fromkeys(chunk.unknown.values()):
+            warnings.warn(what, stacklevel=3)
         found = self.predict(chunk.x)
         return found.set_index(rows.index) if isinstance(rows, pd.DataFrame) else found
 
@@ -188,26 +196,29 @@ _MOST_NAMED = 20
 def write_predictions(model: Model, file: Path, output: Path | None, *, strict: bool = False) -> None:
     """Write the predictions for the rows of a file as CSV, to the screen if `output` is None.
 
-    Rows that cannot be read are named and left out; with `strict` the first one is a DataError.
+    Rows that cannot be read are named and left out, those with a word that no training row has are named; with `strict`
+    the first one is a DataError.
     """
-    done, problems, is_first, total = 0, 0, True, count(file)
+    done, counts, is_first, total = 0, Counter[str](), True, count(file)
     with contextlib.ExitStack() as held:
         stream = sys.stdout.buffer if output is None else held.enter_context(whole_file(output))
         steps = held.enter_context(Steps("rows", total))
         for chunk, predicted in model.predictions(file):
-            for row, what in chunk.problems.items():
-                problems += 1
+            for row, what in sorted({**chunk.problems, **chunk.unknown}.items()):
                 if strict:
                     raise DataError(f"{file}: row {row}: {what}")
-                if problems <= _MOST_NAMED:
-                    say(f"kfx: {file}: row {row} is left out: {what}")
+                said = " is left out" if row in chunk.problems else ""
+                counts[said] += 1
+                if counts[said] <= _MOST_NAMED:
+                    say(f"kfx: {file}: row {row}{said}: {what}")
             stream.write(predicted.to_csv(index=False, header=is_first).encode())
             done, is_first = done + len(predicted), False
-            steps.reach(min(done + problems, total))
+            steps.reach(min(done + counts[" is left out"], total))
         if not done:
             raise DataError(f"{file}: no row can be read")
-    if problems > _MOST_NAMED:
-        say(f"kfx: {file}: {problems - _MOST_NAMED} more rows are left out")
+    for said, what in ((" is left out", "are left out"), ("", "hold words that no training row has")):
+        if counts[said] > _MOST_NAMED:
+            say(f"kfx: {file}: {counts[said] - _MOST_NAMED} more rows {what}")
 
 
 def predict_as_configured(directory: Path) -> None:
@@ -219,8 +230,9 @@ def predict_as_configured(directory: Path) -> None:
         write_predictions(Model.of_run(run), Path(file), directory / NEW_PREDICTIONS)
 
 
-def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
-    """The estimator with the settings of the run, and with its classes or the shape of its targets."""
+def _unfitted(run: Run, config: Config, data: Dataset, classes: Sequence[str]) -> KernelFlow:
+    """The estimator with the settings of the run, and with its classes, by name if they have names, or the shape of its
+    targets."""
     settings = {name: OmegaConf.to_container(run.config[name], resolve=True) for name in NESTED}
     settings |= {"targets": config.dataset.targets, "solver": "cholesky"}
     if config.evaluation.solver == "nystrom":
@@ -231,7 +243,7 @@ def _unfitted(run: Run, config: Config, data: Dataset) -> KernelFlow:
         regressor._is_flat = data.y_train.shape[1] == 1
         return regressor
     classifier = KernelFlowClassifier(**settings)  # type: ignore[arg-type]
-    names = config.dataset.class_names() or [str(i) for i in range(_targets(data).shape[1])]
+    names = classes or config.dataset.class_names() or [str(i) for i in range(_targets(data).shape[1])]
     of_numbers = all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names)
     classifier.classes_ = np.array([int(name) for name in names] if of_numbers else names)
     return classifier

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from kfx.config.choices import TARGETS
 from kfx.config.nodes import make_option, near
 from kfx.config.option import Option
+from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
 from kfx.data.options import DatasetOption
 from kfx.experiment.compose import composed, options_in_hydra, without_hydra
@@ -147,13 +148,13 @@ def _typed(content: Mapping[str, Any]) -> Config:
     try:
         return copy.deepcopy(_typed_once(json.dumps(content), options))
     except TypeError:  # a value that JSON cannot hold: the check reports it
-        return typed(OmegaConf.create(dict(content)))
+        return typed(OmegaConf.create(escaped(content)))
 
 
 @lru_cache(maxsize=64)
 def _typed_once(content: str, options: tuple[type[Option] | None, ...]) -> Config:
     """options: the options behind the names, so that another plugin's option of the same name is not used."""
-    return typed(OmegaConf.create(json.loads(content)))
+    return typed(OmegaConf.create(escaped(json.loads(content))))
 
 
 @cache

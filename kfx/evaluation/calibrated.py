@@ -56,12 +56,16 @@ def deviations(as_learned: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:
 
 
 def metrics(found: dict[str, np.ndarray], prediction: np.ndarray, data: Dataset) -> dict[str, float]:
-    """How well a distribution of the test points' targets fits; empty without one. prediction: (m, outputs)."""
+    """How well a distribution of the test points' targets fits, constant ones left out; empty without one.
+
+    prediction: (m, outputs).
+    """
     if "deviation" in found:
-        fit = calibration.of_values(prediction, found["deviation"], data.y_test)
+        mean, deviation, y = (data.of_varying(each) for each in (prediction, found["deviation"], data.y_test))
+        fit = calibration.of_values(mean, deviation, y)
         if "components" in found:
-            error = data.y_test - prediction
-            fit[OF_VECTORS] = calibration.of_vectors(error, found["components"], *data.reduction_in_units())
+            covariance = map(data.of_varying, data.reduction_in_units())
+            fit[OF_VECTORS] = calibration.of_vectors(y - mean, found["components"], *covariance)
         return fit
     if "probability" in found:
         assert data.labels_test is not None

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kfx.kernels.base import Kernel
+from kfx.kernels.stationary_tensors import squared_distances_by_differences
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.nystrom import Centres, Spectrum, Sums
 from kfx.numerics.pivoted_cholesky import randomly_pivoted
@@ -134,7 +135,7 @@ def _flowed(
     The rate is a share of the median distance between nearest centres, and falls linearly to zero.
     """
     m, moved, rows = len(centres), centres.clone(), centres.reshape(len(centres), -1)
-    nearest = torch.cdist(rows, rows).fill_diagonal_(torch.inf).min(dim=1).values
+    nearest = squared_distances_by_differences(rows, None).fill_diagonal_(torch.inf).min(dim=1).values.sqrt()
     adam = torch.optim.Adam([moved], lr=_RATE * float(nearest.median()) / rows.shape[1] ** 0.5)
     decay = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.0, _LAYERS)
     others = np.delete(np.arange(len(x)), unseen.numpy())

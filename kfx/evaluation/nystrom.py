@@ -16,6 +16,7 @@ from kfx.evaluation.interpolants import ThroughCentres
 from kfx.evaluation.on_disk import DiskStores, hashed, held
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import Regularized
+from kfx.numerics.arrays import digests
 from kfx.numerics.nystrom import Centres, Nystrom, Spectrum
 from kfx.numerics.regularization import Regularization
 from kfx.store.identity import Identity, digest
@@ -24,7 +25,9 @@ from kfx.store.sums_store import SumsStore, SumsWork, tile_for
 _FOLDS = 5
 _TEST_BLOCK = 512
 _CALIBRATED = 2000
-"""Training points whose predictions without their fold calibrate probabilities."""
+"""Training points that are predicted without themselves, for the deviations' scale and for probabilities."""
+_FEWEST = 10
+"""Points that are no centres, to tell the scale; if they would be fewer, all points are centres."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +66,26 @@ def passed(kernel: Kernel, x: torch.Tensor, y: torch.Tensor, how: Approximation,
     """
     bare = kernel.kernel if isinstance(kernel, Regularized) else kernel
     mapped, compare = bare.feature_map_and_kernel()
+    count = how.centres if len(x) - how.centres >= _FEWEST else len(x)
     order = np.random.default_rng(how.seed).permutation(len(x))  # so that folds are alike
     points = mapped(x)[torch.from_numpy(order)]
     targets = y[torch.from_numpy(order)].to("cpu", torch.float64)
     identity = Identity.of(compare, points)
     key: list[object] = [identity.kernel, identity.parameters, identity.settings, identity.dtype]
-    key += [digest(points), digest(targets), how.centres, how.choose, how.seed]
+    key += [digest(points), digest(targets), count, how.choose, how.seed]
     if how.choose == "flow":
         key += [how.regularization.value, how.regularization.scale]
     folder = disk.root / f"sums-{hashed(key)}"
 
     lanes = _FOLDS * -(-disk.processes // _FOLDS)
-    tile = tile_for(len(points), lanes, how.centres)
+    tile = tile_for(len(points), lanes, count)
 
     def choose() -> torch.Tensor:
         rng, x, y = np.random.default_rng([how.seed, 1]), points, targets.to(points.device)
         if how.choose == "flow":
             moving = torch.from_numpy(~np.isin(_fold_of(np.arange(len(x)) // tile, lanes), how.left_out))
             x, y = x[moving], y[moving]
-        return chosen_centres(compare, x, y, how.centres, how.choose, how.regularization, rng, disk.follow)
+        return chosen_centres(compare, x, y, count, how.choose, how.regularization, rng, disk.follow)
 
     with held(folder):
         store = SumsStore.prepare(folder, points, targets, lanes, tile, choose)
@@ -104,24 +108,38 @@ def solved(found: Pass, regularization: Regularization) -> ThroughCentres:
     many = _CALIBRATED * _FOLDS // len(nystrom.left_out)
     places = np.unique(np.linspace(0, store.n - 1, min(store.n, many)).astype(np.int64))
     places = places[np.isin(_fold_of(places // store.tile, store.lanes), nystrom.left_out)]
-    without = {fold: nystrom.weights_without(fold, [effective])[0] for fold in nystrom.left_out}
-    targets, predictions = [], []
+    features, targets, prior, points = [], [], [], []
     for tile in np.unique(places // store.tile).tolist():
-        points, y = store.rows(tile)
+        rows, y = store.rows(tile)
         some = torch.from_numpy(places[places // store.tile == tile] - tile * store.tile)
-        features = centres.features(points[some].to(device))
-        predictions.append(features.mT @ without[int(_fold_of(np.array(tile), store.lanes))].to(device))
+        own = rows[some].to(device)
+        features.append(centres.features(own).cpu())
         targets.append(y[some])
+        prior.append(centres.kernel.diagonal(own).to("cpu", torch.float64))
+        points.append(own)
+    known = torch.cat(targets)
+    errors, variance = nystrom.one_left_out(torch.cat(features, dim=1), known, torch.cat(prior), effective)
+    like_new = _like_new(torch.cat(points), centres.points)
     return ThroughCentres(
         centres.points,
         centres.coefficients(nystrom.weights(effective).to(device)),
         effective,
         centres.root,
         nystrom.reduction(effective).to(device),
-        nystrom.scale(effective, without).to(device),
-        torch.cat(targets),
-        torch.cat(predictions),
+        (errors.square() / variance[:, None])[like_new].mean(dim=0).to(device),
+        known,
+        known - errors,
     )
+
+
+def _like_new(points: torch.Tensor, centres: torch.Tensor) -> np.ndarray:
+    """Return which points, (k,), tell how far off new points are: those that are no centre, or all if all are.
+
+    At a centre the variance is that of the kernel itself, and smaller than at other points.
+    """
+    found, known = (digests(each).view("V16")[:, 0] for each in (points, centres))
+    others = ~np.isin(found, known)
+    return others if others.any() else ~others
 
 
 class NystromSystem:
@@ -180,4 +198,5 @@ class NystromSystem:
         return {
             "centres": float(len(self._pass.centres.points)),
             "unexplained": self._pass.nystrom.sums.unexplained(),
+            "lost": float(max(self._pass.nystrom.spectrum.lost(each.effective) for each in self._solved.values())),
         }

@@ -124,7 +124,7 @@ class EvaluationOption(Option, abc.ABC):
     store: str | None = ranged(
         None,
         "a folder, or null for the run's own, which is deleted when the results are recorded",
-        lambda v: v is None or v != "",
+        lambda v: v is None or bool(v.strip()),
         "folder for Gram matrices on disk, shared by runs of the same kernel on the same points",
     )
     rcond: float | None = ranged(

@@ -28,9 +28,7 @@ class Rollout:
 
     def origins(self, series: SeriesParts) -> tuple[list[tuple[int, int]], int]:
         """(trajectory, first step) of each forecast, and the number of steps of each."""
-        longest = max(map(len, series.test))
-        steps = self.horizon or (longest if self.starts == 1 else max(longest // 2, 1))
-        return series.origins(self.starts, steps), steps
+        return series.origins(self.starts, self.horizon)
 
     def __call__(self, of_targets: Predict, data: Dataset) -> tuple[dict[str, float], np.ndarray]:
         """The metrics of the forecasts, and the forecasts, (origins, steps, coordinates); NaN from where one has left
@@ -113,9 +111,10 @@ def rows(kernel: str, forecasts: np.ndarray, rollout: Rollout, series: SeriesPar
     origins, steps = rollout.origins(series)
     for number, (trajectory, at) in enumerate(origins):
         whole = series.whole(trajectory)[at : at + steps]
+        times = whole.written()
         for step in range(steps):
-            row: dict[str, object] = {"kernel": kernel, "origin": number, "series": trajectory, "step": step + 1}
-            row["time"] = float(whole.time[step])
+            row: dict[str, object] = {"kernel": kernel, "origin": number, "series": whole.name or trajectory}
+            row |= {"step": step + 1, "time": times[step]}
             for i, name in enumerate(series.coordinates):
                 value = float(forecasts[number, step, i])
                 row[f"truth.{name}"] = float(whole.values[step, i])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +13,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,13 +21,12 @@ from kfx.config import catalogue, registry
 from kfx.config.catalogue import config_folder
 from kfx.config.nodes import near, taken
 from kfx.config.option import Option
-from kfx.config.overrides import quoted, typed
+from kfx.config.overrides import quoted
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
 from kfx.experiment import hydra_node
-from kfx.experiment.config import Config, check, first_line, settled
+from kfx.experiment.config import Config, as_text, check, first_line, settled
+from kfx.experiment.sweeps import parse
 from kfx.outcomes import ConfigError
-
-_MOST_JOBS = 10_000  # jobs of a sweep, which are all composed and checked before the first begins
 
 
 def run_name(choices: DictConfig) -> str:
@@ -94,76 +88,6 @@ def options_in_hydra() -> Iterator[None]:
                     del repo[group]
 
 
-def combinations(overrides: Sequence[str], multirun: bool) -> Iterator[list[str]]:
-    """Yield the overrides of each job of a multirun; otherwise those of the one job."""
-    parsed = _parse(overrides)
-    alternatives: dict[str, list[str]] = {}
-    for override in parsed:
-        key = override.get_key_element()
-        if override.is_sweep_override():
-            if not multirun:
-                several = f"{override.input_line}: several values need a multirun: kfx run -m …"
-                swept = override.value()
-                of_words = isinstance(swept, ChoiceSweep) and any(isinstance(value, str) for value in swept.list)
-                quoting = _quoting(str(override.input_line)) if of_words else None
-                raise ConfigError(several + (f"; as one value, type {quoting}" if quoting else ""))
-            if not override.is_discrete_sweep():
-                if any(str(other.key_or_group) == "hydra/sweeper" for other in parsed):
-                    continue  # the sweeper draws this value while it runs
-                raise ConfigError(f"{override.input_line}: the basic sweeper takes lists; write {key}=a,b,c")
-            try:
-                values = itertools.islice(override.sweep_string_iterator(), _MOST_JOBS + 1)
-                alternatives[key] = [f"{key}={value}" for value in values]
-            except (HydraException, ValueError, ArithmeticError, MemoryError) as error:
-                raise ConfigError(f"{override.input_line}: {first_line(error)}; write {key}=a,b,c") from error
-            if not alternatives[key]:
-                raise ConfigError(f"{override.input_line}: holds no value; write {key}=a,b,c")
-        else:
-            alternatives[key] = [str(override.input_line)]
-    jobs = math.prod(map(len, alternatives.values()))
-    if jobs > _MOST_JOBS:
-        raise ConfigError(f"-m: a sweep has at most {_MOST_JOBS} jobs, this one has more; split it")
-    for choice in itertools.product(*alternatives.values()):
-        yield list(choice)
-
-
-def without_sweeps(overrides: Sequence[str]) -> list[str]:
-    """The overrides that all jobs of a multirun share, from which Hydra composes its own settings."""
-    return [str(override.input_line) for override in _parse(overrides) if not override.is_sweep_override()]
-
-
-def _parse(overrides: Sequence[str]) -> list[Override]:
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except HydraException as error:
-        wrong = next((word for word in overrides if not _is_read(word)), None)
-        advice = f"in a shell, type {quoting}" if wrong and (quoting := _quoting(wrong)) else "write key=value"
-        raise ConfigError(f"cannot read {wrong or first_line(error)}; {advice}") from error
-    if any(str(override.key_or_group) == "hydra.searchpath" for override in parsed):  # it may import a package
-        raise ConfigError("hydra.searchpath: use --config-dir DIR for options of your own")
-    return parsed
-
-
-def _is_read(word: str) -> bool:
-    try:
-        return bool(OverridesParser.create().parse_overrides([word]))
-    except HydraException:
-        return False
-
-
-def _quoting(word: str) -> str | None:
-    """An override as it is typed in a shell, with its value quoted as one text or a list of texts.
-
-    None if it chooses an option of a group, or if quotation marks do not help.
-    """
-    key, _, value = word.partition("=")
-    if "." not in key or not value or (value[0] in "[{" and value[-1] not in "]}"):
-        return None
-    items = [item.strip() for item in value[1:-1].split(",")] if value[0] + value[-1] == "[]" else value
-    found = typed(key, items)
-    return found if _is_read(shlex.split(found)[0]) else None
-
-
 def load(overrides: Sequence[str] = (), search_path: str | None = None) -> Config:
     """Compose and check one job's config. ConfigError: one line with the key, the value found, and the allowed
     values."""
@@ -212,7 +136,7 @@ def smoke_words(raw: DictConfig) -> list[str]:
         raise ConfigError("--smoke: this config has no list of overrides under `smoke`; add one to the experiment")
     if not OmegaConf.is_list(words) or not all(isinstance(word, str) for word in words):
         raise ConfigError(f"smoke={words}: expected a list of overrides, as [optimizer.iterations=5]")
-    for override in _parse(list(words)):
+    for override in parse(list(words)):
         if str(override.key_or_group).startswith("hydra") or override.is_sweep_override():
             raise ConfigError(f"smoke: {override.input_line}: expected a key of the config, with one value")
     return [*words, "published=null"]
@@ -252,7 +176,7 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
         at = f"{error.problem_mark.name}: line {error.problem_mark.line + 1}" if error.problem_mark else "a config file"
         return f"{at.strip()}: {' '.join(str(error.problem or error.context).split())}; mend the file"
     known = [*GROUPS, *(name for name in SECTIONS if name), *SECTIONS[""].fields(), "experiment"]
-    for override in _parse(overrides):
+    for override in parse(overrides):
         key = str(override.key_or_group)
         value = override.value() if override.value_type is not None else None
         group, _, field = key.partition(".")
@@ -272,6 +196,8 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
                 return f"{key}: not there yet; write +{override.input_line}"
             takes = taken(schema, field) if schema else "see kfx run --cfg job"
             return f"{key}: unknown key; {takes}"
+        if "${" in str(value) and isinstance(value, (str, list)):
+            return f"{override.input_line}: is no interpolation; for the text itself, {as_text(key, value)}"
     return first_line(error)
 
 
@@ -312,8 +238,11 @@ def check_subfolders(nodes: Sequence[DictConfig]) -> None:
 
 
 def text_at(node: DictConfig, key: str) -> str:
-    """A setting of Hydra's node with its interpolations resolved; ConfigError if that fails."""
+    """A folder in Hydra's node with its interpolations resolved; ConfigError if that fails, or none is named."""
     try:
-        return str(OmegaConf.select(node, key, throw_on_missing=True))
+        found = OmegaConf.select(node, key, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"hydra.{key}: {first_line(error)}; set it, or write the folder") from error
+    if not str(found).strip():
+        raise ConfigError(f"hydra.{key}={found}: names no folder; name one, or leave it out")
+    return str(found)

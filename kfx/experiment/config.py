@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
@@ -15,8 +16,11 @@ from omegaconf.grammar_parser import parse
 from kfx.config import registry
 from kfx.config.nodes import leaves, make, make_option, near
 from kfx.config.option import Option
+from kfx.config.overrides import escaped, literal
+from kfx.config.overrides import typed as override
+from kfx.config.plugins import in_plugin
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
-from kfx.outcomes import ConfigError
+from kfx.outcomes import ConfigError, KfxError
 
 if TYPE_CHECKING:
     from kfx.config.published import Published
@@ -102,26 +106,22 @@ def check(raw: DictConfig) -> Config:
 
 
 def settled(raw: DictConfig) -> tuple[DictConfig, Config]:
-    """The config with the fields whose default depends on other options, plain and typed; errors as for `check`."""
-    config = typed(raw)
-    changes = config.settle()
-    config.check_together()
-    if not changes:
-        return raw, config
-    whole = raw.copy()
-    with open_dict(whole):
-        for key, value in changes.items():
-            OmegaConf.update(whole, key, value)
+    """The config with the fields whose default depends on other options, plain and typed; errors as for `check`.
+
+    The plain one holds no interpolations.
+    """
+    config, whole = typed(raw), OmegaConf.create(escaped(_resolved(raw)))
+    with in_one_line(config):
+        changes = config.settle()
+        config.check_together()
+    for key, value in changes.items():
+        OmegaConf.update(whole, key, escaped(value))
     return whole, config
 
 
 def typed(raw: DictConfig) -> Config:
     """The typed config: every key exists and every value is in its range. Data files are not read."""
     registry.load()
-    try:
-        _refuse_resolvers(raw)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"cannot read an interpolation: {first_line(error)}; write the value") from error
     content = _resolved(raw)
     general = SECTIONS[""]
     sections = {name: schema for name, schema in SECTIONS.items() if name}
@@ -141,9 +141,9 @@ def with_absolute_paths(raw: DictConfig, config: Config) -> DictConfig:
     own = OmegaConf.to_container(raw.dataset, resolve=True)
     assert isinstance(own, dict)
     moved = raw.copy()
-    moved.dataset = config.dataset.with_absolute_paths({str(key): value for key, value in own.items()})
+    moved.dataset = escaped(config.dataset.with_absolute_paths({str(key): value for key, value in own.items()}))
     if config.evaluation.store is not None:
-        moved.evaluation.store = os.path.abspath(config.evaluation.store)
+        moved.evaluation.store = escaped(os.path.abspath(config.evaluation.store))
     return moved
 
 
@@ -152,6 +152,26 @@ def sources(config: Config) -> dict[str, str]:
     included."""
     chosen = [option for group in (*GROUPS, "interpolation") for option in _within(getattr(config, group))]
     return {f"{option.group}={option.name}": option.origin for option in chosen if option.origin != "kfx"}
+
+
+@contextmanager
+def in_one_line(config: Config) -> Iterator[None]:
+    """Within the block, an unexpected error is a ConfigError if options of the config are not kfx's: their code may
+    raise anything."""
+    try:
+        yield
+    except KfxError:
+        raise
+    except Exception as error:
+        if (why := of_outside(error, config)) is None:
+            raise
+        raise ConfigError(why) from error
+
+
+def of_outside(error: Exception, config: Config) -> str | None:
+    """An unexpected error in one line, with the options of the config that are not kfx's; None if all are."""
+    outside = sources(config)
+    return f"{', '.join(outside)}: {in_plugin(error) or registry.described(error)}" if outside else None
 
 
 def _within(value: Any) -> Iterator[Option]:
@@ -175,6 +195,12 @@ def first_line(error: BaseException) -> str:
 def _resolved(raw: DictConfig) -> dict[str, Any]:
     """The job's part of a config as plain keys and values, with interpolations resolved and nothing missing."""
     own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
+    unresolved = OmegaConf.to_container(own, resolve=False)
+    for path, value in leaves(unresolved):
+        if isinstance(value, str) and "${" in value and (wrong := _wrong_in(value, own, path)):
+            key = path.partition("[")[0]
+            given = dict(leaves(unresolved, into_lists=False))[key]
+            raise ConfigError(f"{path}={value}: {wrong}; write the value; for the text itself, {as_text(key, given)}")
     try:
         content = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -183,11 +209,25 @@ def _resolved(raw: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _refuse_resolvers(raw: DictConfig) -> None:
-    """ConfigError if a value of the job would call a resolver, such as the one that reads environment variables."""
-    for path, value in leaves(OmegaConf.to_container(raw, resolve=False)):
-        if not path.startswith("hydra.") and isinstance(value, str) and "${" in value and _calls_resolver(value):
-            raise ConfigError(f"{path}={value}: an interpolation may name a key, not call a resolver; write the value")
+def as_text(key: str, given: Any) -> str:
+    """How a text, or a list of texts, is typed in a shell if `${` in it begins no interpolation."""
+    if all(isinstance(each, str) for each in given):
+        return f"type {override(key, literal(given))}"
+    return "write \\${ in place of ${"
+
+
+def _wrong_in(value: str, config: DictConfig, path: str) -> str | None:
+    """What is wrong with the interpolations of a value at this path; None if they name keys.
+
+    One that calls a resolver, such as that which reads environment variables, is not called.
+    """
+    try:
+        if _calls_resolver(value):
+            return "an interpolation may name a key, not call a resolver"
+        OmegaConf.select(config, path)
+    except OmegaConfBaseException as error:
+        return first_line(error)
+    return None
 
 
 def _calls_resolver(value: str) -> bool:

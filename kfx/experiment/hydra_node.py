@@ -106,8 +106,12 @@ def _check_drawn(params: Any, basic: bool) -> None:
     """ConfigError if a sweeper could draw more than plain values, because its jobs are not seen before they run."""
     if not isinstance(params, dict):
         raise ConfigError(f"hydra.sweeper.params={params}: expected keys and what to draw for them; leave it out")
-    for name in map(str, params):
+    for name, drawn in ((str(name), drawn) for name, drawn in params.items()):
         bare = name.lstrip("+~")
+        if "range(" in str(drawn):
+            raise ConfigError(
+                f"hydra.sweeper.params.{name}={drawn}: may draw beyond a range's end; write choice(a,b,c)"
+            )
         if basic or bare in (*GROUPS, "experiment") or bare.startswith("hydra") or set("@/") & set(bare):
             raise ConfigError(
                 f"hydra.sweeper.params.{name}: kfx checks the jobs of a sweep before they run; write it as a word of "

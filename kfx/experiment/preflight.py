@@ -11,15 +11,14 @@ from pathlib import Path
 import torch
 
 from kfx.config.choices import SOLVERS
-from kfx.config.plugins import in_plugin
 from kfx.data.files import locate
 from kfx.evaluation.on_disk import bytes_in_memory
-from kfx.experiment.config import Config, sources
+from kfx.experiment.config import Config, in_one_line
 from kfx.flows.flow import Flow
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
-from kfx.outcomes import ConfigError, DataError, KfxError
+from kfx.outcomes import ConfigError, DataError
 
 _BYTES_OF_CENTRES = 100
 _BYTES_OF_WORKER = 32
@@ -33,7 +32,8 @@ def check(jobs: Sequence[Config]) -> None:
         device = job.device.pick()
         job.kernel.check_device(job.device.name, device)
         check_start(job)
-        check_memory(job)
+        with in_one_line(job):
+            check_memory(job)
         if job.evaluation.store is not None:
             make_folder("evaluation.store", Path(job.evaluation.store), resume=True)
         check_cluster(job)
@@ -47,7 +47,8 @@ def check(jobs: Sequence[Config]) -> None:
     for dataset, name in dict.fromkeys(pair for job in from_files for pair in job.dataset.files()):
         locate(dataset, name)
     for job in {repr(job.dataset): job for job in from_files}.values():
-        n = len(job.dataset.build(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
+        with in_one_line(job):
+            n = len(job.dataset.build(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
         for each in from_files:
             if each.dataset == job.dataset:
                 check_sizes(each, n)
@@ -116,7 +117,7 @@ def _goes_on_disk(job: Config, n: int) -> bool:
 
 def check_start(job: Config) -> None:
     """ConfigError if the configured initial kernel does not suit its kernel option or the optimizer."""
-    try:
+    with in_one_line(job):
         kernel = job.kernel.build(job.dataset.image)
         job.kernel.check_start(job, kernel)
         if own := getattr(job.dataset, "kernel", None):
@@ -124,13 +125,6 @@ def check_start(job: Config) -> None:
         job.optimizer.check_start(job, kernel)
         job.objective.check_start(job, kernel)
         job.optimizer.build(job)
-    except KfxError:
-        raise
-    except Exception as error:  # a plugin's code may raise anything
-        if outside := sources(job):
-            why = in_plugin(error) or f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{', '.join(outside)}: cannot be built: {why}") from error
-        raise
 
 
 def check_sizes(job: Config, n_train: int) -> None:

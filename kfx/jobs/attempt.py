@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from kfx.config.plugins import load_plugins, require_plugins
+from kfx.config.registry import described
 from kfx.experiment import compose
 from kfx.experiment.config import Config
 from kfx.experiment.plan import Plan
@@ -61,6 +63,12 @@ def attempt(job: Job, complain: Complain = _complain) -> int:
         return error.exit_code
     except OSError as error:  # the record could not be opened
         complain(job, f"{Event.STORAGE}: {Event.STORAGE.help} ({error})")
+        return 1
+    except Exception as error:  # a defect, which must not stop the other jobs
+        if job.of == 1:
+            raise
+        traceback.print_exc()
+        complain(job, described(error))
         return 1
 
 

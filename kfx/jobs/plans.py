@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from kfx.experiment import compose
+from kfx.experiment import compose, sweeps
 from kfx.experiment.config import Config
 from kfx.experiment.plan import Plan
 from kfx.jobs.job import Job
@@ -92,7 +92,7 @@ def make_folder(configs: Sequence[Config], key: str, folder: Path) -> None:
 
 def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, smoke: bool) -> Plans:
     """Compose and check every job; ConfigError in one line for the first job that is wrong."""
-    words = compose.combinations(overrides, is_sweep)
+    words = sweeps.combinations(overrides, is_sweep)
     with WaitMessage("reading the settings; for series, choosing windows by a backtest", moment=10.0):
         jobs = tuple(Plan.of_words(each, config_dir, smoke=smoke) for each in words)
     return Plans(jobs, _of_sweep(overrides, config_dir) if is_sweep else jobs[0].hydra, is_sweep)
@@ -101,7 +101,7 @@ def plans(overrides: Sequence[str], config_dir: str | None, *, is_sweep: bool, s
 def _of_sweep(overrides: Sequence[str], config_dir: str | None) -> DictConfig:
     """Hydra's own node for starting a sweep, composed without the overrides of single jobs."""
     try:
-        shared: DictConfig = compose.composed(compose.without_sweeps(overrides), config_dir).hydra
+        shared: DictConfig = compose.composed(sweeps.without_sweeps(overrides), config_dir).hydra
     except ConfigError as error:
         raise ConfigError(
             f"{error} (Hydra composes a sweep without its swept groups first: give a key that only they have as "

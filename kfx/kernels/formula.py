@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
@@ -11,6 +12,8 @@ from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.parameters import Bounds, Value
 
 _ROWS = 256  # rows of a tile; memory holds the autograd graph of one tile
+_CHECKED = 100
+"""Points at which a formula is checked to be a kernel."""
 
 
 class Formula(Kernel):
@@ -51,9 +54,27 @@ class Formula(Kernel):
 
     def _tile(self, x: torch.Tensor, y: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         tile = self.formula(x, y, **parameters)
-        if tile.shape != (len(x), len(y)):
-            raise ValueError(f"{self.title}: its formula gave {tuple(tile.shape)} for {len(x)} and {len(y)} points")
+        if not isinstance(tile, torch.Tensor) or tile.shape != (len(x), len(y)):
+            shape = tuple(tile.shape) if isinstance(tile, torch.Tensor) else type(tile).__name__
+            expected = f"a tensor {(len(x), len(y))} for {len(x)} and {len(y)} points"
+            raise ValueError(f"the formula of {self.title} gave {shape}; expected {expected}")
         return tile
+
+    def require_good_on(self, x: torch.Tensor) -> None:
+        """Raise ValueError unless the formula gives the matrix of a kernel at points x, (n, …): finite, symmetric, and
+        without negative eigenvalues."""
+        gram = self._gram(x[:_CHECKED], None).to(torch.float64)
+        if not bool(torch.isfinite(gram).all()):
+            raise ValueError(f"the formula of {self.title} gave values that are not finite")
+        noise = math.sqrt(torch.finfo(x.dtype).eps) * len(gram) * float(gram.abs().max())
+        apart = float((gram - gram.mT).abs().max())
+        if apart > noise:
+            raise ValueError(
+                f"the formula of {self.title} is no kernel: K(x, y) and K(y, x) differ, by up to {apart:.3g}"
+            )
+        if (least := float(torch.linalg.eigvalsh(gram)[0])) < -noise:
+            of = f"the matrix of {len(gram)} points has the eigenvalue {least:.3g}"
+            raise ValueError(f"the formula of {self.title} is no kernel: {of}, and no kernel's is negative")
 
     @torch.no_grad()
     def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:

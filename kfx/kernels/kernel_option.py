@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 import math
 from copy import copy
 from dataclasses import dataclass
@@ -332,7 +333,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
 
 @dataclass
-class FormulaOption(KernelOption):
+class FormulaOption(KernelOption, abc.ABC):
     """A kernel given by its formula in torch, `formula(x, y, **parameters)`; autograd computes the pullback.
 
     A subclass has a field for each parameter, made by `parameter`, `variance` or `signed_parameter`.
@@ -342,6 +343,18 @@ class FormulaOption(KernelOption):
     @abc.abstractmethod
     def formula(x: torch.Tensor, y: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
         """Return K(x, y), (n, m), in x's dtype and on x's device. x: (n, …). y: (m, …). parameters: scalars by name."""
+
+    @classmethod
+    def check_definition(cls) -> None:
+        super().check_definition()
+        names, formula = list(cls.default_bounds()), inspect.signature(cls.formula)
+        try:
+            formula.bind(None, None, **dict.fromkeys(names))
+        except TypeError as error:
+            raise ConfigError(
+                f"kernel={cls.name}: its formula{formula} does not fit its fields ({error}); expected "
+                f"formula({', '.join(['x', 'y', *names])})"
+            ) from error
 
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels.formula import Formula

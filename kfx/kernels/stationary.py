@@ -32,8 +32,11 @@ PullRows = Callable[[A | OuterProducts, bool], tuple[dict[str, float], A | None]
 class Arithmetic(Protocol[A]):
     """Functions that the formulas need, for one kind of array: `stationary_arrays` or `stationary_tensors`."""
 
-    def squared_distances(self, x: A, y: A | None) -> A:
-        """Return ‖x_i − y_j‖², (n, m), by a matrix product. x: (n, features). y: (m, features), or None for x."""
+    def squared_distances(self, x: A, y: A | None, unit: float) -> A:
+        """Return ‖x_i − y_j‖², (n, m), by a matrix product where that is exact enough for the pair.
+
+        x: (n, features). y: (m, features), or None for x. unit: squared distance over which the kernel changes.
+        """
 
     def squared_distances_by_differences(self, x: A, y: A | None) -> A:
         """Return ‖x_i − y_j‖², (n, m), by differences of coordinates, so that r has as many correct digits as they."""
@@ -95,7 +98,12 @@ class Stationary(Kernel):
         """Return `inner` of ∂κ/∂θ for each parameter θ, by name. r2: (n, n). gram: κ(r²), (n, n)."""
 
     def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
-        return on.squared_distances(x, y)
+        return on.squared_distances(x, y, self._unit())
+
+    def _unit(self) -> float:
+        """Return a squared distance over which log κ changes by about 1: what r² may be wrong by is a share of it."""
+        assert self.length is not None
+        return float(self._scalar(self.length)) ** 2
 
     def _variance(self) -> float:
         """Return κ(0)."""
@@ -118,18 +126,8 @@ class Stationary(Kernel):
     def against(self, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         if type(self)._squared_distances is not Stationary._squared_distances:
             return super().against(y)
-        centre = y.reshape(len(y), -1).mean(axis=0)  # a shift keeps distances and reduces cancellation
-        b = y.reshape(len(y), -1) - centre
-        norms, minus_twice = np.einsum("ij,ij->i", b, b), -2 * b.T
-
-        def of(x: np.ndarray) -> np.ndarray:
-            a = x.reshape(len(x), -1) - centre
-            r2 = a @ minus_twice
-            r2 += np.einsum("ij,ij->i", a, a)[:, None]
-            r2 += norms
-            return self._profile(stationary_arrays, np.maximum(r2, 0.0, out=r2))
-
-        return of
+        distances = stationary_arrays.squared_distances_to(_rows(y), self._unit())
+        return lambda x: self._profile(stationary_arrays, distances(_rows(x)))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_full((1,), self._variance()).expand(len(x))
@@ -231,6 +229,9 @@ class RationalQuadratic(Stationary):
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
         super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
+
+    def _unit(self) -> float:
+        return float(super()._unit() / (self._scalar("gamma") * max(self._scalar("alpha"), 1.0)))
 
     def _base(self, r2: A) -> A:
         return r2 * self._scalar("gamma") + self._scalar("beta") * self._scalar("beta")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -13,22 +15,52 @@ _FEW = 64  # largest number of features for which sums of differences are faster
 _MANY = 2500  # entries from which torch's exponential is worth its call
 
 
-def squared_distances(x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
-    """Return ‖x_i − y_j‖², (n, m), by a matrix product; where y is None and features ≤ 64, by differences.
+def squared_distances(x: np.ndarray, y: np.ndarray | None, unit: float) -> np.ndarray:
+    """Return ‖x_i − y_j‖², (n, m), each as exact as its own pair allows.
 
-    x: (n, features). y: (m, features), or None for x.
+    Where y is None and features ≤ 64, by differences; else by a product, as `stationary_tensors.squared_distances`.
+    x: (n, features). y: (m, features), or None for x. unit: squared distance over which the kernel changes.
     """
-    if y is None and x.shape[1] <= _FEW:
+    if y is not None:
+        return squared_distances_to(y, unit)(x)
+    if x.shape[1] <= _FEW:
         return _by_loops(x)
-    centre = x[:1]  # a shift keeps distances and reduces cancellation; the mean would cost more
-    a = x - centre
-    b = a if y is None else y - centre
-    products = a @ b.T
-    norms = products.diagonal() if y is None else np.einsum("ij,ij->i", a, a)
-    r2 = norms[:, None] + (norms if y is None else np.einsum("ij,ij->i", b, b))
+    a = x - x[:1]  # the mean would cost more
+    products = a @ a.T
+    norms = products.diagonal().copy()
+    r2 = norms[:, None] + norms
     products *= 2
     r2 -= products
-    return np.maximum(r2, 0.0, out=r2)
+    room = stationary_tensors.room(norms, unit)
+    return _refined(np.maximum(r2, 0.0, out=r2), x, x, norms, norms, unit, room)
+
+
+def squared_distances_to(y: np.ndarray, unit: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function of x, (n, features), that gives ‖x_i − y_j‖², (n, m). y: (m, features). unit: as above."""
+    centre = y.sum(axis=0) / max(len(y), 1)  # a shift keeps distances and reduces cancellation
+    b = y - centre
+    others, minus_twice = np.einsum("ij,ij->i", b, b), -2 * b.T
+    room = stationary_tensors.room(others, unit)
+
+    def of(x: np.ndarray) -> np.ndarray:
+        a = x - centre
+        norms = np.einsum("ij,ij->i", a, a)
+        r2 = a @ minus_twice
+        r2 += norms[:, None]
+        r2 += others
+        return _refined(np.maximum(r2, 0.0, out=r2), x, y, norms, others, unit, room)
+
+    return of
+
+
+def _refined(
+    r2: np.ndarray, x: np.ndarray, y: np.ndarray, norms: np.ndarray, others: np.ndarray, unit: float, room: float
+) -> np.ndarray:
+    """Return r², refined in the same memory where its product was too coarse."""
+    if len(norms) and not norms.max() <= room:
+        shared, own, of, here, there = map(as_tensor, (r2, x, y, norms, others))
+        stationary_tensors.refine(shared, own, of, here, there, unit)
+    return r2
 
 
 def squared_distances_by_differences(x: np.ndarray, y: np.ndarray | None) -> np.ndarray:
@@ -86,6 +118,7 @@ def to_points(cotangent: np.ndarray | OuterProducts, slope: np.ndarray, points: 
         small_loops.moved_points(slope, cotangent.vectors, cotangent.weights, points, moved)
         return moved
     diagonal(slope)[:] = 0.0  # so that round-off gives a single point no gradient
+    points = stationary_tensors.about_middle(as_tensor(points)).numpy()
     if isinstance(cotangent, OuterProducts):
         flat = points.astype(cotangent.vectors.dtype, copy=False)
         both = cotangent.product(slope, with_ones(flat))

@@ -37,17 +37,18 @@ def probabilities(scores: np.ndarray, a: float) -> np.ndarray:
 def of_classes(chances: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict[str, float]:
     """Return the mean log loss, the Brier score and the expected calibration error of probabilities.
 
-    chances: (n, classes). labels: classes that were observed, (n,). The Brier score is Σ_k (p_k − y_k)², in [0, 2].
+    chances: (n, classes). labels: classes that were observed, (n,), −1 for one without a probability. The Brier
+    score is Σ_k (p_k − y_k)², in [0, 2].
     The calibration error is the mean of |accuracy − confidence| over `bins` equal ranges of the confidence, weighted by
     their numbers of points (Naeini et al. 2015).
     """
-    rows = np.arange(len(labels))
+    of_label = np.where(labels >= 0, chances[np.arange(len(labels)), labels], 0.0)
     confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
     place = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(place, weights=right - confidence, minlength=bins)
     return {
-        "log_loss": float(-np.log(chances[rows, labels].clip(1e-15)).mean()),
-        "brier": float(np.mean(np.square(chances).sum(axis=1) - 2 * chances[rows, labels] + 1)),
+        "log_loss": float(-np.log(of_label.clip(1e-15)).mean()),
+        "brier": float(np.mean(np.square(chances).sum(axis=1) - 2 * of_label + 1)),
         "calibration_error": float(np.abs(gaps).sum() / len(labels)),
     }
 

@@ -7,7 +7,7 @@ K(Z, x) are summed, because Σ K(Z, x) K(x, Z) squares the condition number of K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,7 +128,7 @@ def _add_outer(out: torch.Tensor, features: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """B = Q Λ Qᵀ. values: Λ, (M,), 0 where they are within round-off of 0. vectors: Q, (M, M)."""
+    """B = Q Λ Qᵀ. values: Λ, (M,), ≥ 0, rising. vectors: Q, (M, M)."""
 
     values: torch.Tensor
     vectors: torch.Tensor
@@ -136,18 +136,28 @@ class Spectrum:
     @classmethod
     def of(cls, sums: Sums) -> Spectrum:
         values, vectors = torch.linalg.eigh(sums.outer)
-        least = torch.finfo(values.dtype).eps * len(values) * float(values[-1])
-        return cls(torch.where(values > least, values, 0.0), vectors)
+        return cls(values.clamp_(min=0.0), vectors)
 
-    def solve(self, y: torch.Tensor, regularization: torch.Tensor | float, share: float = 1.0) -> torch.Tensor:
-        """Return (share · B + λI)⁻¹ y, (M, outputs), for y in the range of B; what it has in other directions is
-        round-off.
+    @property
+    def resolved(self) -> float:
+        """The round-off of an eigenvalue: a direction has a meaning where its eigenvalue, or λ, is larger."""
+        return torch.finfo(self.values.dtype).eps * len(self.values) * float(self.values[-1])
 
-        y: (M, outputs). regularization: λ, one for all outputs or (outputs,).
+    def inverse(self, regularization: torch.Tensor | float, share: float = 1.0) -> torch.Tensor:
+        """Return 1 / (share · Λ + λ), (M, 1) or (M, outputs), and 0 for directions without a meaning.
+
+        regularization: λ, one for all outputs or (outputs,).
         """
         shifted = share * self.values[:, None] + regularization
-        rotated = self.vectors.mT @ y
-        return self.vectors @ torch.where(self.values[:, None] > 0, rotated / shifted, 0.0)
+        return torch.where(shifted > self.resolved, 1 / shifted, 0.0)
+
+    def lost(self, regularization: float) -> int:
+        """Return the number of directions in which a solution has no digit, or less than one."""
+        return int((self.values + regularization <= 10 * self.resolved).sum())
+
+    def solve(self, y: torch.Tensor, regularization: torch.Tensor | float, share: float = 1.0) -> torch.Tensor:
+        """Return (share · B + λI)⁻¹ y, (M, outputs). y: (M, outputs). regularization, share: as for `inverse`."""
+        return self.vectors @ (self.vectors.mT @ y * self.inverse(regularization, share))
 
 
 class Nystrom:
@@ -165,24 +175,36 @@ class Nystrom:
         spectrum: Spectrum,
         left_out: Sequence[int] | None = None,
     ) -> None:
-        self._folds, self.sums, self._spectrum = folds, sums, spectrum
+        self._folds, self.sums, self.spectrum = folds, sums, spectrum
         self.left_out = range(len(folds)) if left_out is None else left_out
         self._spectra: dict[int, Spectrum] = {}
 
     def weights(self, regularization: float) -> torch.Tensor:
         """Return w = (B + λI)⁻¹ Σ φ yᵀ, (M, outputs), for an effective λ."""
-        return self._spectrum.solve(self.sums.products, regularization)
+        return self.spectrum.solve(self.sums.products, regularization)
 
-    def weights_without(self, fold: int, regularizations: Sequence[float]) -> list[torch.Tensor]:
-        """Return w, (M, outputs), of all points but those of a fold, for each effective λ."""
-        return self._weights(fold, self.sums - self._folds[fold](), regularizations)
+    def one_left_out(
+        self, features: torch.Tensor, y: torch.Tensor, prior: torch.Tensor, regularization: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the errors of training points, (k, outputs), each predicted from all others, and the variance that the
+        observed values should then have, (k,), for a kernel of scale 1.
+
+        features: φ, (M, k). y: (k, outputs), float64. prior: K(x, x), (k,). regularization: λ; below round-off of the
+        fit, a λ that is not, for which leaving a point out is much the same.
+        """
+        used = max(regularization, _RESOLVED * float(prior.mean()))
+        rotated = self.spectrum.vectors.mT @ features
+        own = (rotated.square() * self.spectrum.inverse(used)).sum(dim=0)  # a point's share of its own fit
+        rest = (1 - own).clamp(min=torch.finfo(own.dtype).eps)
+        errors = (y - features.mT @ self.weights(used)) / rest[:, None]
+        return errors, (prior - features.square().sum(dim=0)).clamp(min=0.0) + used / rest
 
     def _weights(self, fold: int, rest: Sums, regularizations: Sequence[float]) -> list[torch.Tensor]:
         """By conjugate gradients for all λ at once: the other folds are preconditioned by all, which are like them."""
         share, outputs = rest.n / self.sums.n, len(rest.squares)
         shifts = torch.tensor(regularizations, dtype=torch.float64).repeat_interleave(outputs)
         y = rest.products.repeat(1, len(regularizations))
-        preconditioner = _Others(self._spectrum, shifts, share)
+        preconditioner = _Others(self.spectrum, shifts, share)
         try:
             found = conjugate_gradients(rest.outer.__matmul__, y, shifts, preconditioner, _TOLERANCE, _MOST_STEPS).alpha
         except NumericalError:  # few points for so many centres: the folds are not alike
@@ -201,28 +223,14 @@ class Nystrom:
             found += torch.stack([_squared_errors(fold, own).sum() for own in weights])
         return found.tolist()
 
-    def scale(self, regularization: float, without: Mapping[int, torch.Tensor]) -> torch.Tensor:
-        """Return the factor of the covariance, (outputs,), with which the squared errors on folds that are left out
-        have the predicted variance on average, with the other folds' spectrum in proportion to that of all.
-
-        without: `weights_without` of each fold left out.
-        """
-        errors, n = torch.zeros_like(self.sums.squares), 0
-        for number, weights in without.items():
-            fold = self._folds[number]()
-            errors, n = errors + _squared_errors(fold, weights), n + fold.n
-        rest = self._spectrum.values * (1 - 1 / len(self._folds))
-        explained = torch.where(rest > 0, self._spectrum.values * rest / (rest + regularization), 0.0)
-        variance = self.sums.trace - float(explained.sum()) + self.sums.n * regularization
-        return errors * (self.sums.n / n) / max(variance, torch.finfo(torch.float64).eps ** 0.5 * self.sums.trace)
-
     def reduction(self, regularization: float) -> torch.Tensor:
         """Return R, (M, M), with the posterior variance K(x, x) − ‖Rᵀφ(x)‖² (DTC: Quiñonero-Candela & Rasmussen 2005,
         eq. 20)."""
-        values = self._spectrum.values
-        return self._spectrum.vectors * torch.where(values > 0, values / (values + regularization), 0.0).sqrt()
+        shares = self.spectrum.values * self.spectrum.inverse(regularization)[:, 0]
+        return self.spectrum.vectors * shares.sqrt()
 
 
+_RESOLVED = 1e-12
 _TOLERANCE, _MOST_STEPS = 1e-8, 30
 """More steps would take longer than the spectrum of the other folds."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from kfx.data.times import parsed
 from kfx.evaluation.rollout import COLUMNS
 from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, literal, set_title
 from kfx.record.reading import Run, read_table
@@ -87,7 +90,9 @@ def attractor(run: Run) -> Figure | None:
 
 
 def _rows(run: Run) -> pd.DataFrame:
-    return read_table(run.directory / "forecasts.csv", COLUMNS)
+    rows = read_table(run.directory / "forecasts.csv", COLUMNS)
+    how = run.config.dataset.get("date_format")
+    return rows if how is None else rows.assign(time=parsed(rows["time"], how))
 
 
 def _coordinates(rows: pd.DataFrame) -> list[str]:
@@ -108,7 +113,7 @@ def _label(kernel: str, rows: pd.DataFrame) -> str:
     return f"forecast, {kernel} kernel" if len(_shown(rows)) > 1 else "forecast"
 
 
-def _valid_until(run: Run, first: pd.DataFrame) -> float | None:
+def _valid_until(run: Run, first: pd.DataFrame) -> Any:
     """The time at which the error of the trained kernel's first forecast passes the threshold, or None."""
     own = first[first["kernel"] == list(_shown(first))[-1]]
     names = _coordinates(own)
@@ -116,4 +121,4 @@ def _valid_until(run: Run, first: pd.DataFrame) -> float | None:
     difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
     error = np.nan_to_num(np.sqrt(np.mean(difference**2, axis=1)), nan=np.inf)
     wrong = error > run.config.evaluation.threshold
-    return float(own["time"].iloc[int(wrong.argmax())]) if wrong.any() else None
+    return own["time"].iloc[int(wrong.argmax())] if wrong.any() else None

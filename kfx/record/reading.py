@@ -39,8 +39,8 @@ _MOVED = {
 }
 """Keys of records of version 0.1, and their present names."""
 _NOT_THERE = object()
-_TEXTS = ("event", "kernel", "metric", "device", "dtype")
-"""Columns of tables that hold texts."""
+_TEXTS = ("event", "kernel", "metric", "device", "dtype", "time")
+"""Columns of tables that hold texts, or may."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Record:
     # ---- what is known at the start
 
     def config(self, resolved: DictConfig, overrides: Sequence[str]) -> None:
-        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
+        write_whole(self.directory / "config.yaml", OmegaConf.to_yaml(resolved))
         write_whole(self.directory / "overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
 
     def json(self, name: str, content: object) -> None:

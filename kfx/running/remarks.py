@@ -21,6 +21,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.names import readable
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.formatting import number, spread
+from kfx.numerics.round_off import is_constant
 from kfx.objectives.leave_one_out import errors
 from kfx.outcomes import Event, NumericalError
 
@@ -66,7 +67,7 @@ def _of_features(context: RunContext) -> None:
         return
     names, same = (
         context.parts[0].features,
-        np.all([np.ptp(part.x_train, axis=0) == 0 for part in context.parts], axis=0),
+        np.all([is_constant(part.x_train) for part in context.parts], axis=0),
     )
     found = [names[i] if names else f"feature {i}" for i in np.flatnonzero(same)]
     if found:
@@ -202,6 +203,12 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
             context.notes.remark(Event.REGULARIZATION_AT_EDGE, f"{text}: the best may lie beyond")
 
 
+def of_directions(context: RunContext, lost: int) -> None:
+    """Note a solution through centres whose λ is below the round-off of its sums."""
+    if lost:
+        _tell(context, Event.DIRECTIONS_LOST, f"{lost} directions of the centres are lost to round-off")
+
+
 def of_predictions(
     context: RunContext, rows: Sequence[TableRow], splits: Sequence[Split], failures: Sequence[str], predictions: Path
 ) -> None:
@@ -210,6 +217,8 @@ def of_predictions(
     parts, notes = context.folds, context.notes
     for failure in failures:
         notes.remark(Event.EVALUATION_FAILED, failure)
+    lost = max((row["value"] for row in rows if row["kernel"] == "trained" and row["metric"] == "lost"), default=0)
+    of_directions(context, int(lost) if lost == lost else 0)
     metric = constant_prediction(parts[0])[0]
     constants = [constant_prediction(part)[1] for part in parts]
     of_part = {repeat: part for repeat, part, _ in splits}
@@ -269,7 +278,11 @@ def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: to
     left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
     if context.parts[0].labels_train is None:
         part = context.parts[0]
-        return (left if part.reduction else left * torch.as_tensor(part.target_scale)).square().mean(dim=1)
+        return (
+            (left if part.reduction else left * torch.as_tensor(part.of_varying(part.target_scale)))
+            .square()
+            .mean(dim=1)
+        )
     return torch.as_tensor(predicted_labels(in_numpy(y - left)) != predicted_labels(in_numpy(y)), dtype=torch.float64)
 
 

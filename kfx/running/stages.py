@@ -109,7 +109,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     streams = Streams(config.seed)
     whole = config.dataset.build(streams["data"])
     if config.dataset.origin != "kfx":
-        whole = checked(whole)
+        whole = checked(whole, config.dataset.image)
     cut = config.evaluation.parts(whole, streams["data"])
     folds = [config.outputs.applied(config.dataset.preprocessed(part)) for part in cut]
     parts = config.outputs.separated(folds)
@@ -160,7 +160,7 @@ def choose_starts(context: RunContext) -> list[Kernel]:
     config = context.config
     built = config.kernel.build(config.dataset.image).to(context.machine.dtype, context.machine.device)
     try:
-        built.require_good_on(context.tensors[0][0][:3])
+        built.require_good_on(context.tensors[0][0])
     except ValueError as error:
         raise ConfigError(f"kernel={config.kernel.name}: {error}") from error
     drawn = candidates(config.kernel, built, context.parts, context.streams["initial_parameters"])

@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from kfx.config.plugins import in_plugin, plugged_in, require_plugins
-from kfx.experiment.config import Config, typed, with_absolute_paths
+from kfx.experiment.config import Config, of_outside, typed, with_absolute_paths
 from kfx.experiment.plan import Plan
 from kfx.files import write_whole
 from kfx.numerics.process import exclusively
@@ -95,7 +95,7 @@ def _recorded(plan: Plan, directory: Path, *, resume: bool, replace_failed: bool
             story(config, record)
         except BaseException as raised:
             # A library that is interrupted may raise its own exception instead of the signal's.
-            end = _explained(record.stop or raised, relative(directory))
+            end = _explained(record.stop or raised, config, relative(directory))
             if resume and isinstance(raised, (RecordError, CheckpointError)):  # the run stands where it stood before
                 before = record.before[0] if record.before[0] != Status.RUNNING else Status.INTERRUPTED
                 record.finish(Status(before), record.before[1] or str(raised))
@@ -179,7 +179,7 @@ def command(word: str, directory: Path) -> str:
     return shlex.join(["kfx", word, str(directory), *plugins])
 
 
-def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | None:
+def _explained(error: BaseException, config: Config, shown: Path) -> tuple[Status, str, int] | None:
     """Status, reason and exit code for the error that ended a run; None for a defect, which needs its traceback."""
     match error:
         case Terminated():
@@ -197,6 +197,8 @@ def _explained(error: BaseException, shown: Path) -> tuple[Status, str, int] | N
         case MemoryError() | RuntimeError() if _is_out_of_memory(error):
             detail = " ".join(str(error).split()) or "no memory"
             return Status.FAILED, f"{Event.OUT_OF_MEMORY}: {Event.OUT_OF_MEMORY.help} ({detail})", 1
+        case Exception() if (why := of_outside(error, config)) is not None:
+            return Status.FAILED, why, 1
     return None
 
 

@@ -1,0 +1,313 @@
+"""Times of series: numbers, or dates by one reading of a whole column, and the calendar's step from one to the next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kfx.config.overrides import typed
+from kfx.data.cells import Form, numbers_of, shown
+from kfx.outcomes import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DAY = np.timedelta64(1, "D")
+ISO = "ISO8601"
+"""Of dates that are not all written in the same way, but all as the standard has it."""
+
+
+@dataclass(frozen=True)
+class Dates:
+    """Dates of a series. at: (T,), datetime64. format: how they are written, as of strftime, with %q a quarter."""
+
+    at: np.ndarray
+    format: str
+
+    def __getitem__(self, part: slice) -> Dates:
+        return Dates(self.at[part], self.format)
+
+    def days(self) -> np.ndarray:
+        """Days since the first, (T,)."""
+        return np.asarray((self.at - self.at[:1]) / DAY, dtype=np.float64)
+
+    def written(self) -> list[str]:
+        """The dates as the file writes them."""
+        import pandas as pd
+
+        index = pd.DatetimeIndex(self.at)
+        if self.format == ISO:
+            return [each.isoformat(sep=" ") for each in index]
+        quarters = [self.format.replace("%q", str(each)) for each in index.quarter]
+        return [each.strftime(form) for each, form in zip(index, quarters, strict=True)]
+
+
+# ---- the calendar's step
+
+
+@dataclass(frozen=True)
+class Step:
+    """The time from one row of a series to the next: a number of `months`, `days` or `business days`, or, without a
+    unit, of times that are numbers."""
+
+    unit: str
+    count: float
+
+    def __str__(self) -> str:
+        return f"{self.count:g} {self.unit.removesuffix('s') if self.count == 1 else self.unit}".rstrip()
+
+    def fits(self, at: np.ndarray) -> bool:
+        """Whether each time is one step after the one before. at: (T,), dates or numbers."""
+        if (at.dtype.kind == "M") != (self.unit != ""):
+            return False
+        if self.unit == "business days":
+            days = at.astype("M8[D]")
+            same_hour = len(np.unique(at - days)) == 1
+            return same_hour and bool(np.is_busday(days).all() and (np.busday_count(days[:-1], days[1:]) == 1).all())
+        if self.unit == "months":
+            return bool((np.diff(_months(at)) == self.count).all()) and _place_in_month(at) is not None
+        return bool((np.abs(sizes(at) - self.count) <= 5e-4 * self.count).all())
+
+    def onwards(self, at: np.ndarray, count: int) -> np.ndarray:
+        """The next `count` times after the last of `at`, (count,)."""
+        ahead, last = np.arange(1, count + 1), at[-1]
+        if self.unit == "":
+            return last + self.count * ahead
+        if self.unit == "days":
+            return last + (ahead * self.count * 86_400e6).round().astype("m8[us]")
+        if self.unit == "business days":
+            return np.busday_offset(last.astype("M8[D]"), ahead, roll="forward") + (last - last.astype("M8[D]"))
+        place = _place_in_month(at)
+        assert place is not None
+        return place((last.astype("M8[M]") + ahead * int(self.count)).astype("M8[M]"))
+
+
+def sizes(at: np.ndarray) -> np.ndarray:
+    """The steps of times, (T − 1,), of dates in days."""
+    return np.asarray(np.diff(at) / (DAY if at.dtype.kind == "M" else 1.0))
+
+
+def _months(at: np.ndarray) -> np.ndarray:
+    return at.astype("M8[M]").astype(int)
+
+
+def _place_in_month(at: np.ndarray) -> Callable[[np.ndarray], np.ndarray] | None:
+    """How months, (m,), become dates with the same place in their month as these have: the same day, or the last one if
+    the month is shorter; the first or the last business day."""
+    months, days = at.astype("M8[M]"), at.astype("M8[D]")
+    place, length = (days - months).astype(int), _length(months)
+    hour, day = at[-1] - days[-1], place.max()
+    if len(np.unique(at - days)) == 1 and (place == np.minimum(day, length - 1)).all():
+        return lambda m: m.astype("M8[D]") + np.minimum(day, _length(m) - 1) + hour
+    if (place < _FEW_DAYS).all():
+        return lambda m: np.busday_offset(m.astype("M8[D]"), 0, roll="forward") + hour
+    if (length - place <= _FEW_DAYS).all():
+        return lambda m: np.busday_offset((m + 1).astype("M8[D]"), -1, roll="forward") + hour
+    return None
+
+
+_FEW_DAYS = 5
+"""The first or last business day of a month is within so many days of its start or end, holidays included."""
+
+
+def _length(months: np.ndarray) -> np.ndarray:
+    """The numbers of days of months."""
+    return ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(int)
+
+
+def step_of(series: Sequence[np.ndarray]) -> Step | None:
+    """The one step of all series of times, (T,) each; None if there is none."""
+    longest = max(series, key=len)
+    if longest.dtype.kind != "M":
+        offered = [Step("", float(np.median(sizes(longest))) if len(longest) > 1 else 1.0)]
+    elif len(longest) < 2:
+        offered = [Step("days", 1)]
+    else:
+        months = int(np.diff(_months(longest[:2]))[0])
+        offered = [Step("months", months)] if months > 0 else []
+        offered += [Step("days", float(np.median(sizes(longest)))), Step("business days", 1)]
+    return next((step for step in offered if all(step.fits(at) for at in series)), None)
+
+
+# ---- reading
+
+
+def _formats() -> Iterator[str]:
+    """Formats of dates, those with the year first before the others."""
+    yield from ("%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y:Q%q", "%Y:%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "%qQ%Y", "%q/%Y")
+    yield from ("%G-W%V", "%GW%V", "%YM%m", "%Y-M%m", "%Y:%m", "%Y%m%d")
+    for mark in "-/. ":
+        numbers = "%Y %m %d", "%Y %m", "%m %Y", "%d %m %Y", "%m %d %Y", "%d %m %y", "%m %d %y", "%y %m %d"
+        yield from (part.replace(" ", mark) for part in numbers)
+        for name in ("%b", "%B"):
+            words = "%Y {b}", "%Y {b} %d", "{b} %Y", "{b} %y", "%d {b} %Y", "%d {b} %y", "{b} %d %Y"
+            yield from (part.format(b=name).replace(" ", mark) for part in words)
+    for name in ("%b", "%B"):
+        yield from (f"{name} %d, %Y", f"{name} %d,%Y", f"%d. {name} %Y", f"{name}, %Y")
+
+
+_HOURS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p")
+_OF_DIGITS = {6: "%Y%m", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+_OFFSET = re.compile(r"(?<=\d)(?: ?Z| ?UTC| ?[+-]\d\d:?\d\d)$")
+_WITH_HOUR = re.compile(r"(?:(.+)([ T]))?(\d\d?:\d\d.*)")
+
+
+def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndarray) -> np.ndarray | Dates:
+    """Times as numbers, (T,), or as dates.
+
+    date_format: that of `dataset`, or None to find the one that all values have, with which they rise in each series,
+    and, of several, with which they have one step. groups: the number of the series of each row, (T,). DataError for a
+    value that is no time, and for dates that have two readings.
+    """
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.PeriodDtype):
+        column = column.dt.to_timestamp()
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        dates = _with_offsets(column.dt.tz_convert(None), column.dt.tz_localize(None), ISO, groups)
+        return Dates(_require_all(dates.at, column), dates.format)
+    if pd.api.types.is_datetime64_dtype(column) or _holds_dates(column):
+        at = _require_all(pd.to_datetime(column).to_numpy("M8[us]"), column)
+        return Dates(at, "%Y-%m-%d" if (at == at.astype("M8[D]")).all() else ISO)
+    if date_format is not None:
+        at = parsed(column, date_format)
+        if not np.isnat(at).any() or not column.astype(str).str.contains(_OFFSET).any():  # which may differ by season
+            return Dates(_require_all(at, column, f" as dataset.date_format={date_format}"), date_format)
+    numbers = numbers_of(column, form)
+    if not (numbers.isna() & column.notna()).any():
+        return _of_numbers(numbers, column)
+    found = list(_readings(column, groups))
+    if not found:
+        _require_all(parsed(column, ISO), column)
+        raise DataError(f"holds {shown(column)}, which is no time{_HOW}")
+    for is_good in (_rises, lambda series: step_of(series) is not None):
+        good = [dates for dates in found if is_good(_split(dates.at, groups))]
+        found = good or found
+    if any(not np.array_equal(dates.at, found[0].at) for dates in found):
+        raise DataError(_question(column, found))
+    return found[0]
+
+
+def _question(column: pd.Series, found: Sequence[Dates]) -> str:
+    differ = np.flatnonzero(np.any([dates.at != found[0].at for dates in found], axis=0))
+    ways = [
+        f"{typed('dataset.date_format', dates.format)} if it is {dates.at[differ[0]].astype('M8[D]')}"
+        for dates in found
+    ]
+    return f"holds {shown(column.iloc[differ])}, which may be read in {len(ways)} ways; type {', or '.join(ways)}"
+
+
+_HOW = "; say how dates are written, as dataset.date_format=%d.%m.%Y"
+
+
+def _rises(series: Sequence[np.ndarray]) -> bool:
+    return all((np.diff(at) > np.timedelta64(0)).all() for at in series)
+
+
+def _split(at: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    return [at[groups == group] for group in np.unique(groups)]
+
+
+def _holds_dates(column: pd.Series) -> bool:
+    import datetime
+
+    return column.dtype == object and all(isinstance(value, datetime.date) for value in column.dropna())
+
+
+def _of_numbers(numbers: pd.Series, column: pd.Series) -> np.ndarray | Dates:
+    """Numbers, or dates such as 20200131 or 202001, if all of them are within the years 1900 to 2100."""
+    import pandas as pd
+
+    values = _require_all(numbers.to_numpy(dtype=np.float64, na_value=np.nan), column)
+    texts = pd.Series([f"{value:.0f}" for value in values], index=column.index)
+    how = _OF_DIGITS.get(len(texts.iloc[0])) if len(texts) else None
+    if how is None or (values != np.floor(values)).any() or texts.str.len().nunique() > 1:
+        return values
+    at = parsed(texts, how)
+    is_date = (at >= np.datetime64("1900")) & (at < np.datetime64("2101"))
+    if is_date.all():
+        return Dates(at, how)
+    if is_date.mean() > 0.5 and len(np.unique(np.diff(values))) > 1:
+        raise DataError(f"holds {shown(texts[~is_date])}, which is no date, unlike the other values")
+    return values
+
+
+def _with_offsets(utc: pd.Series, local: pd.Series, how: str, groups: np.ndarray) -> Dates:
+    """Dates in UTC, or in local time if they have one step there alone, as days with an hour less in spring. how: the
+    format of local time."""
+    here, there = local.to_numpy("M8[us]"), utc.to_numpy("M8[us]")
+    if step_of(_split(there, groups)) is None and step_of(_split(here, groups)) is not None:
+        return Dates(here, how)
+    return Dates(there, ISO)
+
+
+def _readings(column: pd.Series, groups: np.ndarray) -> Iterator[Dates]:
+    """The ways in which all values are dates."""
+    import pandas as pd
+
+    if column.isna().any():
+        return
+    texts = column.astype(str).str.strip()
+    offsets = texts.str.extract(f"({_OFFSET.pattern})", expand=False).fillna("")
+    bare = pd.Series([text.removesuffix(each) for text, each in zip(texts, offsets, strict=True)], index=texts.index)
+    for how in _candidates(bare.iloc[0]):
+        if np.isnat(at := parsed(bare, how)).any():
+            continue
+        if offsets.nunique() == 1:
+            yield Dates(at, how + offsets.iloc[0])
+        else:
+            utc = pd.to_datetime(texts, format=ISO, errors="coerce", utc=True).dt.tz_convert(None)
+            yield _with_offsets(utc, pd.Series(at), how, groups)
+        if how.startswith("%Y"):  # a date that begins with its year has one reading
+            return
+    if not np.isnat(at := parsed(texts, ISO)).any():
+        yield Dates(at, ISO)
+
+
+@lru_cache(maxsize=64)
+def _candidates(text: str) -> list[str]:
+    """The formats with which a text is a date, an hour, or both."""
+    import pandas as pd
+
+    match = _WITH_HOUR.fullmatch(text)
+    day, mark, hour = match.groups() if match is not None else (text, "", "")
+    days = (
+        [how for how in dict.fromkeys(_formats()) if not np.isnat(parsed(pd.Series([day]), how)).any()] if day else [""]
+    )
+    hours = [how for how in _HOURS if not np.isnat(parsed(pd.Series([hour]), how)).any()] if hour else [""]
+    return [f"{how}{mark or ''}{of_hour}" for how in days for of_hour in hours]
+
+
+def parsed(column: pd.Series, how: str) -> np.ndarray:
+    """Dates by a format, (T,); NaT for anything else."""
+    import pandas as pd
+
+    texts = column.astype(str).str.strip()
+    if "%q" in how:
+        pattern = (
+            re.escape(how).replace("%q", "(?P<q>[1-4])").replace("%Y", r"(?P<y>\d{4})").replace("%y", r"(?P<y>\d\d)")
+        )
+        parts = texts.str.extract(f"^{pattern}$")
+        months = pd.to_numeric(parts["q"], errors="coerce") * 3 - 2
+        texts, how = parts["y"].str.cat(months.map("{:02.0f}".format), "-"), ("%Y" if "%Y" in how else "%y") + "-%m"
+    elif "%V" in how:
+        texts, how = texts + "-1", how + "-%u"
+    in_utc = how == ISO or "%z" in how
+    found = pd.to_datetime(texts, format=how, errors="coerce", utc=in_utc)
+    at: np.ndarray = (found.dt.tz_convert(None) if in_utc else found).to_numpy("M8[us]")
+    return at
+
+
+def _require_all(times: np.ndarray, column: pd.Series, more: str = _HOW) -> np.ndarray:
+    """The times; DataError for the first value that is none."""
+    if (absent := np.isnat(times) if times.dtype.kind == "M" else np.isnan(times)).any():
+        first = column[absent]
+        if first.isna().iloc[0]:
+            raise DataError(f"row {int(first.index[0]) + 1} holds no value")
+        raise DataError(f"holds {shown(first)}, which is no time{more}")
+    return times
