@@ -65,6 +65,11 @@ def make(path: str, schema: type[T], node: object) -> T:
         return option
     except FieldError as error:
         raise ConfigError(f"{path}.{error}" if path else str(error)) from error
+    except OverflowError as error:  # of a whole number with hundreds of digits where any number is taken
+        key = next(key for key, value in plain.items() if isinstance(value, int) and abs(value) > 1e308)
+        raise ConfigError(
+            f"{path}.{key}: is too large; expected {fields[key].metadata.get('takes', 'a number')}"
+        ) from error
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, FieldError):
             raise ConfigError(f"{path}.{error.__cause__}" if path else str(error.__cause__)) from error

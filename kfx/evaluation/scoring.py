@@ -26,6 +26,7 @@ from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
 from kfx.numerics.regularization import Regularization
+from kfx.numerics.round_off import is_constant
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
@@ -284,8 +285,7 @@ def derived(rows: Sequence[TableRow], parts: Mapping[int, Dataset]) -> list[Tabl
         if data.series is None:
             if row["repeat"] not in variances:
                 variance = float(np.mean(np.square(data.y_test - data.y_test.mean(axis=0))))
-                rounding = (1e-12 * np.abs(data.y_test).max()) ** 2
-                variances[row["repeat"]] = variance if variance > rounding else math.nan
+                variances[row["repeat"]] = math.nan if is_constant(data.y_test).all() else variance
             share = 1 - row["value"] / variances[row["repeat"]]
             found.append({**row, "metric": "r2", "value": share})
     return found
