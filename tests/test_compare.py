@@ -45,7 +45,10 @@ def compared(metric, rows, better=None, **more):
     """The table of rows by name, each a value for each seed."""
     runs = [
         Compared(
-            Path(name), {"who": name}, seed, {"value": value, "reached": value, "initial_kept": 0, "fits": 0, **more}
+            Path(name),
+            {"who": name},
+            seed,
+            {"value": value, "reached": value, "initial_kept": 0, "one_length_kept": 0, "fits": 0, **more},
         )
         for name, values in rows.items()
         for seed, value in values.items()
@@ -309,12 +312,18 @@ def test_the_table_says_where_the_initial_kernel_was_kept(kfx, in_folder):
     x = rng.normal(size=(60, 3))
     pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=np.sin(x[:, 0]) + 0.1 * x[:, 1]).to_csv("t.csv", index=False)
     words = ["dataset=table", "dataset.path=t.csv", "dataset.target=y", "optimizer.learning_rate=4"]
-    words += ["optimizer.iterations=2", "figures=false", "device.precision_check=off", "evaluation.batches=2"]
+    words += [
+        "optimizer.iterations=2",
+        "figures=false",
+        "device.precision_check=off",
+        "evaluation.batches=2",
+        "kernel.ard=false",
+    ]
     for seed in range(3):
         assert kfx("run", *words, f"seed={seed}", f"hydra.run.dir=s/{seed}")[0] == 0
     assert kfx("run", *words, "seed=0", "optimizer.fall_back=false", "hydra.run.dir=trained")[0] == 0
     runs = [package.load_run(f"s/{seed}") for seed in range(3)]
-    assert [run.metrics["fall_back"] for run in runs] == [{"initial_kept": 1, "fits": 1}] * 3
+    assert [run.metrics["fall_back"] for run in runs] == [{"initial_kept": 1, "one_length_kept": 0, "fits": 1}] * 3
     reached = runs[0].evaluation.query("kernel == 'rejected' and metric == 'mse'")["value"].item()
     unkept = package.load_run("trained").evaluation.query("kernel == 'trained' and metric == 'mse'")["value"].item()
     assert reached == pytest.approx(unkept, rel=1e-6)

@@ -114,13 +114,13 @@ def shown_table(frame: pd.DataFrame, by: Sequence[str], metric: str, of: str) ->
 
 
 def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """(column, heading) of each column; the objective is shown if it is not ρ, and what training reached where an
-    initial kernel was kept."""
+    """(column, heading) of each column; the objective is shown if it is not ρ, and what training reached where
+    another kernel was kept."""
     objective = [("objective_initial", "objective before"), ("objective_final", "objective after")]
     kept = [("initial_kept", "fall back"), (f"{metric}_reached", "training reached")]
     return [
         (metric, metric),
-        *(kept if frame["initial_kept"].any() else []),
+        *(kept if frame[["initial_kept", "one_length_kept"]].any(axis=None) else []),
         *(objective if frame.attrs["other_objective"] else []),
         ("rho_initial", "rho before"),
         ("rho_final", "rho after"),
@@ -131,7 +131,8 @@ def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _cell(row: dict[Any, Any], name: str, of: str) -> str:
     if name == "initial_kept":
-        return f"initial kept {row[name]}/{row['fits']}" if row["fits"] else ""
+        counts = (("initial kept", row[name]), ("one length kept", row["one_length_kept"]))
+        return ", ".join(f"{what} {count}/{row['fits']}" for what, count in counts if count)
     mean, deviation = row[name], row[f"{name}_{of}"]
     if name == "kernel_evaluations" and not deviation > 0 and math.isfinite(mean):
         return f"{mean:.0f}"

@@ -21,6 +21,9 @@ from kfx.record.columns import REJECTED, untimed
 from kfx.record.reading import Run, load_run, read_environment
 from kfx.record.search import runs_below
 
+KEPT = ("initial_kept", "one_length_kept", "fits")
+"""Columns that count fits."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -104,9 +107,8 @@ def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -
         settings.pop("seed"),
         {
             "value": _number(at(kernel)),
-            "reached": _number(at(REJECTED if kept.get("initial_kept") else kernel)),
-            "initial_kept": kept.get("initial_kept", 0),
-            "fits": kept.get("fits", 0),
+            "reached": _number(at(kernel) if at(REJECTED) is None or not kept else at(REJECTED)),
+            **{name: kept.get(name, 0) for name in KEPT},
             "rho_initial": _number(rho.get("initial")),
             "rho_final": _number(rho.get("final")),
             "objective_initial": _number(objective.get("initial", {}).get("mean")),
@@ -132,9 +134,10 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, b
     """Mean and standard deviation over seeds for each combination of the keys `by`, best first.
 
     The column `<metric>_p` is the p-value of a one-tailed test that the row is worse than the best one, see
-    `p_of_being_worse`; NaN for a metric of which no values are better. `initial_kept` counts the fits, of `fits`, that
-    ended with the initial kernel because training made errors at points left out larger, and `<metric>_reached` is the
-    metric of the kernels that training reached. A group name stands for its option: `kernel` for `kernel.name`.
+    `p_of_being_worse`; NaN for a metric of which no values are better. `initial_kept` and `one_length_kept` count the
+    fits, of `fits`, that ended with another kernel than training reached, because that has larger errors at points left
+    out, and `<metric>_reached` is the metric of the kernels that training reached. A group name stands for its option:
+    `kernel` for `kernel.name`.
     ConfigError if the runs of one row differ in more than their seed, unless `mix`.
     """
     keys = [key if any(key in run.settings for run in runs) else f"{key}.name" for key in by]
@@ -154,7 +157,7 @@ def table(runs: Sequence[Compared], by: Sequence[str], metric: str, mix: bool, b
         own = found.loc[members.index]
         row = settings.loc[members.index[0]].to_dict() | {"n": len(own)}
         for name in own:
-            if name in ("initial_kept", "fits"):
+            if name in KEPT:
                 row[name] = int(own[name].sum())
                 continue
             sd = own[name].std(skipna=False)

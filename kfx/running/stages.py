@@ -266,8 +266,9 @@ def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[K
             fitted.append(fits.fit(starts[number], optimizer, context.tensors[number], context.streams))
     if config.optimizer.fall_back:
         kept = better_left_out(context, starts, fitted)
-        changed = sum(own is not reached for own, reached in zip(kept, fitted, strict=True))
-        context.notes.metrics["fall_back"] = {"initial_kept": changed, "fits": len(fitted)}
+        changed = [own is start for start, own, last in zip(starts, kept, fitted, strict=True) if own is not last]
+        counts = {"initial_kept": sum(changed), "one_length_kept": changed.count(False), "fits": len(fitted)}
+        context.notes.metrics["fall_back"] = counts
         context.rejected, fitted = fitted if changed else [], kept
     record.save()
     record.final_parameters(starts, fixed_on(context, fitted))
