@@ -31,6 +31,8 @@ EVALUATION_COLUMNS = (
     "configured_regularization",
 )
 
+SEAL = "checksums"
+"""The entry of `metrics.json` with the SHA-256 of the config and of each file of results of a completed run."""
 REJECTED = "rejected"
 """The kernel that training reached where the initial one is kept because its errors at points left out are smaller."""
 
@@ -48,7 +50,7 @@ def with_rho_of_today(metrics: Document) -> Document:
     """Convert `metrics.json` of an older version: in 0.1 and 0.2 `rho` held values on single batches, now
     `rho_batch`."""
     old = metrics.get("rho")
-    if not isinstance(old, dict) or "rho_batch" in metrics:
+    if not isinstance(old, dict) or "rho_batch" in metrics or SEAL in metrics:
         return metrics
     today = {name: value for name, value in metrics.items() if name != "rho"}
     with contextlib.suppress(KeyError, TypeError):  # there are none, or they are damaged

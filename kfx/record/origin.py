@@ -14,10 +14,9 @@ from kfx.experiment.config import Config, sources, typed
 from kfx.experiment.identity import checksums, data_checksums, identity
 from kfx.files import Document, as_json, is_inside
 from kfx.outcomes import ChangedError, RecordError
+from kfx.record.columns import SEAL
 from kfx.version import __version__
 
-SEAL = "checksums"
-"""The entry of `metrics.json` with the SHA-256 of the config and of each file of results of a completed run."""
 _METRICS, _CONFIG = "metrics.json", "config.yaml"
 _RESULTS = (
     *("environment.json", "trace.csv", "evaluation.csv", "held_out.csv", "predictions.csv", "predictions.npz"),

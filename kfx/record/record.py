@@ -37,9 +37,9 @@ from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, Re
 from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
-from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS
+from kfx.record.columns import EVALUATION_COLUMNS, SEAL, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path, solution_path
-from kfx.record.origin import SEAL, seal
+from kfx.record.origin import seal
 from kfx.record.reading import read_environment, read_metrics, read_table
 from kfx.record.trace import Trace
 
