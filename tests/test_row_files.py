@@ -241,7 +241,7 @@ def test_frames_know_only_words_of_training_rows():
         def __getitem__(self, name):
             return {"a": [1.0, 2.0, 3.0], "c": ["u", "v", "u"]}[name]
 
-    assert categories(Frame()) == {"c": ["u", "v"]}
+    assert categories(as_frame(Frame())) == {"c": ["u", "v"]}
     assert as_frame(Frame()).dtypes["a"] == np.float64
     unused = pd.Categorical(["v", "u", "v"], categories=["w", "v", "u"])
     assert categories(pd.DataFrame({"c": unused})) == {"c": ["v", "u"]}

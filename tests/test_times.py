@@ -54,6 +54,21 @@ WRITTEN = {
 }
 
 
+@pytest.mark.parametrize(
+    ("how", "freq"),
+    [
+        ("{d.month}/{d.day}/{d.year}", "D"),
+        ("{d:%b} {d.day}, {d.year}", "D"),
+        ("{d.day}.{d.month}.{d.year} {d.hour}:00", "6h"),
+    ],
+)
+def test_dates_come_back_without_zeros_where_they_have_none(how, freq):
+    at = dates(freq)
+    found = read_column(how.format(d=each) for each in at)
+    assert found.written() == [how.format(d=each) for each in at]
+    assert read_column([how.format(d=each) for each in at], found.format).written() == found.written()
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("is_named", [False, True])
 def test_dates_are_read_and_go_on_as_they_are_written(name, is_named):

@@ -236,7 +236,7 @@ def folds(data: Dataset, count: int, shuffle: bool, rng: np.random.Generator) ->
 
     def part(held: np.ndarray) -> Dataset:
         rest = np.setdiff1d(numbers, held)
-        if (y[rest] == y[rest][0]).all():
+        if is_constant(y[rest]).all():
             which = "one value" if labels is None else "one class"
             how = "take more folds, or points with other targets" if shuffle else "set evaluation.shuffle=true"
             raise DataError(

@@ -144,7 +144,8 @@ def _time(frame: pd.DataFrame, path: Path, rows: Rows, groups: np.ndarray) -> np
         _require_parts(rows.time)
         column = column.map(meaning, na_action="ignore")
         for name in rows.time[1:]:
-            column = column + _PARTS[name.lower()] + frame[name].map(meaning, na_action="ignore")
+            part = frame[name].map(meaning, na_action="ignore")
+            column = column + _PARTS[name.lower()] + (part if name.lower() == "quarter" else part.str.zfill(2))
         column = column + (":00" if rows.time[-1].lower() == "hour" else "")
     try:
         return times.read(column, rows.form, rows.date_format, groups)

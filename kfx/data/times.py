@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DAY = np.timedelta64(1, "D")
+_MOST_COMPARED = 1000
 ISO = "ISO8601"
 """Of dates that are not all written in the same way, but all as the standard has it."""
 
 
 @dataclass(frozen=True)
 class Dates:
-    """Dates of a series. at: (T,), datetime64. format: how they are written, as of strftime, with %q a quarter."""
+    """Dates of a series.
+
+    at: (T,), datetime64. format: how they are written, as of strftime, with %q a quarter, and %-d, %-m, %-H and %-I
+    without a zero in front.
+    """
 
     at: np.ndarray
     format: str
@@ -43,8 +48,24 @@ class Dates:
         index = pd.DatetimeIndex(self.at)
         if self.format == ISO:
             return [each.isoformat(sep=" ") for each in index]
-        quarters = [self.format.replace("%q", str(each)) for each in index.quarter]
-        return [each.strftime(form) for each, form in zip(index, quarters, strict=True)]
+        fields = {"%q": index.quarter, "%-d": index.day, "%-m": index.month, "%-H": index.hour}
+        fields["%-I"] = (index.hour + 11) % 12 + 1
+        used = {code: values.tolist() for code, values in fields.items() if code in self.format}
+        return [each.strftime(self._with(used, i)) for i, each in enumerate(index)]
+
+    def _with(self, fields: Mapping[str, Sequence[int]], i: int) -> str:
+        """The format with the fields of one date filled in."""
+        form = self.format
+        for code, values in fields.items():
+            form = form.replace(code, str(values[i]))
+        return form
+
+    def spelt_as(self, column: pd.Series) -> Dates:
+        """The same dates, written without zeros in front where the column, (T,), has none."""
+        short = Dates(self.at, re.sub("%([dmHI])", r"%-\1", self.format))
+        some = slice(_MOST_COMPARED)
+        texts = column[some].astype(str).str.strip().tolist()
+        return short if self[some].written() != texts and short[some].written() == texts else self
 
 
 # ---- the calendar's step
@@ -198,7 +219,7 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
         found = good or found
     if any(not np.array_equal(dates.at, found[0].at) for dates in found):
         raise DataError(_question(column, found))
-    return found[0]
+    return found[0].spelt_as(column)
 
 
 def _question(column: pd.Series, found: Sequence[Dates]) -> str:
@@ -295,7 +316,7 @@ def parsed(column: pd.Series, how: str) -> np.ndarray:
     """Dates by a format, (T,); NaT for anything else."""
     import pandas as pd
 
-    texts = column.astype(str).str.strip()
+    texts, how = column.astype(str).str.strip(), how.replace("%-", "%")
     if "%q" in how:
         pattern = (
             re.escape(how).replace("%q", "(?P<q>[1-4])").replace("%Y", r"(?P<y>\d{4})").replace("%y", r"(?P<y>\d\d)")

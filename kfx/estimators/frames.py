@@ -20,7 +20,6 @@ def categories(X: Any) -> dict[str, list[object]]:
 
     Raises ValueError for dates, for too many values, and for values that would be features of the same name.
     """
-    X = as_frame(X)
     found: dict[str, list[object]] = {}
     features: list[str] = []
     for name, column in _columns(X):
@@ -50,7 +49,6 @@ def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
 
     A value that is none of the known is 0 in all columns, with a warning. Raises ValueError for missing values.
     """
-    X = as_frame(X)
     if not known or not hasattr(X, "columns"):
         return X
     import pandas as pd
