@@ -63,34 +63,24 @@ def refine(
     r2: (n, m). x: (n, features). y: (m, features). norms, others: ‖a‖², (n,), and ‖b‖², (m,), about the
     product's centre. unit: as for `room`.
     """
+
+    def refine_some(rows: torch.Tensor, columns: torch.Tensor) -> None:
+        block = r2[rows[:, None], columns]
+        taken = (block + unit).mul_(_TAKEN[x.itemsize])
+        pairs = (norms[rows, None] + others[columns] <= taken).logical_not_().nonzero()
+        if 8 * len(pairs) > block.numel():
+            r2[rows[:, None], columns] = squared_distances_by_differences(x[rows], y[columns])
+            return
+        for few in pairs.split(max(1, _AT_A_TIME // x.shape[1])):
+            of, to = rows[few[:, 0]], columns[few[:, 1]]
+            r2[of, to] = (x[of] - y[to]).square_().sum(dim=1)
+
     half = _TAKEN[x.itemsize] * unit / 2
     is_far, are_far = (norms <= half).logical_not_(), (others <= half).logical_not_()  # so is NaN
     whole = torch.arange(len(y), device=y.device)
     for rows, columns in ((is_far.nonzero()[:, 0], whole), ((~is_far).nonzero()[:, 0], are_far.nonzero()[:, 0])):
         for some in rows.split(max(1, _AT_A_TIME // max(1, len(columns)))):
-            _refine_block(r2, x, y, norms, others, unit, some, columns)
-
-
-def _refine_block(
-    r2: torch.Tensor,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    norms: torch.Tensor,
-    others: torch.Tensor,
-    unit: float | torch.Tensor,
-    rows: torch.Tensor,
-    columns: torch.Tensor,
-) -> None:
-    """As `refine`, for the pairs of some rows, (k,), and some columns, (l,)."""
-    block = r2[rows[:, None], columns]
-    taken = (block + unit).mul_(_TAKEN[x.itemsize])
-    pairs = (norms[rows, None] + others[columns] <= taken).logical_not_().nonzero()
-    if 8 * len(pairs) > block.numel():
-        r2[rows[:, None], columns] = squared_distances_by_differences(x[rows], y[columns])
-        return
-    for few in pairs.split(max(1, _AT_A_TIME // x.shape[1])):
-        of, to = rows[few[:, 0]], columns[few[:, 1]]
-        r2[of, to] = (x[of] - y[to]).square_().sum(dim=1)
+            refine_some(some, columns)
 
 
 def squared_distances_by_differences(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
