@@ -520,6 +520,21 @@ def test_a_constant_feature_is_only_centred(n, noise):
         assert lengths[0] > 10 * lengths[1]
 
 
+def test_round_off_of_float32_is_no_scale():
+    """Of numbers of float32, as a file may write them; whole numbers and others keep their differences."""
+    rng = np.random.default_rng(0)
+    s = rng.uniform(1, 9, 30).astype(np.float32)
+    of_float32 = (np.float32(14.62) * s / s).astype(np.float64)
+    assert np.ptp(of_float32) > 0
+    for column in (of_float32, np.array([float(f"{value:.9g}") for value in of_float32])):
+        assert is_constant(column)
+        x = np.stack([column, rng.normal(size=30)], axis=1)
+        done = preprocess(Dataset("own", x, x, x + 0.01, x), ["normalize"])
+        assert np.abs(done.x_test[:, 0]).max() < 0.02
+    for column in (1e7 + np.arange(30.0), 1.6e9 + rng.uniform(0, 50, 30), 0.5 + 1e-7 * rng.normal(size=30)):
+        assert not is_constant(column)
+
+
 @rounded
 @of_sizes
 @pytest.mark.parametrize(

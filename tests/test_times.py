@@ -51,7 +51,14 @@ WRITTEN = {
     "quarters": (dates("QS"), "%YQ%q", "3 months"),
     "quarters first": (dates("QS"), "Q%q %Y", "3 months"),
     "weeks of a year": (dates("W-MON"), "%G-W%V", "7 days"),
+    "days of a week": (dates("D"), "%G-W%V-%u", "1 day"),
 }
+
+
+@pytest.mark.parametrize("how", ["%K", "%Y-W%V", "%Q", "%", "%q", "%Y-%q-%q"])
+def test_a_format_that_is_none_is_refused_in_one_line(how):
+    with pytest.raises(ConfigError, match=r"dataset\.date_format=.*expected codes of strftime"):
+        read_column(["2001-W02", "2001-W03"], how)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ def _report(parsed: argparse.Namespace) -> int:
     from kfx.config.plugins import load_plugins
     from kfx.files import write_whole
     from kfx.record.output import is_stream, require_places, written
+    from kfx.record.reading import change_of
+    from kfx.record.search import runs_below
     from kfx.report import run_page
 
     load_plugins(parsed.plugin)
@@ -33,6 +35,9 @@ def _report(parsed: argparse.Namespace) -> int:
     if output.suffix not in (".html", ".htm"):
         raise ConfigError(f"--output {output}: expected a name that ends in .html")
     require_places({"--output": parsed.output})
+    for run in runs_below(parsed.paths):
+        if (changed := change_of(run.directory)) is not None:
+            print(f"kfx: warning: {changed}", file=sys.stderr)
     left_out: list[str] = []
     text = run_page.page(parsed.paths, left_out)
     for line in left_out:

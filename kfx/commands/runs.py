@@ -115,9 +115,9 @@ def _rerun(parsed: argparse.Namespace) -> int:
     recorded = load_run(directory, parsed.plugin)
     require_plugins(recorded.plugins, str(directory), no_others=True)
     environment = read_environment(directory)
-    require_same_data(directory, typed(recorded.config), environment)
     if (difference := require_same_config(directory, recorded.config, recorded.metrics, environment)) is not None:
         say(f"kfx: warning: {difference}")
+    require_same_data(directory, typed(recorded.config), environment)
     plan = plan_of(directory, recorded.config, _places(parsed))
     repeated = parsed.output or directory.with_name(f"{directory.name}_rerun_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     code = run(plan, repeated)
@@ -131,6 +131,7 @@ def _rerun(parsed: argparse.Namespace) -> int:
 def _plot(parsed: argparse.Namespace) -> int:
     from kfx import plots
     from kfx.config.choices import FORMATS
+    from kfx.record.reading import change_of
 
     load_plugins(parsed.plugin)
     formats = parsed.format.split(",")
@@ -141,6 +142,8 @@ def _plot(parsed: argparse.Namespace) -> int:
         try:
             if not (directory / "metrics.json").is_file():
                 raise ConfigError(f"kfx plot {directory}: holds no run")
+            if (changed := change_of(directory)) is not None:
+                print(f"kfx: warning: {changed}", file=sys.stderr)
             for path in plots.draw(directory, formats, parsed.style, list(filter(None, parsed.only.split(",")))):
                 print(path)
         except KfxError as error:  # continue with the other runs

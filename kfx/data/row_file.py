@@ -193,7 +193,8 @@ def _require_plain(path: Path, file: Any, names: Sequence[str]) -> None:
     for name in names:
         kind = file.schema_arrow.field(name).type
         if pyarrow.types.is_nested(kind) or pyarrow.types.is_temporal(kind) or pyarrow.types.is_binary(kind):
-            raise DataError(f"{path}: column {name} holds {kind}; expected numbers or words")
+            more = f"; of a series, dataset.time={name} names the time" if pyarrow.types.is_temporal(kind) else ""
+            raise DataError(f"{path}: column {name} holds {kind}; expected numbers or words{more}")
 
 
 @contextlib.contextmanager

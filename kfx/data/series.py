@@ -88,9 +88,10 @@ def require_regular(trajectories: Sequence[Trajectory]) -> Step:
     gapped = max((each for each in trajectories if len(each) > 1), key=lambda each: sizes(each.at).max())
     after = gapped.written()[int(sizes(gapped.at).argmax())]
     found = f"steps from {steps.min():g} to {steps.max():g}{unit}"
+    are_dates = "" if unit else ", or if the numbers are dates, say how they are written, as dataset.date_format=%Y%j"
     raise DataError(
-        f"dataset.time: {found}; set dataset.elapsed=true to make the times "
-        f"features, fill the gaps, such as after {after}, with empty rows, or leave dataset.time out to count rows"
+        f"dataset.time: {found}; set dataset.elapsed=true to make the times features, fill the gaps, such as after "
+        f"{after}, with empty rows, or leave dataset.time out to count rows{are_dates}"
     )
 
 

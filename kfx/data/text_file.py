@@ -199,7 +199,9 @@ def _require_regular(path: Path, width: int, separator: str, form: Form) -> int:
         for line, row in _records(path, stream, separator):
             if len(row) != width:
                 said = f"line {line} has {len(row)} fields, the first line {width}"
-                raise DataError(f"{path}: {said}, separated by {separator!r} (dataset.separator)")
+                one = "; for one column with decimal commas, type 'dataset.separator=\";\"' 'dataset.decimal=\",\"'"
+                more = one if width == 1 and separator == "," else ""
+                raise DataError(f"{path}: {said}, separated by {separator!r} (dataset.separator){more}")
             if width == 1 and last and line > last + 1 and "\n" not in row[0]:
                 raise DataError(f"{path}: line {line - 1} is blank; write NA for a missing value, or take it out")
             count, last = count + 1, line

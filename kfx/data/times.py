@@ -12,7 +12,7 @@ import numpy as np
 
 from kfx.config.overrides import typed
 from kfx.data.cells import Form, numbers_of, shown
-from kfx.outcomes import DataError
+from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +171,7 @@ def step_of(series: Sequence[np.ndarray]) -> Step | None:
 def _formats() -> Iterator[str]:
     """Formats of dates, those with the year first before the others."""
     yield from ("%YQ%q", "%Y-Q%q", "%Y Q%q", "%Y:Q%q", "%Y:%q", "Q%q %Y", "Q%q-%Y", "Q%q/%Y", "%qQ%Y", "%q/%Y")
-    yield from ("%G-W%V", "%GW%V", "%YM%m", "%Y-M%m", "%Y:%m", "%Y%m%d")
+    yield from ("%G-W%V-%u", "%GW%V%u", "%G-W%V", "%GW%V", "%YM%m", "%Y-M%m", "%Y:%m", "%Y%m%d")
     for mark in "-/. ":
         numbers = "%Y %m %d", "%Y %m", "%m %Y", "%d %m %Y", "%m %d %Y", "%d %m %y", "%m %d %y", "%y %m %d"
         yield from (part.replace(" ", mark) for part in numbers)
@@ -204,7 +204,11 @@ def read(column: pd.Series, form: Form, date_format: str | None, groups: np.ndar
         at = _require_all(pd.to_datetime(column).to_numpy("M8[us]"), column)
         return Dates(at, "%Y-%m-%d" if (at == at.astype("M8[D]")).all() else ISO)
     if date_format is not None:
-        at = parsed(column, date_format)
+        try:
+            at = parsed(column, date_format)
+        except (ValueError, KeyError, re.error) as error:
+            how = "expected codes of strftime, as %d.%m.%Y, or %q and %Y"
+            raise ConfigError(f"dataset.date_format={date_format}: {how}; {' '.join(str(error).split())}") from error
         if not np.isnat(at).any() or not column.astype(str).str.contains(_OFFSET).any():  # which may differ by season
             return Dates(_require_all(at, column, f" as dataset.date_format={date_format}"), date_format)
     numbers = numbers_of(column, form)
@@ -324,7 +328,7 @@ def parsed(column: pd.Series, how: str) -> np.ndarray:
         parts = texts.str.extract(f"^{pattern}$")
         months = pd.to_numeric(parts["q"], errors="coerce") * 3 - 2
         texts, how = parts["y"].str.cat(months.map("{:02.0f}".format), "-"), ("%Y" if "%Y" in how else "%y") + "-%m"
-    elif "%V" in how:
+    elif "%V" in how and not any(day in how for day in ("%u", "%w", "%a", "%A")):
         texts, how = texts + "-1", how + "-%u"
     in_utc = how == ISO or "%z" in how
     found = pd.to_datetime(texts, format=how, errors="coerce", utc=in_utc)

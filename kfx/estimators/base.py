@@ -317,6 +317,7 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     categories_: Mapping[str, Sequence[object]] = {}  # a recorded run encodes its rows itself
     components_: list[Self] = []  # noqa: RUF012
+    _names: Sequence[str] = ()  # of the features of a recorded run
     _units: Dataset
 
     def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -395,6 +396,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
         X = as_frame(X)
+        if self._names and hasattr(X, "columns"):
+            X = with_columns_of(X, self._names)
         if self.categories_:
             validate_data(self, X, reset=False, skip_check_array=True)
             x = check_array(as_numbers(with_columns_of(X, self._columns), self.categories_), **_ACCEPTED)

@@ -102,7 +102,7 @@ class Model:
             with exclusively():
                 model.kernel_ = bare(kernel).fixed_on(some_of(model._tensor(data.x_train)))
             model.regularization_ = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
-            model.n_features_in_ = data.x_train.shape[1]
+            model.n_features_in_, model._names = data.x_train.shape[1], data.features
             model._keep_units(data)
             if through_centres:
                 own = recorded_solution(run.directory, machine.device)

@@ -70,7 +70,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     """The overrides as Hydra reads them; ConfigError, in one line, for one that cannot be read."""
     try:
         parsed = _parser().parse_overrides(list(overrides))
-    except HydraException as error:
+    except (HydraException, RecursionError) as error:
         wrong = next((word for word in overrides if not _is_read(word)), None)
         advice = f"in a shell, type {quoting}" if wrong and (quoting := quoting_of(wrong)) else "write key=value"
         raise ConfigError(f"cannot read {wrong or first_line(error)}; {advice}") from error
@@ -82,7 +82,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def _is_read(word: str) -> bool:
     try:
         return bool(_parser().parse_overrides([word]))
-    except HydraException:
+    except (HydraException, RecursionError):
         return False
 
 

@@ -26,6 +26,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
         from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
     except ImportError as error:
         raise ConfigError("kfx export mlflow: needs MLflow; pip install 'kfx[mlflow]'") from error
     uri = place or os.environ.get("MLFLOW_TRACKING_URI") or USUAL
@@ -73,7 +74,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
                     client.log_artifact(own, str(path), None if str(folder) == "." else str(folder))
                 client.set_terminated(own, _ENDS[finished.status], last)
                 yield f"{finished.name}: run {own}"
-        except MlflowException as error:
+        except (MlflowException, SQLAlchemyError) as error:
             raise ConfigError(f"--to {uri}: {' '.join(str(error).split())}") from error
 
 

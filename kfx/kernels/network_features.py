@@ -18,7 +18,7 @@ from kfx.kernels.base import Kernel, Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, NORM, Bounds, Value
 from kfx.kernels.stationary import RBF
-from kfx.kernels.stationary_tensors import squared_distances
+from kfx.kernels.stationary_tensors import FAR, about_middle, squared_distances
 from kfx.numerics.arrays import as_kind
 from kfx.numerics.streams import seeded
 
@@ -231,10 +231,16 @@ def gaussian(
         if differentiated:
             to_r2 -= (to_gamma * (used**2 / 4 / len(f) ** 2)).to(to_r2)
         # ∂(r²_ij)/∂f_i = 2 (f_i − f_j), and each pair is in both triangles
-        centred, to_r2 = f - f.mean(dim=0), to_r2.to(f)
+        centred, to_r2 = _centred(f), to_r2.to(f)
         return 4 * (to_r2.sum(dim=1, keepdim=True) * centred - to_r2 @ centred), to_gamma
 
     return gram, pull
+
+
+def _centred(f: torch.Tensor) -> torch.Tensor:
+    """Return the features, (n, features), minus their mean, or minus a middle where a far one has moved the mean."""
+    sizes = f.norm(dim=1)
+    return about_middle(f) if bool(sizes.max() > FAR * sizes.median()) else f - f.mean(dim=0)
 
 
 def dropout_mask(features: torch.Tensor, share: float, batch: bytes) -> torch.Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kfx.config.choices import RANDOM
 from kfx.kernels.base import Kernel
-from kfx.numerics.round_off import round_off
+from kfx.numerics.round_off import is_constant, round_off
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def _median_distance(x: np.ndarray, norm: float) -> float:
     from scipy.spatial.distance import pdist
 
     some = x[np.linspace(0, len(x) - 1, min(len(x), _MOST_COMPARED)).astype(int)]
+    if is_constant(some).all():
+        return 0.0
     distances = pdist(some, "minkowski", p=norm)
     apart = distances[distances > round_off(some)]
     return float(np.median(apart)) if len(apart) else 0.0

@@ -18,7 +18,7 @@ NUMPY_IS_FASTER = not {"X86_V4", "AVX512_SKX"}.isdisjoint(
 
 _TAKEN = {2: 1.0, 4: 16.0, 8: 256.0}
 """How many times the round-off of differences a product may have, by the bytes of a number."""
-_FAR = 100.0  # in units of the points' differences
+FAR = 100.0  # in units of the points' differences
 _AT_A_TIME = 1 << 20  # differences of pairs, and entries that are tested
 
 
@@ -144,4 +144,4 @@ def about_middle(points: torch.Tensor) -> torch.Tensor:
     """
     few = points[:: max(1, len(points) // 2)]
     size, spread = extent(few)
-    return points - few.median(dim=0).values if size > _FAR * spread else points
+    return points - few.median(dim=0).values if size > FAR * spread else points

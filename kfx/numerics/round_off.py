@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 _ROUND_OFF = 64 * float(np.finfo(np.float64).eps)
+_OF_FLOAT32 = float(np.finfo(np.float32).eps)
+_DIGITS_9 = 5e-9  # float32 is written with nine digits
 
 
 def round_off(x: np.ndarray, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> np.ndarray:
@@ -17,9 +19,19 @@ def round_off(x: np.ndarray, axis: int | tuple[int, ...] | None = None, keepdims
 
 
 def is_constant(x: np.ndarray, axis: int | tuple[int, ...] | None = 0, keepdims: bool = False) -> np.ndarray:
-    """Return whether the values along `axis` are the same but for round-off of their size. x: as for `round_off`."""
+    """Return whether the values along `axis` are the same but for round-off of their size. x: as for `round_off`.
+
+    Also for round-off of float32, where the values are numbers of float32 and not whole: a file may hold such.
+    """
     extent = np.nanmax(x, axis=axis, keepdims=keepdims) - np.nanmin(x, axis=axis, keepdims=keepdims)
-    return np.asarray(extent <= round_off(x, axis, keepdims))
+    size = round_off(x, axis, keepdims) / _ROUND_OFF
+    found, near = extent <= _ROUND_OFF * size, (extent > _OF_FLOAT32 / 4 * size) & (extent <= 8 * _OF_FLOAT32 * size)
+    if (near & ~found).any():
+        with np.errstate(over="ignore"):
+            rounded = np.nanmax(np.abs(x - x.astype(np.float32)), axis=axis, keepdims=keepdims)
+        whole = np.nanmax(np.abs(x - np.round(x)), axis=axis, keepdims=keepdims) == 0
+        found = found | (near & (rounded <= _DIGITS_9 * size) & ~whole)
+    return np.asarray(found)
 
 
 def scale(x: np.ndarray, axis: int | tuple[int, ...] = 0, keepdims: bool = False) -> np.ndarray:

@@ -49,7 +49,8 @@ def read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             seen.add(item.directory)
             try:
                 run = load_run(item.directory)
-            except RecordError as error:  # one damaged run must not spoil the table of the others
+                run.require_unchanged(["environment.json", "trace.csv"])
+            except (RecordError, ConfigError) as error:  # one damaged run must not spoil the table of the others
                 left_out.append(str(error))
                 continue
             if run.metrics["status"] == Status.COMPLETED:

@@ -21,12 +21,11 @@ _METRICS, _CONFIG = "metrics.json", "config.yaml"
 _RESULTS = (
     *("environment.json", "trace.csv", "evaluation.csv", "held_out.csv", "predictions.csv", "predictions.npz"),
     *("flow.csv", "follow.csv", "solution.npz", "flow-*.npz", "layers-*.bin", "parameters-*.npz"),
+    *("forecasts.csv", "starts.csv", "kernel_check.csv", "draws.csv", "draws.npz", "targets.npy", "precision.json"),
 )
-
-
 _OTHERS = (
-    *(_METRICS, _CONFIG, "overrides.yaml", "precision.json", "history.csv", "starts.csv", "kernel_check.csv"),
-    *("draws.csv", "draws.npz", "targets.npy", "checkpoint*", "snapshots", "figures", "grams", ".lock", ".writer.json"),
+    *(_METRICS, _CONFIG, "overrides.yaml", "history.csv"),
+    *("checkpoint*", "snapshots", "figures", "grams", ".lock", ".writer.json"),
 )
 
 
@@ -50,12 +49,15 @@ def _digest(metrics: Document) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
-def require_unchanged(directory: Path, raw: DictConfig, metrics: Document, environment: Document) -> str | None:
+def require_unchanged(
+    directory: Path, raw: DictConfig, metrics: Document, environment: Document, files: Sequence[str] | None = None
+) -> str | None:
     """ChangedError if the config or a file with results is not what the run left, RecordError if one is missing.
 
-    Returns a message if another version computed the run, else None. The data files are not read.
+    Returns a message if another version computed the run, else None. The data files are not read. files: the files of
+    results to look at; None for all.
     """
-    _require_results(directory, metrics)
+    _require_results(directory, metrics, files)
     if not _holds_its_config(directory, metrics):  # an edit may concern only pictures or threads
         require_plugins(metrics.get("plugins", []), str(directory))
         return require_same_config(directory, raw, metrics, environment)
@@ -90,14 +92,14 @@ def _holds_its_config(directory: Path, metrics: Document) -> bool:
     return isinstance(held, Mapping) and checksums([directory / _CONFIG]) == {_CONFIG: held.get(_CONFIG)}
 
 
-def _require_results(directory: Path, metrics: Document) -> None:
+def _require_results(directory: Path, metrics: Document, files: Sequence[str] | None) -> None:
     held = metrics.get(SEAL)
     if held is None:  # an unfinished run, or one of an older version
         return
     is_whole = isinstance(held, Mapping) and all(Path(name).name == name for name in held)
     if not is_whole or held.get(_METRICS) != _digest(metrics):
         raise ChangedError(f"{directory / _METRICS}: is damaged, or has changed since the run wrote it; run it anew")
-    for name in sorted(set(held) - {_METRICS}):
+    for name in sorted(set(held) - {_METRICS} if files is None else {*files} & set(held)):
         path = directory / name
         if not path.is_file():
             raise RecordError(f"{path}: is missing; bring it back from a copy, or run it anew")

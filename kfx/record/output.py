@@ -47,6 +47,15 @@ def require_no_record(option: str, folder: Path) -> None:
             raise ConfigError(f"{option} {folder}: lies in the {kind} {each}, whose files are its own; choose another")
 
 
+def require_place_of_run(folder: Path) -> None:
+    """ConfigError if the folder of a new run lies in another run or a store, or holds other runs."""
+    require_no_record("the folder of a run", folder.resolve().parent)
+    own = (folder / "metrics.json").exists()
+    within = () if own else (path.parent for path in folder.glob("*/metrics.json"))
+    if other := next((path for path in within if not path.name.startswith("failed-")), None):
+        raise ConfigError(f"{folder}: holds the run {other}; choose another folder")
+
+
 def _holds_run(folder: Path) -> bool:
     """Whether a folder is that of a run, also of one that has just begun or is damaged."""
     if not (folder / "metrics.json").exists():

@@ -17,7 +17,7 @@ from kfx.config.plugins import load_plugins, require_plugins
 from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
-from kfx.outcomes import RecordError
+from kfx.outcomes import ChangedError, KfxError, RecordError
 from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
 from kfx.record.origin import require_own_files, require_unchanged
 from kfx.record.shapes import CONFIG, ENVIRONMENT, METRICS
@@ -58,9 +58,13 @@ class Run:
     trace: pd.DataFrame
     evaluation: pd.DataFrame
 
-    def require_unchanged(self) -> str | None:
-        """ChangedError if its config or results are not what the run left; a message if it is of another version."""
-        return require_unchanged(self.directory, self.config, self.metrics, read_environment(self.directory))
+    def require_unchanged(self, files: Sequence[str] | None = None) -> str | None:
+        """ChangedError if its config or results are not what the run left; a message if it is of another version.
+
+        files: the files of results that are used; None for all.
+        """
+        environment = read_environment(self.directory)
+        return require_unchanged(self.directory, self.config, self.metrics, environment, files)
 
     @property
     def kernel(self) -> Kernel:
@@ -163,6 +167,17 @@ def read_environment(directory: Path) -> Document:
     """Read `environment.json`; empty if the run ended before it was written. RecordError if it is damaged."""
     path = directory / "environment.json"
     return read_document(path, ENVIRONMENT) if path.is_file() else {}
+
+
+def change_of(directory: Path) -> str | None:
+    """What has changed in a record since its run, in one line; None if nothing has, or if it cannot be read."""
+    try:
+        load_run(directory).require_unchanged()
+    except ChangedError as error:
+        return str(error)
+    except KfxError:  # whoever reads it says more
+        return None
+    return None
 
 
 def read_config(directory: Path) -> DictConfig:

@@ -40,6 +40,7 @@ from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import EVALUATION_COLUMNS, SEAL, TRACE_COLUMNS
 from kfx.record.fitted import parameter_path, solution_path
 from kfx.record.origin import seal
+from kfx.record.output import require_place_of_run
 from kfx.record.reading import read_environment, read_metrics, read_table
 from kfx.record.trace import Trace
 
@@ -75,6 +76,8 @@ class Record:
         self.follow: Follower | None = None
         self.stop: BaseException | None = None
         """An exception that ends the run at its next checkpoint; set from outside."""
+        if not resume:
+            require_place_of_run(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.directory, identity)
         try:
