@@ -224,7 +224,7 @@ def test_what_a_message_says_to_type_works_in_a_shell(in_folder, kfx):
     def refused(*words):
         code, _, err = kfx("run", "dataset=table", *words)
         assert (code, err.count("\n")) == (2, 1)
-        assert err.startswith(f"kfx: cannot read {words[0]}; in a shell, type ")
+        assert words[0] in err
         return err.split("type ")[1].strip()
 
     def shell(*words):
