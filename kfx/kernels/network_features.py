@@ -141,7 +141,7 @@ class NetworkFeatures(ModuleKernel):
             return gaussian(self.features(x), self._scalar("gamma") or None, False)[0]
         others = self.features(y)
         gamma = self._gamma(_mean_squared_distance(others))
-        return squared_distances(self.features(x), others, 1 / gamma).mul_(-gamma).exp_()
+        return squared_distances(self.features(x), others, 4 / gamma).mul_(-gamma).exp_()
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_ones((1,)).expand(len(x))
@@ -219,7 +219,7 @@ def gaussian(
     f: features, (n, features). gamma: γ; None for 4 / m, where m is the mean squared distance of all pairs.
     differentiated: whether the cotangent of f includes that dependence of γ.
     """
-    r2 = squared_distances(f, None, _mean_squared_distance(f) / 4 if gamma is None else 1 / gamma)
+    r2 = squared_distances(f, None, _mean_squared_distance(f) if gamma is None else 4 / gamma)
     used = 4 / r2.mean(dtype=torch.float64) if gamma is None else gamma  # a tensor, so that no GPU waits
     gram = (r2 * -used).exp_()
 

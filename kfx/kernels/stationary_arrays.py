@@ -21,18 +21,19 @@ def squared_distances(x: np.ndarray, y: np.ndarray | None, unit: float) -> np.nd
     Where y is None and features ≤ 64, by differences; else by a product, as `stationary_tensors.squared_distances`.
     x: (n, features). y: (m, features), or None for x. unit: squared distance over which the kernel changes.
     """
-    if y is not None:
-        return squared_distances_to(y, unit)(x)
-    if x.shape[1] <= _FEW:
+    if y is None and x.shape[1] <= _FEW:
         return _by_loops(x)
-    a = x - x[:1]  # the mean would cost more
-    products = a @ a.T
-    norms = products.diagonal().copy()
-    r2 = norms[:, None] + norms
+    centre = x[:1] if y is None else stationary_tensors.centre(x, y, unit)
+    a = x - centre
+    b = a if y is None else y - centre
+    products = a @ b.T
+    norms = products.diagonal().copy() if y is None else np.einsum("ij,ij->i", a, a)
+    others = norms if y is None else np.einsum("ij,ij->i", b, b)
+    r2 = norms[:, None] + others
     products *= 2
     r2 -= products
-    room = stationary_tensors.room(norms, unit)
-    return _refined(np.maximum(r2, 0.0, out=r2), x, x, norms, norms, unit, room)
+    room = stationary_tensors.room(others, unit)
+    return _refined(np.maximum(r2, 0.0, out=r2), x, x if y is None else y, norms, others, unit, room)
 
 
 def squared_distances_to(y: np.ndarray, unit: float) -> Callable[[np.ndarray], np.ndarray]:

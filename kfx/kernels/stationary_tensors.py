@@ -28,9 +28,9 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None, unit: float | tor
     By one matrix product, and by differences where `refine` finds the product too coarse.
     x: (n, features). y: (m, features), or None for x. unit: squared distance over which the kernel changes.
     """
-    centre = x[:1] if y is None else y[:1]  # a shift keeps distances and reduces cancellation
-    a = x - centre
-    b = a if y is None else y - centre
+    shift = x[:1] if y is None else centre(x, y, unit)
+    a = x - shift
+    b = a if y is None else y - shift
     norms = a.square().sum(dim=1)
     others = norms if y is None else b.square().sum(dim=1)
     r2 = (norms[:, None] + others).addmm_(a, b.mT, alpha=-2.0).clamp_(min=0.0)
@@ -39,6 +39,14 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None, unit: float | tor
     if y is None:
         r2.fill_diagonal_(0.0)
     return r2
+
+
+def centre(x: A, y: A, unit: float | torch.Tensor) -> A:
+    """Return a row by which to shift x, (n, features), and y, (m, features), which keeps distances and reduces
+    cancellation: the first of x, or that of y if the two are far apart."""
+    one, other = x[:1], y[:1]
+    is_far = len(one) and len(other) and not ((one - other) ** 2).sum() <= _TAKEN[x.itemsize] * unit / 4
+    return other if is_far else one
 
 
 def room(others: A, unit: float | torch.Tensor) -> Any:
