@@ -44,9 +44,10 @@ def squared_distances(x: torch.Tensor, y: torch.Tensor | None, unit: float | tor
 def centre(x: A, y: A, unit: float | torch.Tensor) -> A:
     """Return a row by which to shift x, (n, features), and y, (m, features), which keeps distances and reduces
     cancellation: the first of x, or that of y if the two are far apart."""
-    one, other = x[:1], y[:1]
-    is_far = len(one) and len(other) and not ((one - other) ** 2).sum() <= _TAKEN[x.itemsize] * unit / 4
-    return other if is_far else one
+    if not len(x) or not len(y):
+        return x[:1]
+    between = x[0] - y[0]
+    return x[:1] if between @ between <= _TAKEN[x.itemsize] * unit / 4 else y[:1]
 
 
 def room(others: A, unit: float | torch.Tensor) -> Any:
