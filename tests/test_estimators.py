@@ -537,3 +537,15 @@ def test_a_frames_words_and_categories_are_features_of_zeros_and_ones():
         KernelFlowRegressor().fit(dated, y)
     with pytest.raises(ValueError, match="different words; drop it"):
         KernelFlowRegressor().fit(pd.concat([frame] * 12).assign(name=[f"n{i}" for i in range(1080)]), list(y) * 12)
+
+
+def test_masked_targets_and_labels_in_another_order_are_refused():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 3)), rng.normal(size=20)
+    with pytest.raises(ValueError, match="masked values"):
+        KernelFlowRegressor(optimizer="none").fit(x, np.ma.masked_array(y, mask=y > 0.9))
+    frame = pd.DataFrame(x, columns=[0, 1, 2])
+    model = KernelFlowRegressor(optimizer="none").fit(frame, y)
+    np.testing.assert_array_equal(model.predict(frame), model.predict(x))
+    with pytest.raises(ValueError, match="the fit had 0, 1, 2"):
+        model.predict(frame[[2, 0, 1]])

@@ -52,7 +52,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     from kfx.record.output import is_stream, require_places, written
     from kfx.report import table as tables
 
-    by, of = parsed.by.split(","), "se" if parsed.se else "sd"
+    by, of = [key.strip() for key in parsed.by.split(",") if key.strip()], "se" if parsed.se else "sd"
     for name in ("figure", "curve"):
         if getattr(parsed, name) is not None:
             pictures.check_name(f"--{name}", getattr(parsed, name))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kfx.outcomes import ConfigError
@@ -69,16 +70,17 @@ def metric(name: str, better: Better) -> Callable[[Measure], Measure]:
     return register
 
 
-def measured_by_plugins(prediction: np.ndarray, data: object) -> dict[str, float]:
+def measured_by_plugins(prediction: np.ndarray, data: Any) -> dict[str, float]:
     """The metrics of plugins. prediction: (m, outputs), in the units of the targets. ConfigError for no number."""
     found: dict[str, float] = {}
     for name, each in METRICS.items():
         if each.measure is not None:
-            value = each.measure(prediction, data)
+            own = replace(data, y_test=data.y_test.copy(), y_train=data.y_train.copy())
+            value = each.measure(prediction.copy(), own)  # which may compute in place
             try:
                 found[name] = float(value)
             except (TypeError, ValueError) as error:
-                raise ConfigError(f"metric {name}: expected a number, got {value!r}") from error
+                raise ConfigError(f"metric {name}: expected a number, got {reprlib.repr(value)}") from error
     return found
 
 

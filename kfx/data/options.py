@@ -117,6 +117,9 @@ class DatasetOption(Option):
         With some classes and n_train null it is an upper bound.
         """
         available = self.available()
+        if available is None and self.n_train is None:
+            what = "its option needs a field n_train, or a method `available`, for the number of training points"
+            raise DataError(f"dataset={self.name}: {what}")
         if available is None:
             return int(self.n_train)
         wanted = available if self.n_train is None else self.n_train

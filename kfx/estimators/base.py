@@ -234,6 +234,8 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **options: Any) -> tuple[np.ndarray, np.ndarray]:
         """X, as images if it holds images, and y as valid arrays."""
+        if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
+            raise ValueError(f"y has {y.size - y.count()} masked values; leave these rows out")
         X = as_frame(X)
         self.categories_ = categories(X)
         encoded = as_numbers(X, self.categories_)
@@ -393,11 +395,16 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         """A block that computes with the precision and the threads of the device's settings."""
         return exclusively(*self._threads, allow_tf32=self._allow_tf32)
 
+    def _columns_are_names(self) -> bool:
+        """Whether scikit-learn compares the columns itself, as it does names that are texts."""
+        return all(isinstance(name, str) for name in getattr(self, "_columns", ()))
+
     def _points_of(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "kernel_")
         X = as_frame(X)
-        if self._names and hasattr(X, "columns"):
-            X = with_columns_of(X, self._names)
+        known = self._names or getattr(self, "_columns", ())
+        if hasattr(X, "columns") and known and not (self._columns_are_names() and not self._names):
+            X = with_columns_of(X, known)
         if self.categories_:
             validate_data(self, X, reset=False, skip_check_array=True)
             x = check_array(as_numbers(with_columns_of(X, self._columns), self.categories_), **_ACCEPTED)

@@ -42,6 +42,7 @@ def curve(frame: pd.DataFrame, by: Sequence[str], metric: str, of: str) -> Figur
     The axis of the metric is logarithmic if none of its values is below 0. of: `sd` or `se`.
     """
     is_accuracy = metric.endswith("accuracy")
+    by = [key for key in by if key != "n_interpolation"] or ["n"]
     drawn, (axes,) = figure(height=4.2)
     every = frame.assign(shown=1 - frame[metric] if is_accuracy else frame[metric])
     is_logarithmic = bool((every["shown"] > 0).any() and not (every["shown"] < 0).any())

@@ -97,6 +97,9 @@ class SumsStore:
         store = cls(folder)
         if store.belongs_to != belongs_to:
             raise StoreError(f"{folder}: holds the sums of something else; {_ANEW}")
+        asked = len(points), targets.shape[1], -(-len(points) // store.tile)
+        if (store.n, store.outputs, len(store._tiles_sha256)) != asked:
+            raise StoreError(f"{folder / MANIFEST}: is damaged, or was edited; {_ANEW}")
         return store
 
     def centres(self) -> torch.Tensor:
@@ -152,6 +155,8 @@ class SumsStore:
     def fold(self, number: int, count: int, centres: int) -> Sums:
         """Return the sums of one of `count` disjoint parts of the points: of every `count`-th lane. StoreError if one
         lacks tiles."""
+        if number >= self.lanes:
+            raise StoreError(f"{self.folder / MANIFEST}: lanes={self.lanes}: is damaged, or was edited; {_ANEW}")
         return reduce(add, (self._whole(lane, centres) for lane in range(number, self.lanes, count)))
 
     def _whole(self, lane: int, centres: int) -> Sums:
