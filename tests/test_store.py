@@ -19,7 +19,7 @@ from kfx.numerics.conjugate_gradients import conjugate_gradients, solve
 from kfx.numerics.incidents import collect
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import HeldError, NumericalError, StoreError
-from kfx.store import products
+from kfx.store import products, sealed
 from kfx.store.factor_store import FactorStore, FactorWork
 from kfx.store.gram_store import GRAM, TEST, GramStore, tile_for
 from kfx.store.gram_work import GramWork
@@ -899,3 +899,21 @@ def test_memory_stays_within_what_is_allowed(tmp_path):
     matrix = 8 * 4000**2
     assert more["memory"] > 2 * matrix
     assert more["disk"] < 0.75 * matrix  # and much of it is code
+
+
+@pytest.mark.parametrize("change", ["scaled", "missing", "shorter", "owner"])
+def test_arrays_that_have_changed_are_none(tmp_path, change):
+    """Also where the file itself is whole."""
+    path, arrays = tmp_path / "a.npz", {"outer": np.eye(3), "total": np.ones(3)}
+    sealed.write(path, "lane 1", arrays)
+    assert set(sealed.read(path, "lane 1")) == {"outer", "total"}
+    with np.load(path) as held:
+        content = dict(held)
+    if change == "missing":
+        del content["outer"]
+    elif change == "owner":
+        content["belongs_to"] = np.array("lane 2")
+    else:
+        content["outer"] = 1.5 * content["outer"] if change == "scaled" else content["outer"][:2]
+    np.savez(path, **content)
+    assert sealed.read(path, "lane 2" if change == "owner" else "lane 1") is None
