@@ -549,3 +549,8 @@ def test_masked_targets_and_labels_in_another_order_are_refused():
     np.testing.assert_array_equal(model.predict(frame), model.predict(x))
     with pytest.raises(ValueError, match="the fit had 0, 1, 2"):
         model.predict(frame[[2, 0, 1]])
+    both = pd.DataFrame({"a": np.sin(np.arange(60) / 5), "b": np.cos(np.arange(60) / 5)})
+    forecaster = KernelFlowForecaster(lags=3, regularization=1e-6).fit(both)
+    assert forecaster.predict(2, series=both).shape == (2, 2)
+    with pytest.raises(ValueError, match="the fit had a, b"):
+        forecaster.predict(2, series=both[["b", "a"]])

@@ -101,7 +101,7 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         Missing values are NaN: windows that hold one are left out. DataError for series that are constant or shorter
         than a window, ConfigError for wrong settings.
         """
-        train = _trajectories(series)
+        train, self._names = _trajectories(series), _names_of(series)
         choice = self._choice(train)
         windows = choice.windows.fitted(train)
         cut = [windows.cut(each)[:2] for each in train if len(each) > windows.reach]
@@ -228,8 +228,12 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         found = np.concatenate([found, more])[:steps]
         return found[:, 0] if self._is_flat else found
 
+    _names: Sequence[str] = ()  # of the coordinates, of a frame
+
     def _continued(self, series: Any) -> Trajectory:
-        several = _trajectories(series)
+        several, names = _trajectories(series), _names_of(series)
+        if names and self._names and names != self._names:
+            raise ValueError(f"the series has the columns {', '.join(names)}; the fit had {', '.join(self._names)}")
         if len(several) > 1:
             raise ValueError(f"series holds {len(several)} series; expected one, (T,) or (T, coordinates)")
         given = several[0]
@@ -244,6 +248,12 @@ def _is_count(value: object) -> bool:
 
 def _first(series: Any) -> Any:
     return series[0] if isinstance(series, (list, tuple)) and np.ndim(series[0]) else series
+
+
+def _names_of(series: Any) -> list[str]:
+    """The columns of a frame, or of the first of several; none of arrays."""
+    first = series[0] if isinstance(series, (list, tuple)) and len(series) > 0 else series
+    return [str(name) for name in getattr(first, "columns", ())]
 
 
 def _trajectories(series: Any) -> list[Trajectory]:
