@@ -122,7 +122,7 @@ def test_compare_tests_what_is_worse_than_the_best(kfx, in_folder):
         p = 1.0 if own is best else ttest_rel(own, best, alternative="less").pvalue
         assert row["accuracy_p"] == pytest.approx(p)
     assert "mean ± se over seeds" in " ".join(out.split())
-    assert out.count(" *") == 1 + sum(table["accuracy_p"] >= 0.05)
+    assert out.count("*") == 1 + sum(table["accuracy_p"] >= 0.05)
     assert (in_folder / "t.tex").read_text().count("textbf") == sum(table["accuracy_p"] >= 0.05)
 
 
