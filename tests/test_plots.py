@@ -120,16 +120,17 @@ def test_the_precision_check_is_drawn_where_it_warned_or_when_asked(kfx, in_fold
     assert not picture.is_file()
     assert kfx("plot", "r", "--only", "precision")[0] == 0
     assert picture.is_file()
+    for bad, said in (("roh", "expected one of rho, parameters"), ("surrogate", "r has no data for it")):
+        code, _, err = kfx("plot", "r", "--only", bad)
+        assert (code, err.count("\n"), said in err) == (2, 1, True)
     picture.unlink()
     content = json.loads(path.read_text())
     for verdict in content["verdicts"]:
         verdict["keeps_promise"] = verdict["dtype"] != "float64"
     path.write_text(json.dumps(content))
-    assert kfx("plot", "r")[0] == 0
+    code, _, err = kfx("plot", "r")
+    assert (code, "precision.json: is damaged, or has changed" in err) == (0, True)
     assert picture.is_file()
-    for bad, said in (("roh", "expected one of rho, parameters"), ("surrogate", "r has no data for it")):
-        code, _, err = kfx("plot", "r", "--only", bad)
-        assert (code, err.count("\n"), said in err) == (2, 1, True)
 
 
 @pytest.mark.slow
