@@ -9,7 +9,9 @@ from pathlib import Path
 
 import yaml
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+BASE_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""Those of libyaml, where PyYAML has them: ten times as fast on hundreds of files."""
 _MOST_VALUES, _MOST_DEPTH, _MOST_BYTES = 20_000, 50, 5_000_000
 _TEXT = 250
 """Characters of a text that count as one more value."""
@@ -30,7 +32,7 @@ def bounded(path: Path) -> io.BytesIO:
     if len(content) > _MOST_BYTES:
         raise YamlBoundsError(f"is larger than {_MOST_BYTES} bytes; write fewer values")
     with contextlib.suppress(yaml.YAMLError):  # the loader tells it, and stops there too
-        _require_bounds(yaml.parse(content, Loader=_LOADER))
+        _require_bounds(yaml.parse(content, Loader=SAFE_LOADER))
     return io.BytesIO(content)
 
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
+from kfx.config import catalogue
 from kfx.config.fields import is_window, number, one_of, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
+from kfx.yaml_file import BASE_LOADER, SAFE_LOADER, bounded
 
 
 @dataclass
@@ -49,6 +53,14 @@ class Published(Quantity):
     )
 
 
+@dataclass(frozen=True)
+class Printed:
+    """A published number, and its digits as printed; None for a curve without numbers."""
+
+    published: Published
+    text: str | None
+
+
 def published(path: str, value: object) -> list[Published]:
     """The entries of a config's key `published`."""
     if value is None:
@@ -66,3 +78,28 @@ def _modern(entry: object) -> object:
     if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
         return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
     return entry
+
+
+def read_published(experiment: str, own: str | None = None) -> list[Printed]:
+    """The numbers in an experiment's file, with the digits as written.
+
+    An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
+    ConfigError for a file that cannot be read.
+    """
+    path = catalogue.file_of("experiment", experiment, own)
+    try:
+        text = bounded(path).read()
+        content = yaml.load(text, SAFE_LOADER) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    if "published" not in content:
+        bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
+        return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
+    digits = yaml.load(text, BASE_LOADER)["published"]
+    listed = published(f"{path}: published", content["published"])
+    if not listed:
+        return []
+    return [
+        Printed(each, None if each.value is None else as_written["value"])
+        for each, as_written in zip(listed, digits, strict=True)
+    ]

@@ -19,10 +19,10 @@ from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import tables
+from kfx.papers import tables
+from kfx.papers.numbers import Entry
+from kfx.papers.tables import Command, Table
 from kfx.report.naming import described
-from kfx.report.reproduction import Entry
-from kfx.report.tables import Command, Table
 from kfx.yaml_file import bounded
 
 FILE, STUDIES = "claims.yaml", "studies"

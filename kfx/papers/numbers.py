@@ -13,13 +13,13 @@ import yaml
 
 from kfx.config import catalogue
 from kfx.config.nodes import near
-from kfx.config.published import Published, published
+from kfx.config.published import Printed, read_published
 from kfx.experiment.compose import of_job
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import tables
+from kfx.papers import tables
+from kfx.papers.tables import Command, Table
+from kfx.papers.verdict import RANKED, Verdict, verdict
 from kfx.report.measured import SHARES
-from kfx.report.tables import Command, Table
-from kfx.report.verdict import RANKED, Verdict, verdict
 from kfx.yaml_file import bounded
 
 FOLDER = Path("runs") / "reproduction"
@@ -34,14 +34,6 @@ _DEVIATIONS = {"sd": 1, "se": 8}
 
 Notes = Mapping[str, Sequence[str]]
 """Notes of the page, by title."""
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A published number, and its digits as printed; None for a curve without numbers."""
-
-    published: Published
-    text: str | None
 
 
 @dataclass(frozen=True)
@@ -147,31 +139,6 @@ def experiments(names: Sequence[str] = ()) -> list[str]:
             raise ConfigError(f"{name}: is no paper or experiment; it takes {near(name, known)}")
         found += [each for each in of if each not in found]
     return found
-
-
-def read_published(experiment: str, own: str | None = None) -> list[Printed]:
-    """The numbers in an experiment's file, with the digits as written.
-
-    An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
-    ConfigError for a file that cannot be read.
-    """
-    path = catalogue.file_of("experiment", experiment, own)
-    try:
-        text = bounded(path).read()
-        content = yaml.load(text, tables.SAFE_LOADER) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
-    if "published" not in content:
-        bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
-        return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
-    digits = yaml.load(text, tables.BASE_LOADER)["published"]
-    listed = published(f"{path}: published", content["published"])
-    if not listed:
-        return []
-    return [
-        Printed(each, None if each.value is None else as_written["value"])
-        for each, as_written in zip(listed, digits, strict=True)
-    ]
 
 
 def commands(printed: Iterable[Printed], experiment: str) -> list[Command]:

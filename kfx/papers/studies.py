@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from kfx.config.published import Quantity
 from kfx.experiment.config import check
 from kfx.files import Document
 from kfx.jobs.job import Job
-from kfx.jobs.logged import logged
 from kfx.outcomes import ConfigError
-from kfx.plots.study import NEEDS_X, PICTURES
+from kfx.papers.logged import logged
+from kfx.papers.pictures import NEEDS_X, PICTURES
+from kfx.papers.tables import made_on
 from kfx.record.reading import load_run, typed_words
-from kfx.report.measured import applicable, made_on, measured_as
+from kfx.report.measured import applicable, measured_as
 from kfx.yaml_file import bounded
 
 _INITIAL = " of the initial kernel"
@@ -125,6 +126,13 @@ def read(name: str) -> Study:
         if known.run not in study.runs or known.column not in study.columns:
             raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
+
+
+def smoke_runs() -> Iterator[tuple[str, list[str], bool]]:
+    """Yield the runs of all studies as `kfx.jobs.smoke.jobs` does; their plugins add options to all later runs."""
+    for name in names():
+        for label, words in read(name).runs.items():
+            yield f"study={name}: {label}", [*words, "figures=false"], True
 
 
 def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = False) -> dict[str, Job]:
