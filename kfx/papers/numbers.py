@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from kfx.config import catalogue
 from kfx.config.nodes import near
@@ -20,7 +19,7 @@ from kfx.papers import tables
 from kfx.papers.tables import Command, Table
 from kfx.papers.verdict import RANKED, Verdict, verdict
 from kfx.report.measured import SHARES
-from kfx.yaml_file import bounded
+from kfx.yaml_file import read_yaml
 
 FOLDER = Path("runs") / "reproduction"
 _REMARKS = "remarks.yaml"
@@ -172,7 +171,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
     if not path.is_file():
         return {}
     try:
-        content = yaml.safe_load(bounded(path)) or {}
+        content = read_yaml(path) or {}
         return {
             name: Remark(
                 " ".join(each.get("why", "").split()),
@@ -181,7 +180,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
             )
             for name, each in content.items()
         }
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError) as error:
         expected = "expected why, readings (a list of overrides) and takes for each experiment"
         raise ConfigError(f"{path}: {' '.join(str(error).split())}; {expected}") from error
 
@@ -191,7 +190,7 @@ def read_notes(folder: Path) -> Notes:
     found = {}
     for title, name in _NOTES.items():
         if (path := folder / name).is_file():
-            found[title] = [" ".join(text.split()) for text in yaml.safe_load(bounded(path))]
+            found[title] = [" ".join(text.split()) for text in read_yaml(path)]
     return found
 
 

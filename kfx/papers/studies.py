@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
@@ -27,7 +26,7 @@ from kfx.papers.pictures import NEEDS_X, PICTURES
 from kfx.papers.tables import made_on
 from kfx.record.reading import load_run, typed_words
 from kfx.report.measured import applicable, measured_as
-from kfx.yaml_file import bounded
+from kfx.yaml_file import read_yaml
 
 _INITIAL = " of the initial kernel"
 
@@ -106,10 +105,7 @@ def read(name: str) -> Study:
     if name not in names():
         raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
     path = catalogue.file_of("study", name)
-    try:
-        content = yaml.safe_load(bounded(path)) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    content = read_yaml(path) or {}
     if not isinstance(content, Mapping) or not content.get("runs") or not content.get("columns"):
         raise ConfigError(f"{path}: expected runs and columns at least")
     study: Study = make(str(path), Study, content)

@@ -24,7 +24,7 @@ from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.reading import load_run, read_config, read_environment, typed_words
 from kfx.report.measured import measured_as
-from kfx.yaml_file import SAFE_LOADER, bounded
+from kfx.yaml_file import read_yaml
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
@@ -213,11 +213,13 @@ def read(folder: Path) -> dict[Command, Table]:
 def _read(path: Path) -> Table:
     beside = path.with_suffix(".yaml")
     try:
-        about = yaml.load(bounded(beside), SAFE_LOADER)
+        about = read_yaml(beside)
         command = Command(about["experiment"], tuple(about["overrides"]))
         kept = dict(about["settings"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{beside}: damaged: {' '.join(str(error).split())}; measure {path.stem} again") from error
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{beside}: damaged: {str(error).removeprefix(f'{beside}: ')}; measure {path.stem} again"
+        ) from error
     with path.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for i, row in enumerate(rows, start=2):
