@@ -441,7 +441,7 @@ def test_what_a_person_should_know_is_said(kfx, in_folder):
 def test_published_stands_beside_measured(kfx):
     code, out, _ = kfx("run", "+experiment=khalid/three_bumps_rbf", "optimizer=none", "optimizer.iterations=1")
     assert code == 0
-    assert "published   mse of the initial kernel 6.865, measured 6.8701 (Khalid 2022" in out
+    assert "published   mse before training 6.865, measured 6.8701 (Khalid 2022" in out
 
 
 def test_an_evaluation_without_a_number_fails_the_run(kfx):
