@@ -14,8 +14,11 @@ _MOST_BARS = 40
 
 
 def of_features(run: Run) -> Figure | None:
-    """The length of each feature as a bar, the shortest on top: the targets vary most along it. Of several folds the
-    geometric mean, with the range over folds."""
+    """The length of each feature: along one with a short length the kernel varies fast, and a feature with a long
+    one hardly matters.
+
+    Bars, the shortest on top; of several folds the geometric mean, with the range over folds.
+    """
     if (found := lengths_of_features(run.directory, run.metrics)) is None:
         return None
     names, before, each = found

@@ -28,8 +28,11 @@ _AVERAGED = 300  # layers, as in Owhadi & Yoo 2019, Fig. 13
 
 
 def positions(run: Run) -> Figure | None:
-    """Points in the plane at eight layers; for two classes with the decision boundary (Owhadi & Yoo 2019, Figs. 3, 9 to
-    11)."""
+    """Where the training points are at a few layers, coloured by class or target: the shades are the sides on which
+    the kernel puts the plane.
+
+    Eight layers; the sides for two classes only (Owhadi & Yoo 2019, Figs. 3, 9 to 11).
+    """
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2:
         return None
@@ -85,10 +88,11 @@ def _draw_boundary(
 
 
 def velocities(run: Run) -> Figure | None:
-    """Arrows on a mesh: displacements by five single layers, and ten times the mean over 300 layers, from five layers
-    on.
+    """Where a few layers move the plane around the training points, and below the mean of many successive layers,
+    ten times as long.
 
-    It needs recorded layers. See Owhadi & Yoo 2019, Figs. 12 and 13.
+    Five single layers, and means over 300 layers from five layers on. It needs recorded layers. See Owhadi & Yoo
+    2019, Figs. 12 and 13.
     """
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2 or not (run.directory / "layers-0.bin").is_file():

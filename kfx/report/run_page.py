@@ -197,7 +197,7 @@ def _machine(here: Document) -> Table:
 
 def _pictures(directory: Path) -> list[Picture]:
     found = plots.figures(directory)
-    return [Picture(name, plots.FIGURES[name].says, svg(figure, name)) for name, figure in found.items()]
+    return [Picture(name, plots.caption(name), svg(figure, name)) for name, figure in found.items()]
 
 
 def svg(figure: Figure, name: str) -> str:
