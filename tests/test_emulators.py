@@ -17,8 +17,7 @@ from scipy.stats import multivariate_normal
 
 import kfx
 from kfx import ConfigError, KernelFlowRegressor, load_run
-from kfx.data.dataset import Dataset, with_targets
-from kfx.data.reduction import reduced
+from kfx.data.dataset import Dataset, reduced, with_targets
 from kfx.data.simulators import SIMULATORS, simulate
 from kfx.experiment.plan import Plan
 from kfx.kernels import ARD, RBF, Linear, Matern, Scaled, Sum

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from kfx.data.array_file import PointEncoding, count
 from kfx.data.dataset import Dataset
-from kfx.data.new_rows import Chunk, Encoding, PointEncoding, count
+from kfx.data.new_rows import Chunk, Encoding
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame

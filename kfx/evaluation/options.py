@@ -330,9 +330,8 @@ class TestPointsOption(EvaluationOption):
     def standing_for(self, config: ConfigView) -> Option:
         if not config.dataset.is_series or type(self) is not TestPointsOption:
             return self
-        from kfx.evaluation.rollout_option import RolloutOption
-
-        return RolloutOption(**{name: getattr(self, name) for name in self.fields()})
+        rollout = OPTIONS["evaluation"]["rollout"]
+        return rollout(**{name: getattr(self, name) for name in self.fields()})
 
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order

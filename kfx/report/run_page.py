@@ -23,9 +23,9 @@ from kfx.plots.style import rasterize
 from kfx.record.reading import Run, load_run, read_environment, typed_words
 from kfx.record.search import runs_below
 from kfx.report.html import render
+from kfx.report.naming import described
 from kfx.report.results import Results, as_typed, command_of, main_row, results
 from kfx.report.table import Table
-from kfx.report.words import described
 
 _TABLES = (
     *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),
