@@ -63,7 +63,7 @@ class Run(reading.Run):
 
     def estimator(self) -> KernelFlow:
         """Return its kernel as a fitted estimator, which takes points after the preprocessing of the run."""
-        return self._model.estimator
+        return self._model.estimator()
 
     @cached_property
     def _model(self) -> Model:

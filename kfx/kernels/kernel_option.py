@@ -270,6 +270,7 @@ class NetworkOption(KernelOption, abc.ABC):
     """A Gaussian kernel on the features of a network. A subclass gives the network by `module`; its fields are the
     network's settings."""
 
+    builds = "kfx.kernels:NetworkFeatures"
     has_network = True
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
@@ -310,12 +311,11 @@ class NetworkOption(KernelOption, abc.ABC):
     def make(self, image: Image, **common: Any) -> Kernel:
         import torch
 
-        from kfx.kernels import NetworkFeatures
         from kfx.numerics.streams import seeded
 
         made = partial(self.module, image)
         with seeded(0):
-            kernel = NetworkFeatures(
+            kernel = self.constructor()(
                 made(),
                 self.gamma,
                 self.length_gradient,

@@ -10,10 +10,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kfx.evaluation.systems import InMemory
 from kfx.experiment.config import check
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
-from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import NumericalError
 from kfx.plots.flow import draw_positions, limits, snapshots, targets
@@ -77,12 +77,11 @@ def _draw_boundary(
     signs = torch.as_tensor(np.where(values == values.max(), 1.0, -1.0))[:, None]
     line = np.linspace(-limit, limit, _GRID)
     mesh = torch.as_tensor(np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2))
-    gram = kernel.gram(x)
+    system = InMemory(kernel, x, mesh)
     try:
-        weights = coefficients(gram, signs, regularization.of(gram))
+        predicted = system.interpolant(regularization, signs).mean(system.test).reshape(_GRID, _GRID).numpy()
     except NumericalError:
         return
-    predicted = (kernel.gram(mesh, x) @ weights).reshape(_GRID, _GRID).numpy()
     sides = np.ma.masked_equal(np.sign(predicted), 0)  # far from all points the kernel is 0 and predicts nothing
     panel.contourf(line, line, sides, levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
 

@@ -15,8 +15,8 @@ from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
     from kfx.jobs.job import Job
-    from kfx.jobs.reproduce import Missing
-    from kfx.report.reproduction import Entry
+    from kfx.papers.missing import Missing
+    from kfx.papers.numbers import Entry
 
 _PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs")
 
@@ -38,8 +38,8 @@ def add(commands: Commands) -> None:
 
 
 def _reproduce(parsed: argparse.Namespace) -> int:
+    from kfx.papers.numbers import FOLDER, experiments, gather
     from kfx.record.output import require_no_record
-    from kfx.report.reproduction import FOLDER, experiments, gather
 
     folder = parsed.tables or FOLDER
     require_no_record("--tables", folder)
@@ -68,20 +68,20 @@ def _reproduce(parsed: argparse.Namespace) -> int:
 
 
 def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> bool:
-    from kfx.jobs import logged, reproduce
-    from kfx.report.words import duration
+    from kfx.papers import logged, missing
+    from kfx.papers.words import duration
     from kfx.screen.progress import Steps
 
-    missing = reproduce.missing(entries, parsed.seeds or 1)
-    known = sum(each.seconds for each in missing if each.seconds is not None) / parsed.jobs
-    unknown = sum(each.seconds is None for each in missing)
+    runs = missing.missing(entries, parsed.seeds or 1)
+    known = sum(each.seconds for each in runs if each.seconds is not None) / parsed.jobs
+    unknown = sum(each.seconds is None for each in runs)
     note = f", and {unknown} of which nothing is known" if unknown else ""
-    print(f"{len(missing)} runs are missing: about {duration(known)}{note}", flush=True)
-    by_folder = {each.directory: each for each in missing}
+    print(f"{len(runs)} runs are missing: about {duration(known)}{note}", flush=True)
+    by_folder = {each.directory: each for each in runs}
     wrong: list[Missing] = []
 
     def jobs() -> Iterator[Job]:
-        for each in missing:
+        for each in runs:
             try:
                 job = each.job()
             except ConfigError as error:  # such as a package that is missing here; the others can be run
@@ -90,12 +90,12 @@ def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> 
             else:
                 yield job
 
-    with Steps("kfx reproduce", len(missing)) as bar:
+    with Steps("kfx reproduce", len(runs)) as bar:
 
         def done(job: Job) -> None:
-            print(reproduce.add(job.directory, by_folder.pop(job.directory).part, folder))
+            print(missing.add(job.directory, by_folder.pop(job.directory).part, folder))
             left = sum(each.seconds or 0.0 for each in by_folder.values()) / parsed.jobs
-            bar.reach(len(missing) - len(by_folder), f"about {duration(left)} left", telling=True)
+            bar.reach(len(runs) - len(by_folder), f"about {duration(left)} left", telling=True)
 
         failed = logged.run(
             jobs(),
@@ -108,18 +108,18 @@ def _run(parsed: argparse.Namespace, folder: Path, entries: Sequence[Entry]) -> 
 
 
 def _take_in(directories: Sequence[Path], folder: Path) -> None:
-    from kfx.jobs import reproduce
-    from kfx.report.reproduction import part_of
-    from kfx.report.tables import Command
+    from kfx.papers import missing
+    from kfx.papers.numbers import part_of
+    from kfx.papers.tables import Command
 
     for directory in directories:
-        print(reproduce.add(directory, part_of(Command.of_run(directory)), folder))
+        print(missing.add(directory, part_of(Command.of_run(directory)), folder))
 
 
 def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
     from kfx.files import write_whole
-    from kfx.report import claims, html, markdown
-    from kfx.report.reproduction import read_notes
+    from kfx.papers import claims, html, markdown
+    from kfx.papers.numbers import read_notes
 
     content = entries, claims.tested(claims.read(folder), claims.measurements(folder, entries)), read_notes(folder)
     text = markdown.page(*content)
@@ -139,8 +139,8 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
 def _show(entries: Sequence[Entry], in_detail: bool) -> None:
     from rich.table import Table
 
-    from kfx.report import words
-    from kfx.report.verdict import Verdict
+    from kfx.papers import words
+    from kfx.papers.verdict import Verdict
 
     screen = console(180)
     shown = Table(title="Published numbers, by verdict")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kfx.report import claims, words
-from kfx.report.claims import Tested
-from kfx.report.reproduction import CommandNumbers, Entry, Notes
-from kfx.report.verdict import RULE, Verdict
+from kfx.papers import claims, words
+from kfx.papers.claims import Tested
+from kfx.papers.numbers import CommandNumbers, Entry, Notes
+from kfx.papers.verdict import RULE, Verdict
 
 _HEAD = """\
 # What the papers claim, and what holds

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from kfx.config import catalogue
 from kfx.config.nodes import near
-from kfx.config.published import Published, published
+from kfx.config.published import Printed, read_published
 from kfx.experiment.compose import of_job
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import tables
+from kfx.papers import tables
+from kfx.papers.tables import Command, Table
+from kfx.papers.verdict import RANKED, Verdict, verdict
 from kfx.report.measured import SHARES
-from kfx.report.tables import Command, Table
-from kfx.report.verdict import RANKED, Verdict, verdict
-from kfx.yaml_file import bounded
+from kfx.yaml_file import read_yaml
 
 FOLDER = Path("runs") / "reproduction"
 _REMARKS = "remarks.yaml"
@@ -34,14 +33,6 @@ _DEVIATIONS = {"sd": 1, "se": 8}
 
 Notes = Mapping[str, Sequence[str]]
 """Notes of the page, by title."""
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A published number, and its digits as printed; None for a curve without numbers."""
-
-    published: Published
-    text: str | None
 
 
 @dataclass(frozen=True)
@@ -149,31 +140,6 @@ def experiments(names: Sequence[str] = ()) -> list[str]:
     return found
 
 
-def read_published(experiment: str, own: str | None = None) -> list[Printed]:
-    """The numbers in an experiment's file, with the digits as written.
-
-    An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
-    ConfigError for a file that cannot be read.
-    """
-    path = catalogue.file_of("experiment", experiment, own)
-    try:
-        text = bounded(path).read()
-        content = yaml.load(text, tables.SAFE_LOADER) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
-    if "published" not in content:
-        bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
-        return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
-    digits = yaml.load(text, tables.BASE_LOADER)["published"]
-    listed = published(f"{path}: published", content["published"])
-    if not listed:
-        return []
-    return [
-        Printed(each, None if each.value is None else as_written["value"])
-        for each, as_written in zip(listed, digits, strict=True)
-    ]
-
-
 def commands(printed: Iterable[Printed], experiment: str) -> list[Command]:
     """The commands for which the numbers of an experiment were printed."""
     return list(dict.fromkeys(Command.of(experiment, each.published.overrides) for each in printed))
@@ -205,7 +171,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
     if not path.is_file():
         return {}
     try:
-        content = yaml.safe_load(bounded(path)) or {}
+        content = read_yaml(path) or {}
         return {
             name: Remark(
                 " ".join(each.get("why", "").split()),
@@ -214,7 +180,7 @@ def read_remarks(folder: Path) -> dict[str, Remark]:
             )
             for name, each in content.items()
         }
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError) as error:
         expected = "expected why, readings (a list of overrides) and takes for each experiment"
         raise ConfigError(f"{path}: {' '.join(str(error).split())}; {expected}") from error
 
@@ -224,7 +190,7 @@ def read_notes(folder: Path) -> Notes:
     found = {}
     for title, name in _NOTES.items():
         if (path := folder / name).is_file():
-            found[title] = [" ".join(text.split()) for text in yaml.safe_load(bounded(path))]
+            found[title] = [" ".join(text.split()) for text in read_yaml(path)]
     return found
 
 

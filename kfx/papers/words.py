@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from kfx.report.claims import Condition, Measured, Outcome, Standing, Tested
+from kfx.papers.claims import Condition, Measured, Outcome, Standing, Tested
+from kfx.papers.numbers import CommandNumbers, Entry, Item
+from kfx.papers.tables import Command
+from kfx.papers.verdict import RANKED, Verdict
 from kfx.report.naming import described
-from kfx.report.reproduction import CommandNumbers, Entry, Item
-from kfx.report.tables import Command
-from kfx.report.verdict import RANKED, Verdict
 
 _VISIBLE = 1e-4
 """Relative deviation below which the pages leave it out."""

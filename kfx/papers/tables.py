@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from kfx.experiment.compose import of_job
 from kfx.experiment.identity import content
 from kfx.files import Document, write_whole
 from kfx.outcomes import ConfigError, RecordError, Status
-from kfx.record.reading import load_run, typed_words
-from kfx.report.measured import made_on, measured_as
-from kfx.yaml_file import bounded
+from kfx.record.reading import load_run, read_config, read_environment, typed_words
+from kfx.report.measured import measured_as
+from kfx.yaml_file import read_yaml
 
 PLACE = ("metric", "kernel", "n_interpolation", "statistic", "window")
 COLUMNS = ("seed", *PLACE, "measured", "iterations", "seconds", "date", "identity", "kfx", "machine")
@@ -33,10 +34,6 @@ NOT_OF_A_COMMAND = (
 )
 """Prefixes of words that do not change what is computed, such as where and how fast."""
 _SMOKE = "published=null"
-
-SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-BASE_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-"""Those of libyaml, where PyYAML has them: ten times as fast on hundreds of files."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +168,15 @@ def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> T
     return Table(Command.of_run(directory), settings(raw), tuple(rows))
 
 
+def made_on(directory: Path) -> dict[str, str]:
+    """The date on which a run ended, the version of kfx, and the machine."""
+    here = read_environment(directory)
+    when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
+    dtype = read_config(directory).device.dtype
+    machine = f"{here.get('processor')}, {here.get('device')}, {here.get('threads_of_fit')} threads, {dtype}"
+    return {"date": when.date().isoformat(), "kfx": str(here.get("kfx")), "machine": machine}
+
+
 def merged(old: Table | None, new: Table) -> Table:
     """The rows of both tables; for a seed in both the new ones.
 
@@ -207,11 +213,13 @@ def read(folder: Path) -> dict[Command, Table]:
 def _read(path: Path) -> Table:
     beside = path.with_suffix(".yaml")
     try:
-        about = yaml.load(bounded(beside), SAFE_LOADER)
+        about = read_yaml(beside)
         command = Command(about["experiment"], tuple(about["overrides"]))
         kept = dict(about["settings"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{beside}: damaged: {' '.join(str(error).split())}; measure {path.stem} again") from error
+    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{beside}: damaged: {str(error).removeprefix(f'{beside}: ')}; measure {path.stem} again"
+        ) from error
     with path.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for i, row in enumerate(rows, start=2):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
@@ -21,12 +20,13 @@ from kfx.config.published import Quantity
 from kfx.experiment.config import check
 from kfx.files import Document
 from kfx.jobs.job import Job
-from kfx.jobs.logged import logged
 from kfx.outcomes import ConfigError
-from kfx.plots.study import NEEDS_X, PICTURES
+from kfx.papers.logged import logged
+from kfx.papers.pictures import NEEDS_X, PICTURES
+from kfx.papers.tables import made_on
 from kfx.record.reading import load_run, typed_words
-from kfx.report.measured import applicable, made_on, measured_as
-from kfx.yaml_file import bounded
+from kfx.report.measured import applicable, measured_as
+from kfx.yaml_file import read_yaml
 
 _INITIAL = " of the initial kernel"
 
@@ -105,10 +105,7 @@ def read(name: str) -> Study:
     if name not in names():
         raise ConfigError(f"{name}: unknown study; it takes {near(name, names())}")
     path = catalogue.file_of("study", name)
-    try:
-        content = yaml.safe_load(bounded(path)) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    content = read_yaml(path) or {}
     if not isinstance(content, Mapping) or not content.get("runs") or not content.get("columns"):
         raise ConfigError(f"{path}: expected runs and columns at least")
     study: Study = make(str(path), Study, content)
@@ -125,6 +122,13 @@ def read(name: str) -> Study:
         if known.run not in study.runs or known.column not in study.columns:
             raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
+
+
+def smoke_runs() -> Iterator[tuple[str, list[str], bool]]:
+    """Yield the runs of all studies as `kfx.jobs.smoke.jobs` does; their plugins add options to all later runs."""
+    for name in names():
+        for label, words in read(name).runs.items():
+            yield f"study={name}: {label}", [*words, "figures=false"], True
 
 
 def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = False) -> dict[str, Job]:

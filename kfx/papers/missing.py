@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kfx.experiment.compose import of_job
 from kfx.jobs.job import Job
-from kfx.jobs.logged import logged
-from kfx.report import tables
-from kfx.report.reproduction import CommandNumbers, Entry, part_of
-from kfx.report.tables import Command
+from kfx.papers import tables
+from kfx.papers.logged import logged
+from kfx.papers.numbers import CommandNumbers, Entry, part_of
+from kfx.papers.tables import Command
 
 RUNS = Path("runs") / "reproduce"
 

@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from kfx.config.fields import flag, nested, number, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import tables
+from kfx.papers import tables
+from kfx.papers.numbers import Entry
+from kfx.papers.tables import Command, Table
 from kfx.report.naming import described
-from kfx.report.reproduction import Entry
-from kfx.report.tables import Command, Table
-from kfx.yaml_file import bounded
+from kfx.yaml_file import read_yaml
 
 FILE, STUDIES = "claims.yaml", "studies"
 _MOST, _FEW = 0.8, 0.2
@@ -233,10 +232,7 @@ def read(folder: Path) -> list[Claim]:
     path = folder / FILE
     if not path.is_file():
         return []
-    try:
-        content = yaml.safe_load(bounded(path)) or []
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    content = read_yaml(path) or []
     if not isinstance(content, list):
         raise ConfigError(f"{path}: expected a list of claims")
     return [make(f"{path}[{i}]", Claim, each) for i, each in enumerate(content)]

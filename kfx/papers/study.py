@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kfx.jobs.job import Job
-    from kfx.jobs.study import Study
+    from kfx.papers.studies import Study
 
 
 _RECORDED = Path("runs") / "reproduction" / "studies"
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
 
 def _study(parsed: argparse.Namespace) -> int:
     from kfx.config import catalogue
-    from kfx.jobs import study
+    from kfx.papers import studies
     from kfx.record.output import require_no_record
 
     if parsed.record and (parsed.smoke or parsed.set):
@@ -49,26 +49,27 @@ def _study(parsed: argparse.Namespace) -> int:
     if parsed.jobs < 1:
         raise ConfigError(f"--jobs {parsed.jobs}: expected a whole number >= 1")
     if not parsed.names:
-        for name in study.names():
+        for name in studies.names():
             print(f"{name:<28} {catalogue.description('study', name)}")
         return 0
-    studies = {name: study.read(name) for name in parsed.names}
-    folders = {name: _folder(name, parsed) for name in studies}
-    jobs = {name: study.jobs(each, folders[name], parsed.set, smoke=parsed.smoke) for name, each in studies.items()}
-    return max(_one(name, each, jobs[name], folders[name], parsed) for name, each in studies.items())
+    asked = {name: studies.read(name) for name in parsed.names}
+    folders = {name: _folder(name, parsed) for name in asked}
+    jobs = {name: studies.jobs(each, folders[name], parsed.set, smoke=parsed.smoke) for name, each in asked.items()}
+    return max(_one(name, each, jobs[name], folders[name], parsed) for name, each in asked.items())
 
 
 def _folder(name: str, parsed: argparse.Namespace) -> Path:
     """The folder for the runs of a study; runs with other settings get another one."""
     more = [*parsed.set, *(["smoke"] if parsed.smoke else [])]
-    return parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
+    own: Path = parsed.folder / ",".join([name, *(word.lstrip("-").replace("/", "_") for word in more)])
+    return own
 
 
 def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed: argparse.Namespace) -> int:
     from kfx.files import write_whole
-    from kfx.jobs import logged
-    from kfx.jobs.study import dated, table
-    from kfx.plots.study import PICTURES
+    from kfx.papers import logged
+    from kfx.papers.pictures import PICTURES
+    from kfx.papers.studies import dated, table
     from kfx.plots.style import looking, require_look, save
     from kfx.record.reading import load_run
     from kfx.screen.progress import say
