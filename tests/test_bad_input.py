@@ -125,7 +125,7 @@ BAD = [
     (["optimizer=bayesian", "kernel.bounds.sigma=[0.01,0.1]"], "optimizer.bounds", "widen one"),
     (["evaluation.n_interpolation=[50,50]"], "evaluation.n_interpolation=[50, 50]", "different"),
     (["dataset=swiss_roll", "dataset.t_range=[0,inf]"], "dataset.t_range", "two rising numbers"),
-    (["device.threads=100000"], "device.threads=100000", "1 to 1024"),
+    (["device.threads=100000"], "device.threads=100000", ">= 1 and <= 1024"),
     (["hydra.foo=1"], "hydra.foo", "kfx run --cfg job"),
     (["--config-dir", "nowhere"], "--config-dir nowhere", "no folder"),
     (["--config-name", "x"], "--config-name", "one primary config"),

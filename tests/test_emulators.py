@@ -451,7 +451,7 @@ def test_a_design_is_the_order_of_largest_posterior_variances():
     for _ in range(4):
         total = np.zeros(len(candidates))
         for part in model.components_:
-            kernel, shift = part.kernel_, part._interpolant.effective
+            kernel, shift = part.kernel_, part._predictor.interpolant.effective
             gram = kernel.gram(points) + shift * np.eye(len(points))
             cross = kernel.gram(candidates, points)
             variance = kernel.diagonal(candidates) - np.einsum("ij,ij->i", cross @ np.linalg.inv(gram), cross)

@@ -53,7 +53,7 @@ def test_it_repeats_to_the_same_numbers(old, kfx):
     code, out, err = kfx("rerun", "old", "--output", "again")
     assert code == 0, err
     assert out.splitlines()[-1].startswith("the same: ")
-    assert "published   mse of the initial kernel 6.865, measured" in out
+    assert "published   mse before training 6.865, measured" in out
 
 
 def test_it_stands_in_a_table_beside_a_new_one(old, kfx, in_folder):

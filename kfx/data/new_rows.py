@@ -116,7 +116,7 @@ class Encoding:
             if self.layout.missing not in ("mean", "median"):
                 blame(absent, name, "has no value")
             if name in self.values:
-                codes = self._codes(name, column)
+                codes = self.codes(name, column)
                 note(unknown, (codes < 0) & ~absent, name, "holds {}, which no training row has; it counts as none")
                 part = (codes[:, None] == np.arange(len(self.values[name]))).astype(np.float64)
                 part[absent] = np.nan
@@ -131,7 +131,7 @@ class Encoding:
         unknown = {row: what for row, what in unknown.items() if row not in problems}
         return Chunk(rows[good], np.concatenate(parts, axis=1)[good], problems, unknown)
 
-    def _codes(self, name: str, column: pd.Series) -> np.ndarray:
+    def codes(self, name: str, column: pd.Series) -> np.ndarray:
         """The places of the values in those of the training rows, (n,), −1 for others; as tools write one value in two
         ways, `1` and `1.0`, a value is compared as it is written and then by its meaning."""
         codes = {str(value): code for code, value in enumerate(self.values[name])}

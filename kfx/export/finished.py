@@ -16,6 +16,7 @@ from kfx.config.nodes import leaves
 from kfx.files import Document, is_inside
 from kfx.outcomes import ConfigError, KfxError, RecordError, Status
 from kfx.record.reading import Run, load_run
+from kfx.record.results import Results
 from kfx.record.search import runs_below
 
 _SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
@@ -64,9 +65,11 @@ class Finished:
     def results(self) -> dict[str, float]:
         """Final numbers: each kernel's metrics at the largest N_I, ρ on held-out batches, and times."""
         found: dict[str, float] = {}
-        for row in sorted(self.run.metrics.get("evaluation", []), key=lambda row: row["n_interpolation"]):
-            if not row["kernel"].startswith("random"):
-                found[f"{row['kernel']}.{row['metric']}"] = row["mean"]
+        evaluation = Results.of(self.run.metrics).evaluation
+        for at in sorted(evaluation, key=lambda at: -at.n_interpolation):
+            for kernel, row in evaluation[at].items():
+                if not kernel.startswith("random"):
+                    found.setdefault(f"{kernel}.{at.metric}", row["mean"])
         held_out = self.run.metrics.get("held_out", {}).get("rho", {})
         found |= {f"held_out.rho.{kernel}": held_out[kernel]["mean"] for kernel in ("initial", "trained") if held_out}
         found |= {

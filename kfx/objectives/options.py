@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import BACKTESTED, CHOSEN, SCALES
-from kfx.config.fields import FieldError, number, one_of, ranged
+from kfx.config.fields import FieldError, number, ranged, word
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.outcomes import ConfigError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
     from kfx.objectives.base import Function, Objective
+    from kfx.objectives.selection import Selection
 
 
 @dataclass
@@ -132,11 +133,9 @@ class RhoOption(ObjectiveOption):
     symbol = "ρ"
     compares_norms = True
 
-    solver: str = one_of(
-        "cholesky",
-        "cholesky",
-        "inverse",
-        meaning="inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
+    solver: str = word(
+        "cholesky | inverse",
+        "inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
     )
 
     def build(self) -> Objective:
@@ -162,13 +161,9 @@ class RhoPolarizedOption(_Named):
 class RhoPredictionOption(_Named):
     symbol = "prediction ρ"
 
-    form: str = one_of(
-        "relative_error",
-        "relative_error",
-        "held_out",
-        "consistent",
-        "printed",
-        meaning="predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
+    form: str = word(
+        "relative_error | held_out | consistent | printed",
+        "predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
         "alone; consistent: 1 - |S|^2 / |Y|^2; printed: 1 - |S|^2 / Y'A^-1Y",
     )
 
@@ -196,17 +191,13 @@ class NLLOption(_Named):
     trains_regularization = True
     implied = {"form": "batch"}  # noqa: RUF012
 
-    scale: str = one_of(
-        "profiled",
-        "one",
-        "profiled",
-        meaning="scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+    scale: str = word(
+        "one | profiled",
+        "scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+        default="profiled",
     )
-    form: str = one_of(
-        "batch",
-        "batch",
-        "held_out",
-        meaning="likelihood of the batch, or held_out: of its points outside the sample, given the sample",
+    form: str = word(
+        "batch | held_out", "likelihood of the batch, or held_out: of its points outside the sample, given the sample"
     )
 
 
@@ -215,11 +206,9 @@ class LOOOption(_Named):
     trains_regularization = True
     implied = {"form": "batch"}  # noqa: RUF012
 
-    form: str = one_of(
-        "batch",
-        "batch",
-        "held_out",
-        meaning="points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
+    form: str = word(
+        "batch | held_out",
+        "points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
     )
 
 
@@ -255,19 +244,15 @@ class RegularizationSection(Option):
         "lambda, in units of scale",
         null="1e-4, and 0.03 to train a kernel on own data",
     )
-    scale: str = one_of(
-        "centered",
-        *SCALES,
-        meaning="unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
+    scale: str = word(
+        SCALES,
+        "unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
         "centered: the same for the centred Gram matrix",
+        default="centered",
     )
-    selection: str = one_of(
-        "auto",
-        "auto",
-        "fixed",
-        *CHOSEN,
-        "trained",
-        meaning="fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
+    selection: str = word(
+        ("auto", "fixed", *CHOSEN, "trained"),
+        "fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
         "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
         "backtest: by forecasts within the training series; trained: with "
         "the kernel, by objective nll, loo, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
@@ -275,9 +260,10 @@ class RegularizationSection(Option):
     )
     candidates: list[float] | None = ranged(
         None,
-        "a list of numbers > 0, or null for 1e-8 to 1 by factors of 10, for own data a finer list from 1e-11 to 100",
-        lambda v: v is None or (len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v)),
+        "a list of numbers > 0",
+        lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
         "values of lambda from which validation and leave_one_out choose, in units of scale",
+        null="1e-8 to 1 by factors of 10, for own data a finer list from 1e-11 to 100",
     )
     folds: int = number(
         5, "whole >= 2", "number of folds into which validation splits the training points; of series, blocks in time"
@@ -295,11 +281,6 @@ class RegularizationSection(Option):
             raise FieldError("value", self.value, "a number > 0 to start from with selection=trained")
         if self.points is not None and self.points < 2 * self.folds:
             raise FieldError("points", self.points, f"at least twice folds={self.folds}")
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether λ is chosen among candidates for each kernel."""
-        return self.selection in CHOSEN
 
     def settled(self, config: ConfigView) -> Settings:
         changes: Settings = {}
@@ -346,11 +327,22 @@ class RegularizationSection(Option):
 
         return Regularization(_USUAL if self.value is None else self.value, self.scale)
 
-    def choices(self, scale: str | None = None) -> list[Regularization]:
-        """Return the candidates of `selection=validation`, in the given scale or the section's own."""
-        from kfx.numerics.regularization import Regularization
+    def selected(self, how: str | None = None, scale: str | None = None) -> Selection:
+        """Return how λ is decided for initial kernels.
 
-        return [Regularization(float(value), scale or self.scale) for value in self.candidates or _CANDIDATES]
+        how, scale: a way and a unit in place of the section's own, with the same candidates.
+        """
+        from kfx.numerics.regularization import Regularization
+        from kfx.objectives.selection import Selection
+
+        by, start = how or self.selection, self.build().value
+        values = self.candidates or _CANDIDATES if by in CHOSEN else [start]
+        unit = scale or self.scale
+        return Selection(by, [Regularization(float(value), unit) for value in values], self.folds, self.points)
+
+    def left_out(self, config: ConfigView) -> Selection:
+        """Return the choice of λ by points that are left out, or by forecasts, with which kernels are compared."""
+        return self.selected(left_out_by(config))
 
     def check(self, config: ConfigView) -> None:
         if self.selection == "backtest" and not config.dataset.is_series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import FieldError, flag, number, one_of, ranged
+from kfx.config.fields import FieldError, flag, number, ranged, word
 from kfx.config.option import ConfigView, Settings, option
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
@@ -40,11 +40,9 @@ class BayesianOption(OptimizerOption):
         lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
         "noise variance that the surrogate assumes; gaussian suits small batches",
     )
-    recheck: str = one_of(
-        "two_sided",
-        "two_sided",
-        "one_sided",
-        meaning="test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
+    recheck: str = word(
+        "two_sided | one_sided",
+        "test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
         "one_sided: it may rise by it",
     )
     recheck_threshold: float = number(
@@ -114,7 +112,7 @@ class GridOption(OptimizerOption):
     )
     bounds: list[float] | None = ends(None, "ends of the grid", -math.inf)
     points: int = number(100, "whole >= 2", "number of grid points")
-    space: str = one_of("raw", "raw", "log", meaning="spacing of the grid; raw: equal steps; log: equal ratios")
+    space: str = word("raw | log", "spacing of the grid; raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also record the objective's derivative, as diagnostic.gradient")
 
     def __post_init__(self) -> None:

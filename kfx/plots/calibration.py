@@ -16,9 +16,9 @@ _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
 
 def reliability(run: Run) -> Figure | None:
-    """The share of right predictions against their probability, or of targets within intervals against the intervals'.
+    """Whether probabilities, or intervals of predicted values, hold as often as they say: on the diagonal they do.
 
-    A calibrated kernel is on the diagonal.
+    The share of right predictions against their probability, or of targets within intervals against the intervals'.
     """
     rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
     chances = [name for name in rows.columns if name.startswith("probability.")]

@@ -10,8 +10,10 @@ from kfx.record.reading import Run
 
 
 def fitted_curve(run: Run) -> Figure | None:
-    """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I, and of the
-    last of them at half of it where that was measured (Khalid 2022, Fig. 5.1)."""
+    """What the kernel predicts before training and after it, over the true targets.
+
+    At the largest N_I, and by the trained kernel at half of it where that was measured (Khalid 2022, Fig. 5.1).
+    """
     path = run.directory / "predictions.npz"
     if not path.is_file() or run.evaluation.empty:
         return None

@@ -25,11 +25,11 @@ _LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
 
 def before_and_after(run: Run) -> Figure | None:
-    """The metric against the number of interpolation points, if there are several; else initial kernel against trained
-    kernel.
+    """Predictions of test points by the kernel before training and after it: bars are one standard deviation over
+    repeats or folds, where there are several.
 
-    Folds or repeats are faint, lines against N_I and points at a single N_I; markers are means, bars ± one standard
-    deviation. Random kernels are a band from the worst to the best.
+    Against the number of interpolation points, if there are several. Folds or repeats are faint, lines against N_I
+    and points at a single N_I; random kernels are a band from the worst to the best.
     """
     table = run.evaluation
     if table.empty:

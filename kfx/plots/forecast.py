@@ -17,8 +17,11 @@ _LOOKS = {"initial": (INITIAL, "--"), "trained": (TRAINED, "-")}
 
 
 def beside_truth(run: Run) -> Figure | None:
-    """The forecast from the end of the training series and the truth, a panel for each coordinate; a line marks the
-    valid time of the trained kernel."""
+    """The truth and the forecast from the end of the training series: each value is predicted from those predicted
+    before it.
+
+    A panel for each coordinate; a line marks the valid time of the trained kernel.
+    """
     rows = _rows(run)
     if rows.empty:
         return None
@@ -46,8 +49,10 @@ def beside_truth(run: Run) -> Figure | None:
 
 
 def error_by_step(run: Run) -> Figure | None:
-    """The error at each step, in standard deviations of the truth: the median over origins, and a band from the first
-    to the third quartile."""
+    """The error of forecasts at each step: the median over origins, and the middle half of them.
+
+    Errors are in standard deviations of the truth.
+    """
     rows = _rows(run)
     if rows.empty:
         return None
@@ -70,7 +75,10 @@ def error_by_step(run: Run) -> Figure | None:
 
 
 def attractor(run: Run) -> Figure | None:
-    """The truth and the forecasts of the trained kernel in two coordinates, or in x(t) and x some steps before."""
+    """The truth and the forecasts in the plane: one that has lost the trajectory may still stay on the attractor.
+
+    The trained kernel in two coordinates, or in x(t) and x some steps before.
+    """
     rows = _rows(run)
     if rows.empty:
         return None

@@ -11,8 +11,11 @@ from kfx.record.reading import Run
 
 
 def objective_over_parameter(run: Run) -> Figure | None:
-    """Mean and standard deviation over batches of the objective, and of its absolute derivative if that was
-    recorded."""
+    """The objective as a function of one parameter: the line is its mean over batches, the band one standard
+    deviation over them, the star the least mean.
+
+    Also of its absolute derivative, if that was recorded.
+    """
     trace = run.trace
     if trace.empty or run.config.optimizer.name != "grid":
         return None

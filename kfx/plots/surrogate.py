@@ -16,7 +16,7 @@ _GRID = 60
 
 
 def convergence(run: Run) -> Figure | None:
-    """The values told to the surrogate, the best so far, and the measured values where they differ."""
+    """The search point by point: each dot is an evaluation on a batch, and the line the lowest value so far."""
     trace = run.trace
     if "diagnostic.incumbent" not in trace or trace.empty:
         return None
@@ -59,7 +59,11 @@ def convergence(run: Run) -> Figure | None:
 
 
 def surface(run: Run) -> Figure | None:
-    """The surrogate's mean over two parameters, fitted again to the told values of the trace, with the points."""
+    """What the search makes of its evaluations: colours are the surrogate's mean over two parameters, dots where it
+    evaluated, the star the best of them.
+
+    The surrogate is fitted again to the told values of the trace.
+    """
     trace, settings = run.trace, run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None

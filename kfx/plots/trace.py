@@ -31,7 +31,10 @@ _MOST_POINTS = 3000
 
 
 def objective_over_iterations(run: Run) -> Figure | None:
-    """ρ at each iteration, and below it the objective if that is another; a line for each fold."""
+    """What was minimised, and ρ, at each iteration: single batches scatter, and lines are running medians.
+
+    Each fold has a line of its own.
+    """
     trace = run.trace
     if trace.empty or run.config.optimizer.name == "grid":  # a grid's order means nothing; it has its landscape
         return None
@@ -97,9 +100,10 @@ def _draw_noisy(axes: Axes, x: np.ndarray, values: np.ndarray, what: str, name: 
 
 
 def parameters_over_iterations(run: Run) -> Figure | None:
-    """Each parameter that moved, at each iteration; with folds a line for each fold and a panel for each parameter.
+    """The kernel's parameters at each iteration: they have fixed where the lines are level.
 
-    A search shows the best parameters so far, because its points are scattered; a grid has its landscape instead.
+    With folds a line for each fold and a panel for each parameter. A search shows the best parameters so far,
+    because its points are scattered; a grid has its landscape instead.
     """
     trace = run.trace
     columns = [c for c in trace.columns if c.startswith("parameter.")]
@@ -154,7 +158,10 @@ def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def displacement_over_layers(run: Run) -> Figure | None:
-    """For a flow: the largest displacement of a point in each layer, and the step, or the number of accepted steps."""
+    """How far the fastest point went in each layer, and the steps that were taken.
+
+    Steps are shown by their length, or by how many were accepted.
+    """
     trace = run.trace
     if "diagnostic.displacement" not in trace or trace["diagnostic.displacement"].notna().sum() < 2:
         return None
@@ -179,7 +186,10 @@ def displacement_over_layers(run: Run) -> Figure | None:
 
 
 def sample_size_over_iterations(run: Run) -> Figure | None:
-    """For a sampler that changes it: the sample size, and ρ (Darcy 2020, Fig. 5.1)."""
+    """How many points of the batch the sample kept at each iteration, and ρ with that many.
+
+    For a sampler that changes it (Darcy 2020, Fig. 5.1).
+    """
     trace = run.trace
     if _SAMPLE_SIZE not in trace or trace[_SAMPLE_SIZE].nunique() < 2:
         return None
