@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kfx.config import catalogue
 from kfx.config.fields import is_window, number, ranged, word
@@ -49,12 +49,22 @@ class Published(Quantity):
     )
 
 
-@dataclass(frozen=True)
-class Printed:
-    """A published number, and its digits as printed; None for a curve without numbers."""
+@dataclass
+class Printed(Published):
+    """A published number with its digits as printed; None for a curve without numbers."""
 
-    published: Published
-    text: str | None
+    text: str | None = None
+
+
+Numbers = TypeVar("Numbers", bound=Published)
+
+
+def of_most_overrides(numbers: Sequence[Numbers]) -> list[Numbers]:
+    """Of the numbers with the same metric, kernel, N_I, statistic and window those with the most overrides."""
+    most: dict[tuple[object, ...], int] = {}
+    for each in numbers:
+        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
+    return [each for each in numbers if len(each.overrides) == most[each.place]]
 
 
 _HEADS = ("n_interpolation", "metric", "kernel", "statistic")
@@ -137,6 +147,6 @@ def read_published(experiment: str, own: str | None = None) -> list[Printed]:
         return []
     as_written = _entries(where, read_yaml(path, as_text=True)["published"])
     return [
-        Printed(each, None if each.value is None else text.get("value"))
+        Printed(**vars(each), text=None if each.value is None else text.get("value"))
         for each, (_, text) in zip(listed, as_written, strict=True)
     ]
