@@ -18,10 +18,10 @@ from kfx.config.published import published
 from kfx.config.registry import OPTIONS
 from kfx.experiment.compose import composed, load, smoke_words, with_smoke_words, without_hydra
 from kfx.experiment.config import check
-from kfx.jobs.smoke import pairs, words_of
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
 from kfx.report.measured import applicable
+from tests.smoke_runs import pairs, words_of
 
 from .slow import slow_after
 from .uci_files import write_uci
