@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,7 +29,13 @@ _MOST, _FEW = 0.8, 0.2
 _NEAR = 0.1
 COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
 """Errors and the accuracies that tables may have in their place."""
-RELATIONS = ("equals", "near", "not_near", "below", "above")
+RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    "equals": lambda left, right: left == right,
+    "near": lambda left, right: abs(left - right) <= _NEAR * abs(right),
+    "not_near": lambda left, right: abs(left - right) > _NEAR * abs(right),
+    "below": lambda left, right: left < right,
+    "above": lambda left, right: left > right,
+}
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,7 @@ class Outcome:
 
     condition: Condition
     left: Sequence[float]
-    right: Sequence[float] | float
+    right: Sequence[float]
     holds: Sequence[bool]
 
     @property
@@ -249,29 +255,10 @@ def tested(claims: Sequence[Claim], measured: Measurements) -> list[Tested]:
 
 def _outcome(condition: Condition, measured: Measurements) -> Outcome:
     left, other = condition.by_seed(measured), condition.other
-    if isinstance(other, float):
-        pairs = [(value, other) for value in left.values()]
-        right: Sequence[float] | float = other
-    else:
-        values = other.by_seed(measured)
-        shared = sorted(left.keys() & values.keys())
-        pairs = [(left[seed], values[seed]) for seed in shared]
-        right = [values[seed] for seed in shared]
-        left = {seed: left[seed] for seed in shared}
-    return Outcome(condition, list(left.values()), right, [_holds(condition.relation, *pair) for pair in pairs])
-
-
-def _holds(relation: str, left: float, right: float) -> bool:
-    if not (math.isfinite(left) and math.isfinite(right)):
-        return False  # a run that failed
-    is_near = abs(left - right) <= _NEAR * abs(right)
-    return {
-        "equals": left == right,
-        "near": is_near,
-        "not_near": not is_near,
-        "below": left < right,
-        "above": left > right,
-    }[relation]
+    values = dict.fromkeys(left, other) if isinstance(other, float) else other.by_seed(measured)
+    pairs = [(left[seed], values[seed]) for seed in left if seed in values]
+    holds = [all(map(math.isfinite, pair)) and RELATIONS[condition.relation](*pair) for pair in pairs]  # else it failed
+    return Outcome(condition, [one for one, _ in pairs], [other for _, other in pairs], holds)
 
 
 def _standing(outcomes: Sequence[Outcome]) -> Standing:

@@ -20,8 +20,7 @@ _VISIBLE = 1e-4
 
 def what(item: Item) -> str:
     """The metric with its statistic and N_I."""
-    printed = item.printed
-    return described(printed)
+    return described(item.printed)
 
 
 def where(item: Item) -> str:
@@ -249,7 +248,6 @@ def _outcome(outcome: Outcome) -> str:
     relation = condition.relation.replace("_", " ")
     if isinstance(other, float):
         return f"{control}{named} = {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
-    assert not isinstance(outcome.right, float)
     factor = "" if other.times == 1 else f"{other.times:g} × "
     right = f"{factor}{_compact([value / other.times for value in outcome.right])} ({_unlike(other, condition)})"
     return f"{control}{named} = {_compact(outcome.left)}, {relation} {right}: {seeds}"
