@@ -57,7 +57,7 @@ class Printed:
     text: str | None
 
 
-_HEADS = ("metric", "kernel", "n_interpolation", "statistic")
+_HEADS = ("n_interpolation", "metric", "kernel", "statistic")
 """Keys of an entry that may be a list, the heads of a table's columns; within each of them come those of the next."""
 
 
