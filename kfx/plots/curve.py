@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, finish
 from kfx.record.reading import Run
 
 
@@ -46,7 +46,5 @@ def fitted_curve(run: Run) -> Figure | None:
             arrays["x_train"][:, 0], arrays["y_train"][:, 0], ".", color=DATA, markersize=4, label="training points"
         )
     axes.set(xlabel="x", ylabel="y")
-    set_title(axes, run, f"$N_I$ = {largest}")
     axes.margins(y=0.1)
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run, f"$N_I$ = {largest}")

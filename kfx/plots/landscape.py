@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, FAINT, figure, legend, objective, set_title, symbol
+from kfx.plots.style import COLOURS, FAINT, figure, finish, objective, symbol
 from kfx.record.reading import Run
 
 
@@ -51,9 +51,7 @@ def objective_over_parameter(run: Run) -> Figure | None:
         if run.config.optimizer.space == "log":
             panel.set_xscale("log")
     axes[-1].set_xlabel(symbol(column[len("parameter.") :], run))
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def _of_batches(counts: pd.Series) -> str:

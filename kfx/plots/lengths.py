@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, headline, legend, literal, title
+from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, finish, literal
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
 
@@ -38,6 +38,4 @@ def of_features(run: Run) -> Figure | None:
     axes.set_yticks(rows, [literal(names[i]) for i in order])
     more = f" (the {len(order)} shortest of {len(mean)})" if len(order) < len(mean) else ""
     axes.set(xlabel=f"length ℓ of the feature{more}", xlim=(low, None))
-    headline(axes, title(run))
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
-from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, legend, objective, set_title, symbol
+from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, finish, objective, symbol
 from kfx.plots.trace import folds, unit, within_fold
 from kfx.record.reading import Run
 
@@ -31,9 +31,7 @@ def convergence(run: Run) -> Figure | None:
             )
         count_along(axes, f"iteration of the {unit(run)}")
         axes.set_ylabel(objective(run))
-        set_title(axes, run)
-        legend(picture, axes)
-        return picture
+        return finish(picture, axes, run)
     axes.plot(
         trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="what the surrogate is fitted to"
     )
@@ -53,9 +51,7 @@ def convergence(run: Run) -> Figure | None:
         axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="up to here points are random")
     count_along(axes, "iteration")
     axes.set_ylabel(objective(run))
-    set_title(axes, run)
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)
 
 
 def surface(run: Run) -> Figure | None:
@@ -101,8 +97,6 @@ def surface(run: Run) -> Figure | None:
         axes.set(xscale="log", yscale="log")
     names = [symbol(c.removeprefix("parameter."), run) for c in columns]
     axes.set(xlabel=names[0], ylabel=names[1])
-    set_title(axes, run)
     axes.grid(visible=False)
     picture.colorbar(shown, ax=axes, label=f"surrogate's mean of {objective(run)}")
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)

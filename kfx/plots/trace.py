@@ -16,6 +16,7 @@ from kfx.plots.style import (
     Drawn,
     count_along,
     figure,
+    finish,
     legend,
     objective,
     running,
@@ -53,9 +54,7 @@ def objective_over_iterations(run: Run) -> Figure | None:
         panel.set(ylabel=label)
         panel.margins(y=0.08)
     _count_iterations(axes, run, trace)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def unit(run: Run) -> str:
@@ -146,9 +145,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
     _count_iterations(axes, run, trace)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -180,9 +177,7 @@ def displacement_over_layers(run: Run) -> Figure | None:
         panel.set(ylabel=label)
     for panel, name in zip(axes, ("", "layer"), strict=True):
         count_along(panel, name)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def sample_size_over_iterations(run: Run) -> Figure | None:

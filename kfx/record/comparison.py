@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from kfx.files import Document, TableRow
 from kfx.numerics.significance import p_of_being_worse
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.columns import REJECTED, untimed
-from kfx.record.reading import Run, load_run, read_environment
+from kfx.record.reading import Run, read_environment
 from kfx.record.results import Results
-from kfx.record.search import runs_below
+from kfx.record.search import each_of, runs_below
 
 KEPT = ("initial_kept", "one_length_kept", "fits")
 """Columns that count fits."""
@@ -56,27 +57,18 @@ def gather(
 
 def read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """The completed runs at and below the paths, and a message for each run that is left out."""
-    runs: list[Run] = []
-    left_out, seen = [], set()
-    for path in paths:
-        found = runs_below([path])
-        if not found:
-            raise ConfigError(f"kfx compare {path}: holds no run")
-        for item in found:
-            if item.directory in seen:
-                continue
-            seen.add(item.directory)
-            try:
-                run = load_run(item.directory)
-                run.require_unchanged(["environment.json", "trace.csv"])
-            except (RecordError, ConfigError) as error:  # one damaged run must not spoil the table of the others
-                left_out.append(str(error))
-                continue
-            if run.metrics["status"] == Status.COMPLETED:
-                runs.append(run)
-            else:
-                left_out.append(f"{item.directory}: {run.metrics['status']}")
-    return runs, left_out
+    below = {path: [run.directory for run in runs_below([path])] for path in paths}
+    if empty := [path for path, directories in below.items() if not directories]:
+        raise ConfigError(f"kfx compare {empty[0]}: holds no run")
+    runs, errors = each_of(itertools.chain(*below.values()), _completed)
+    return runs, list(map(str, errors))
+
+
+def _completed(run: Run) -> Run:
+    run.require_unchanged(["environment.json", "trace.csv"])
+    if run.metrics["status"] != Status.COMPLETED:
+        raise RecordError(f"{run.directory}: {run.metrics['status']}")
+    return run
 
 
 def measured(

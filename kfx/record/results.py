@@ -36,6 +36,11 @@ class ParameterChange:
         return not self.before or any(not np.array_equal(a, b) for a, b in pairs)
 
     @property
+    def is_of_features(self) -> bool:
+        """Whether it is a length for each feature."""
+        return self.name == "lengths" and self.after[0].ndim > 0
+
+    @property
     def texts(self) -> tuple[str, str]:
         """The means before and after, over folds and the values of an array; before: empty where there is none."""
         before, after = ([each.mean() for each in arrays] for arrays in (self.before, self.after))

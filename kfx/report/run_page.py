@@ -20,11 +20,11 @@ from kfx.experiment.config import typed as typed_config
 from kfx.files import Document
 from kfx.kernels.names import readable
 from kfx.numerics.formatting import in_bytes
-from kfx.outcomes import ConfigError, KfxError, Status
+from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
-from kfx.record.reading import Run, load_run, read_environment, typed_words
+from kfx.record.reading import Run, read_environment, typed_words
 from kfx.record.results import Results, held_out, mean_of
-from kfx.record.search import runs_below
+from kfx.record.search import each_of, runs_below
 from kfx.report.html import render
 from kfx.report.naming import described
 from kfx.report.results import as_typed, command_of, own_words, printed_beside
@@ -84,20 +84,13 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
     left_out: takes a message for each damaged run where there are others; without it, or them, its error is raised.
     """
     directories = dict.fromkeys(run.directory for path in paths for run in runs_below([path]))
-    runs: list[View] = []
-    damaged: dict[Path, KfxError] = {}
-    for directory in directories:
-        try:
-            runs.append(view(directory))
-        except KfxError as error:
-            damaged[directory] = error
-    if damaged and (left_out is None or not runs):
-        raise next(iter(damaged.values()))
+    runs, errors = each_of(directories, view)
+    if errors and (left_out is None or not runs):
+        raise errors[0]
     if not runs:
         raise ConfigError(f"kfx report {' '.join(map(str, paths))}: holds no run")
     if left_out is not None:
-        lines = {path: str(error) for path, error in damaged.items()}
-        left_out += [line if str(path) in line else f"{path}: {line}" for path, line in lines.items()]
+        left_out += map(str, errors)
     if len(directories) == 1:
         return render("run.html", title=runs[0].name, run=runs[0])
     own = own_words([run.typed for run in runs])
@@ -107,10 +100,9 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
     return render("sweep.html", title=title, runs=runs, table=_overview(runs))
 
 
-def view(directory: Path) -> View:
+def view(run: Run) -> View:
     """Prepare a run for the template."""
-    run = load_run(directory)
-    metrics, typed = run.metrics, typed_words(directory)
+    directory, metrics, typed = run.directory, run.metrics, typed_words(run.directory)
     here, found = read_environment(directory), Results.of(metrics)
     is_printed = "published" in run.config and metrics["status"] == Status.COMPLETED
     return View(

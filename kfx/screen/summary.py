@@ -67,11 +67,9 @@ def _change(before: TableRow, after: TableRow, difference: TableRow | None = Non
 
 def _parameters(config: Config, found: Results) -> Iterator[Line]:
     norms = [each for each in found.parameters if each.name.endswith(NORM)]
-    lengths = [each for each in found.parameters if each.name == "lengths" and each.after[0].ndim > 0]
+    others = [each for each in found.parameters if not each.name.endswith(NORM) and not each.is_of_features]
     changed = _blocks(norms) if norms else []
-    for each in found.parameters:
-        if each in norms or each in lengths or not each.is_moved:
-            continue
+    for each in filter(lambda each: each.is_moved, others):
         before, after = each.texts
         over, folds, size = "", len(each.after), each.after[0].size
         if folds > 1:
@@ -81,7 +79,7 @@ def _parameters(config: Config, found: Results) -> Iterator[Line]:
     if changed:
         more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
         yield "kernel", ", ".join(changed[:_MOST]) + more
-    elif found.parameters and not lengths:
+    elif len(others) == len(found.parameters) > 0:
         flows = config.optimizer.moves_points
         yield "kernel", f"unchanged; its points flow, {config.optimizer.iterations} layers" if flows else "unchanged"
 
@@ -120,9 +118,7 @@ def _evaluation(found: Results) -> Iterator[Line]:
     for place in found.places(found.metric):
         if (pair := found.pair(place)) is None:
             continue
-        of = _arrow(
-            *("one for each fold" if (value := row["regularization"]) is None else f"{value:g}" for row in pair)
-        )
+        of = _arrow(*(_lambda(row) for row in pair))
         yield f"N_I {place.n_interpolation}", f"{found.metric} {_change(*pair, found.changes.get(place))}; λ {of}"
         shown = []
         for name, metric in (("rmse", "rmse"), ("R²", "r2")) if found.metric == "mse" else ():
@@ -133,8 +129,8 @@ def _evaluation(found: Results) -> Iterator[Line]:
             yield "", ", ".join(shown)
 
 
-def _lambda(value: float | None) -> str:
-    return "one for each fold" if value is None else f"{value:g}"
+def _lambda(row: TableRow) -> str:
+    return "one for each fold" if row["regularization"] is None else f"{row['regularization']:g}"
 
 
 def _arrow(before: str, after: str) -> str:
