@@ -77,14 +77,11 @@ def published(path: str, value: object) -> list[Published]:
     An entry may stand for a table: with lists of metrics, kernels, N_I or statistics its value is a list for each of
     them, and `rows` are entries that have its other keys too; their sources and overrides follow its own.
     """
-    return [make(where, Published, _modern(entry)) for where, entry in _entries(path, value)]
+    return [make(where, Published, entry) for where, entry in _entries(path, value)]
 
 
 def _entries(path: str, value: object) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a list, one for each number, with their paths."""
-    if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
-        yield path, value
-        return
     if not isinstance(value, list | None):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
     for i, entry in enumerate(value or ()):
@@ -96,9 +93,9 @@ def _numbers(path: str, entry: object) -> Iterator[tuple[str, Any]]:
     if not isinstance(entry, Mapping):
         yield path, entry
     elif "rows" in entry:
-        if not isinstance(rows := entry["rows"], list):
-            raise ConfigError(f"{path}.rows={rows}: expected a list of entries, which have the other keys too")
-        yield from _entries(f"{path}.rows", [_with_table(row, entry) for row in rows])
+        rows = entry["rows"]
+        whole = [_with_table(row, entry) for row in rows] if isinstance(rows, list) else rows
+        yield from _entries(f"{path}.rows", whole)
     elif head := next((key for key in _HEADS if isinstance(entry.get(key), list)), None):
         names, value = entry[head], entry.get("value")
         values = value if isinstance(value, list) else [value] * len(names)
@@ -120,14 +117,6 @@ def _with_table(row: object, table: Mapping[str, Any]) -> object:
     overrides = wrong[0] if wrong else [word for each in lists for word in each]
     source = ", ".join(str(each["source"]) for each in (table, row) if each.get("source"))
     return {**shared, **row, "source": source, "overrides": overrides}
-
-
-def _modern(entry: object) -> object:
-    """Convert an entry of version 0.1, where the kernel was part of the metric."""
-    suffix = " of the initial kernel"
-    if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
-        return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
-    return entry
 
 
 def read_published(experiment: str, own: str | None = None) -> list[Printed]:
