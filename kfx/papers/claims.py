@@ -25,8 +25,8 @@ from kfx.report.naming import described
 from kfx.yaml_file import read_yaml
 
 FILE, STUDIES = "claims.yaml", "studies"
-_MOST, _FEW = 0.8, 0.2
-_NEAR = 0.1
+_MOST, _FEW = 0.8, 0.2  # as templates/rules.md says
+_NEAR = 0.1  # likewise
 COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
 """Errors and the accuracies that tables may have in their place."""
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
@@ -54,27 +54,6 @@ class Standing(StrEnum):
     FAILS = "does not hold"
     UNDECIDED = "undecided"
     NOT_RUN = "not run"
-
-
-RULES = (
-    "*Verdicts.* Each claim is tested by conditions on measured numbers. A condition is met if it is true for at least "
-    "80 % of the seeds, fails if it is true for at most 20 %, and is open in between. A claim *holds* if all its "
-    "conditions are met, holds *partly* if some are, *does not hold* if all fail, and is *undecided* if none is met "
-    "and some are open. Conditions that were not measured are left out, and the verdict says how many were measured; "
-    "*not run* means none.",
-    "*Controls* are conditions on the case that a claim compares with. The other conditions decide the verdict; a "
-    "control that is not met only lowers *holds* to *partly*.",
-    "*Seeds.* ± is the standard deviation over seeds, left out where all seeds agree to the digits shown. *One seed* "
-    "means that all measured conditions rest on a single seed, *partly one seed* that some do.",
-    "*Thresholds* are kfx's, not the papers'. *Near* x is between 0.9 x and 1.1 x, where x is the published number or "
-    "one measured beside it. A gain counts from 0.1 %: a number has to be below 0.999 times the other.",
-    "*Commands* repeat the measurements, with seed 0; add `seed=1` for another. Words in parentheses describe the "
-    "number compared with: its settings (`a=b`) are added to the command at the start of the line, or replace those; a "
-    "whole `kfx run …` stands alone. `kfx run` prints the number before training as well.",
-    "*Symbols.* ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the "
-    "regularization (nugget), and N_I the number of interpolation points, from which the test points are predicted.",
-)
-"""How to read the claims: a paragraph each."""
 
 
 @dataclass

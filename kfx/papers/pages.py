@@ -8,10 +8,10 @@ from itertools import groupby
 
 from jinja2 import Environment
 
-from kfx.papers import claims, words
+from kfx.papers import words
 from kfx.papers.claims import Tested
 from kfx.papers.numbers import Entry, Notes
-from kfx.papers.verdict import RULE, Verdict
+from kfx.papers.verdict import Verdict
 from kfx.report.html import templates
 
 
@@ -40,8 +40,6 @@ def _main(template: str, entries: Sequence[Entry], tested: Sequence[Tested], not
             tested=tested,
             notes=notes,
             totals=words.totals(entries),
-            claims_rules=claims.RULES,
-            rule=RULE,
             verdicts=list(Verdict),
         )
     )
@@ -50,7 +48,7 @@ def _main(template: str, entries: Sequence[Entry], tested: Sequence[Tested], not
 @cache
 def _templates() -> Environment:
     made = templates("kfx.papers")
-    made.filters |= {"anchor": _anchor, "page_of": _page_of, "row": _row}
+    made.filters |= {"anchor": _anchor, "page_of": _page_of, "paragraphs": _paragraphs, "row": _row}
     made.globals["words"] = words
     return made
 
@@ -61,6 +59,11 @@ def _anchor(text: str) -> str:
 
 def _page_of(paper: str) -> str:
     return f"reproduction-{_anchor(paper)}.html"
+
+
+def _paragraphs(text: str) -> list[str]:
+    """The paragraphs of a text, each in one line."""
+    return [" ".join(each.split()) for each in str(text).strip().split("\n\n")]
 
 
 def _row(cells: Iterable[object]) -> str:
