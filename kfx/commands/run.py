@@ -170,6 +170,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 
     from kfx.jobs import sweep
     from kfx.outcomes import Status
+    from kfx.report.table import screen
     from kfx.running.signals import noted, undisturbed
 
     jobs = planned.identities if planned.is_complete else None
@@ -187,7 +188,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
             with undisturbed():
                 rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, planned.roots(folder))
                 sweep.write(folder / "sweep.csv", rows)
-                console(140, stderr=True).print(sweep.table(rows))
+                console(140, stderr=True).print(screen(sweep.table(rows)))
                 print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
     if interrupted:
         print(f"kfx: interrupted; go on with {_again(typed, planned.key, str(folder))}", file=sys.stderr)
