@@ -164,15 +164,12 @@ def test_legal_pairs_are_those_that_check():
     found = set(pairs())
     kernels, optimizers = OPTIONS["kernel"], OPTIONS["optimizer"]
     of_few = set(itertools.product(set(kernels) - {"greens_function", "network_features", "conv_dkm"}, optimizers))
-    assert {(k, o) for k, o in of_few if o != "sklearn_gpr"} <= found
+    assert of_few <= found
     gradient_methods = {"none", "sgd", "nesterov", "adam", "amsgrad"}
     assert {o for k, o in found if k == "greens_function"} == gradient_methods | {"finite_difference", "grid", "lbfgs"}
     assert {o for k, o in found if k == "conv_dkm"} == gradient_methods
     assert {o for k, o in found if k == "network_features"} == gradient_methods | {
         *("flow_euler", "flow_rk45", "hybrid", "lbfgs"),
-    }
-    assert {k for k, o in found if o == "sklearn_gpr"} == {
-        *("auto", "rbf", "rational_quadratic", "matern", "rbf_network"),
     }
     assert all(words_of(*pair) for pair in found)
 

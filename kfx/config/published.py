@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kfx.config import catalogue
-from kfx.config.fields import is_window, number, one_of, ranged
+from kfx.config.fields import is_window, number, ranged, word
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
@@ -19,11 +19,9 @@ class Quantity(Option):
     """A quantity that a run measures."""
 
     metric: str = ranged("", "text", lambda v: v != "", "name of the metric or parameter: accuracy, mse, error, …")
-    kernel: str = one_of("trained", "initial", "trained", meaning="kernel to which the number belongs")
+    kernel: str = word("initial | trained", "kernel to which the number belongs", default="trained")
     n_interpolation: int | None = number(None, "whole >= 1", "N_I at which the number was measured", null="the largest")
-    statistic: str = one_of(
-        "mean", "mean", "sd", "se", "min", "max", meaning="statistic over folds, repeats, layers or seeds"
-    )
+    statistic: str = word("mean | sd | se | min | max", "statistic over folds, repeats, layers or seeds")
     window: Any = ranged(  # noqa: RUF009
         None,
         "[first, last], whole numbers with 1 <= first <= last, or null",
@@ -59,7 +57,7 @@ class Printed:
     text: str | None
 
 
-_HEADS = ("metric", "kernel", "n_interpolation", "statistic")
+_HEADS = ("n_interpolation", "metric", "kernel", "statistic")
 """Keys of an entry that may be a list, the heads of a table's columns; within each of them come those of the next."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import SIMULATORS
-from kfx.config.fields import number, one_of, ranged
+from kfx.config.fields import number, ranged, word
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import OwnDataset
@@ -34,11 +34,7 @@ class SimulatorOption(OwnDataset):
     n_test: int = number(
         1000, "whole >= 0 and <= 100000", "number of test runs, with uniform inputs; 0 with evaluation=k_fold"
     )
-    function: str = one_of(
-        "borehole",
-        *SIMULATORS,
-        meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'",
-    )
+    function: str = word(SIMULATORS, "simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'")
 
     noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
 
@@ -60,12 +56,9 @@ class SimulatorOption(OwnDataset):
 class OutputsSection(Option):
     implied = {"reduce": "none", "components": 0.999, "regularization": 0.01, "kernels": "shared"}  # noqa: RUF012
 
-    reduce: str = one_of(
-        "none",
-        "none",
-        "pca",
-        "cca",
-        meaning="what kernels are trained on; none: the targets; pca: their principal components; cca: their "
+    reduce: str = word(
+        "none | pca | cca",
+        "what kernels are trained on; none: the targets; pca: their principal components; cca: their "
         "directions most correlated with the points",
     )
     components: Any = ranged(
@@ -78,12 +71,9 @@ class OutputsSection(Option):
     regularization: float = number(
         0.01, "> 0", "with cca: added to the diagonal of both covariances, in units of their mean diagonal"
     )
-    kernels: str = one_of(
-        "auto",
-        "auto",
-        "shared",
-        SEPARATE,
-        meaning="shared: one kernel for all outputs; separate: one for each output or component, with its own "
+    kernels: str = word(
+        ("auto", "shared", SEPARATE),
+        "shared: one kernel for all outputs; separate: one for each output or component, with its own "
         "parameters and lambda; auto: separate with components, else shared",
     )
 

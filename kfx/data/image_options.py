@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, number, one_of, ranged
+from kfx.config.fields import FieldError, number, ranged, word
 from kfx.config.option import option
 from kfx.data.options import DatasetOption, TableOption
 from kfx.outcomes import ConfigError
@@ -80,11 +80,8 @@ class IdxImages(Images):
     pool = 60_000
 
     train_range: list[int] | None = _range()
-    test_on: str = one_of(
-        "test",
-        "test",
-        "rest",
-        meaning="images to test on; rest: the training images outside train_range, for validation",
+    test_on: str = word(
+        "test | rest", "images to test on; rest: the training images outside train_range, for validation"
     )
     copies: int = number(
         0, "whole >= 0 and <= 1000", "copies of each training image, each moved at random, that are added to them"

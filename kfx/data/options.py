@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import MOST_POINTS, FieldError, nested, number, one_of, ranged, rising, some_of
+from kfx.config.fields import MOST_POINTS, FieldError, nested, number, ranged, rising, word, words
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError, DataError
@@ -26,22 +26,18 @@ class DatasetOption(Option):
 
     n_train: Any = ranged(None, "a number", lambda v: True, "number of training points")
     n_test: Any = ranged(None, "a number", lambda v: True, "number of test points")
-    preprocess: list[str] = some_of(
-        [], *STEPS, meaning="preprocessing steps, applied in this order with statistics of the training points alone"
+    preprocess: list[str] = words(
+        [], STEPS, "preprocessing steps, applied in this order with statistics of the training points alone"
     )
     zca_epsilon: float = number(
         0.1, "> 0", "with zca: regularization added to the eigenvalues of the features' covariance matrix"
     )
-    zca_unit: str = one_of(
-        "absolute",
-        "absolute",
-        "mean_eigenvalue",
-        meaning="unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix",
+    zca_unit: str = word(
+        "absolute | mean_eigenvalue", "unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix"
     )
-    targets: str = one_of(
-        "as_given",
-        *TARGETS,
-        meaning="targets of a regression during training, by the training points; centered: minus their mean; "
+    targets: str = word(
+        TARGETS,
+        "targets of a regression during training, by the training points; centered: minus their mean; "
         "standardized: also divided by their standard deviation; errors and predictions stay in the given units",
     )
 
@@ -183,9 +179,7 @@ class ThreeBumpsOption(DatasetOption):
 
     n_train: int = _any(2, "number of training points", 100)
     n_test: int = _any(1, "number of test points", 200)
-    points: str = one_of(
-        "grid", "grid", "random", meaning="training points on a uniform grid, or drawn uniformly at random"
-    )
+    points: str = word("grid | random", "training points on a uniform grid, or drawn uniformly at random")
 
 
 @option("dataset", "swiss_roll", "Points on two interleaved spirals, with labels +1 and -1")
@@ -194,12 +188,9 @@ class SwissRollOption(DatasetOption):
 
     n_train: int = _any(2, "number of training points on both spirals together", 120)
     n_test: int = _any(1, "number of test points on both spirals together", 200)
-    variant: str = one_of(
-        "symmetric",
-        "symmetric",
-        "darcy",
-        "khalid",
-        meaning="symmetric: +-(t sin t, t cos t) with t in t_range; darcy, khalid: the spirals of their code",
+    variant: str = word(
+        "symmetric | darcy | khalid",
+        "symmetric: +-(t sin t, t cos t) with t in t_range; darcy, khalid: the spirals of their code",
     )
     t_range: list[float] = rising(
         [math.pi / 2, 5 * math.pi / 2], "with variant=symmetric: range of the spirals' angle t, in radians"
@@ -222,11 +213,8 @@ class GPSampleOption(DatasetOption):
     n_test: int = number(100, "whole >= 1 and <= 20000", "number of test points")
     dimensions: int = number(1, "whole >= 1 and <= 10000", "number of coordinates of a point")
     width: float = number(20.0, "> 0", "side of the box, centred at 0, in which points are drawn uniformly")
-    function: str = one_of(
-        "sample",
-        "sample",
-        "kernel",
-        meaning="sample: a draw of the Gaussian process; kernel: K(x, 0) instead, as in Darcy's scripts",
+    function: str = word(
+        "sample | kernel", "sample: a draw of the Gaussian process; kernel: K(x, 0) instead, as in Darcy's scripts"
     )
     noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
     kernel: Any = nested(
@@ -278,18 +266,12 @@ class Elliptic1DOption(DatasetOption):
     intervals: int = number(
         256, "whole >= 3 and <= 4096", "number of finite elements on (0, 1), one more than inner nodes"
     )
-    points: str = one_of(
-        "random",
-        "random",
-        "dyadic",
-        meaning="order of training points; random: by seed; dyadic: from coarse to fine, the first 2^k - 1 with "
-        "spacing 2^-k",
+    points: str = word(
+        "random | dyadic",
+        "order of training points; random: by seed; dyadic: from coarse to fine, the first 2^k - 1 with spacing 2^-k",
     )
-    conductivity: str = one_of(
-        "rough",
-        "rough",
-        "one",
-        meaning="conductivity a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j = 0 to 4; one: a = 1",
+    conductivity: str = word(
+        "rough | one", "conductivity a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j = 0 to 4; one: a = 1"
     )
 
     def __post_init__(self) -> None:

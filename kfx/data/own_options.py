@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import number, one_of, ranged
+from kfx.config.fields import number, ranged, word, words
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption, TableOption
 from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
@@ -41,21 +41,15 @@ _TASK = "kind of target; auto: classification for words, true and false, or a fe
 
 def own_preprocess() -> list[str] | None:
     """The field `preprocess` of a person's own data."""
-    return ranged(
-        None,
-        f"a list out of {', '.join(STEPS)}, or null for normalize, and nothing for images",
-        lambda v: v is None or all(step in STEPS for step in v),
-        "preprocessing steps, applied in this order with statistics of the training points alone",
-    )
+    meaning = "preprocessing steps, applied in this order with statistics of the training points alone"
+    return words(None, STEPS, meaning, null="normalize, and nothing for images")
 
 
 def own_targets() -> str:
     """The field `targets` of a person's own data."""
-    return one_of(
-        "auto",
-        "auto",
-        *TARGETS,
-        meaning="targets of a regression during training, by the training points; auto: standardized, for classes "
+    return word(
+        ("auto", *TARGETS),
+        "targets of a regression during training, by the training points; auto: standardized, for classes "
         "as_given; centered: minus their mean; standardized: also divided by their standard deviation; errors and "
         "predictions stay in the given units",
     )
@@ -100,9 +94,10 @@ class OwnFile(OwnDataset, abc.ABC):
     test: Any = None
     predict: str | None = ranged(
         None,
-        "the path of a file, or null",
-        lambda v: v is None or (isinstance(v, str) and bool(v.strip())),
+        "the path of a file",
+        lambda v: bool(v.strip()),
         "file with new rows, or points, whose predictions a completed run writes to new_predictions.csv",
+        null="none",
     )
 
     implied = {**DatasetOption.implied, "predict": None}  # noqa: RUF012
@@ -212,7 +207,7 @@ class OwnTableOption(RowFile, OwnFile):
         "features that are words or codes, replaced by one-hot columns; auto: those that hold words, at most 50 "
         "different ones",
     )
-    task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
+    task: str = word("auto | regression | classification", _TASK)
     test: Any = ranged(
         0.2,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
@@ -220,13 +215,9 @@ class OwnTableOption(RowFile, OwnFile):
         "source of test points: a fraction of the rows, drawn at random by seed; a column that marks them; "
         "a second table",
     )
-    missing: str = one_of(
-        "refuse",
-        "refuse",
-        "mean",
-        "median",
-        "drop",
-        meaning="missing values of features; refuse: an error; mean, median: that of the training points; "
+    missing: str = word(
+        "refuse | mean | median | drop",
+        "missing values of features; refuse: an error; mean, median: that of the training points; "
         "drop: their rows are left out; rows without a target are always left out, but with refuse",
     )
 
@@ -330,19 +321,16 @@ def _of_words(file: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
 @option("dataset", "arrays", "Your own arrays in an .npz file: x and y, or x_train, y_train, x_test and y_test")
 class OwnArraysOption(OwnFile):
     path: str | None = path_of(".npz")
-    task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
+    task: str = word("auto | regression | classification", _TASK)
     test: Any = ranged(
         0.2,
         "a fraction >= 0 and < 1",
         _is_fraction,
         "fraction of the points used as test points, drawn at random by seed",
     )
-    channels: str = one_of(
-        "auto",
-        "auto",
-        "first",
-        "last",
-        meaning="images are (n, channels, height, width), first, or (n, height, width, channels), last; auto: first, "
+    channels: str = word(
+        "auto | first | last",
+        "images are (n, channels, height, width), first, or (n, height, width, channels), last; auto: first, "
         "and an error for a shape that looks like last",
     )
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.fields import FieldError, one_of, ranged
+from kfx.config.fields import FieldError, ranged, word
 from kfx.config.option import Settings
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ class RowFile:
 
     separator: str | None = ranged(
         None,
-        "one character, or null to detect it",
-        lambda v: v is None or len(v) == 1,
+        "one character",
+        lambda v: len(v) == 1,
         "character between the fields of a text file",
+        null="the one that the lines show",
     )
-    decimal: str = one_of(".", ".", ",", meaning="decimal mark of numbers in text")
+    decimal: str = word(". | ,", "decimal mark of numbers in text")
     thousands: str | None = ranged(
         None,
         "one of , . ' _ or a blank, or null for none",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import BACKTESTED, SYSTEMS
-from kfx.config.fields import flag, number, one_of, ranged
+from kfx.config.fields import flag, number, ranged, word
 from kfx.config.option import ConfigView, Settings, option
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import named_file, own_targets
@@ -51,9 +51,7 @@ class SeriesData(DatasetOption, abc.ABC):
     lags: int | None = _steps(None, 1, "the best in a backtest on the training series", "number of values in a window")
     stride: int = number(1, "whole >= 1", "number of steps from one value in a window to the next")
     horizon: int = number(1, "whole >= 1", "number of steps from the last value of a window to its target")
-    target: str = one_of(
-        INCREMENT, INCREMENT, NEXT, meaning="target of a window; increment: the change until then; next: the value"
-    )
+    target: str = word((INCREMENT, NEXT), "target of a window; increment: the change until then; next: the value")
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
         0.0, ">= 0", "standard deviation of noise added to the training series, in units of each coordinate's own"
@@ -223,7 +221,7 @@ class OwnSeriesOption(RowFile, SeriesData):
         "column of rising numbers or dates",
     )
     series: str | None = ranged(
-        None, "a column, or null", lambda v: v is None or isinstance(v, str), "column that names the series of each row"
+        None, "a column", lambda v: isinstance(v, str), "column that names the series of each row", null="one series"
     )
     date_format: str | None = ranged(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfx.config.choices import CHOSEN
-from kfx.config.fields import MOST_REPEATS, is_window, number, one_of, ranged, sizes
+from kfx.config.fields import MOST_REPEATS, is_window, number, ranged, sizes, word
 from kfx.config.option import ConfigView, Option, section
 from kfx.outcomes import ConfigError
 
@@ -22,9 +22,7 @@ class FollowSection(Option):
     repeats: int = number(
         1, f"whole >= 1 and <= {MOST_REPEATS}", "number of random subsets of interpolation points for each N_I"
     )
-    draw: str = one_of(
-        "once", "once", "anew", meaning="once: the same subsets at every evaluation; anew: other subsets each time"
-    )
+    draw: str = word("once | anew", "once: the same subsets at every evaluation; anew: other subsets each time")
     windows: Any = ranged(
         None,
         "a list of [first, last], whole numbers with 1 <= first <= last, or null",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import CENTRES, CHOSEN, EVALUATION_SOLVERS, SCALES
-from kfx.config.fields import MOST_REPEATS, FieldError, flag, nested, number, one_of, ranged, sizes
+from kfx.config.fields import MOST_REPEATS, FieldError, cutoff, flag, nested, number, ranged, sizes, word
 from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.config.registry import OPTIONS
 from kfx.objectives.options import left_out_by
@@ -59,12 +59,7 @@ class EvaluationRegularization(Option):
         "kernel as in regularization; null with these as regularization.selection: likewise, but a flow keeps its "
         "initial kernel's lambda",
     )
-    scale: str | None = ranged(
-        None,
-        f"one of {', '.join(SCALES)}, or null for regularization.scale",
-        lambda v: v is None or v in SCALES,
-        "unit of value, as regularization.scale",
-    )
+    scale: str | None = word(SCALES, "unit of value, as regularization.scale", null="regularization.scale")
 
 
 Split = tuple[int, int, "np.ndarray"]
@@ -89,11 +84,9 @@ class EvaluationOption(Option, abc.ABC):
         "number of held-out batches on which rho is measured before and after training",
     )
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
-    solver: str = one_of(
-        "auto",
-        "auto",
-        *EVALUATION_SOLVERS,
-        meaning="solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
+    solver: str = word(
+        ("auto", *EVALUATION_SOLVERS),
+        "solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
         f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all "
         "training points; lstsq and inverse only to repeat published runs",
     )
@@ -103,12 +96,11 @@ class EvaluationOption(Option, abc.ABC):
         "with solver=nystrom: number of centres",
         null="2000, or all points where they are fewer",
     )
-    choose: str | None = ranged(
-        None,
-        f"one of {', '.join(CENTRES)}, or null for rpcholesky",
-        lambda v: v is None or v in CENTRES,
+    choose: str | None = word(
+        CENTRES,
         "with solver=nystrom: how centres are chosen; uniform: at random; rpcholesky: by randomly pivoted Cholesky; "
         "flow: those of rpcholesky, moved by a kernel flow; kmeans: means of clusters",
+        null="rpcholesky",
     )
     tolerance: float = number(
         1e-6,
@@ -123,21 +115,18 @@ class EvaluationOption(Option, abc.ABC):
     )
     store: str | None = ranged(
         None,
-        "a folder, or null for the run's own, which is deleted when the results are recorded",
-        lambda v: v is None or bool(v.strip()),
+        "a folder",
+        lambda v: bool(v.strip()),
         "folder for Gram matrices on disk, shared by runs of the same kernel on the same points",
+        null="the run's own, which is deleted when the results are recorded",
     )
-    rcond: float | None = ranged(
-        None,
-        "a number > 0 and < 1 (with solver=lstsq), or null",
-        lambda v: v is None or 0 < v < 1,
-        "with solver=lstsq: singular values below rcond times the largest are dropped",
-    )
+    rcond: float | None = cutoff()
     clip: list[float] | None = ranged(
         None,
-        "[lowest, highest] that a prediction may be, or null",
-        lambda v: v is None or (len(v) == 2 and v[0] < v[1]),
+        "[lowest, highest] that a prediction may be",
+        lambda v: len(v) == 2 and v[0] < v[1],
         "range to which predictions are clipped, such as [1,10] for grades",
+        null="no limits",
     )
     train_error: bool = flag(False, "also measure train_mse and train_mae, the errors on training points")
     rho: bool = flag(
@@ -145,13 +134,12 @@ class EvaluationOption(Option, abc.ABC):
         "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I",
     )
     posterior_variance: bool = flag(False, "also compute the posterior variance of each prediction")
-    calibration: bool | None = ranged(
+    calibration: bool | None = flag(
         None,
-        "true or false, or null for true with own data and solver=cholesky or nystrom",
-        lambda v: v is None or isinstance(v, bool),
         "also predict standard deviations or probabilities, and measure how well they fit: nlpd, crps and coverage_95, "
         "with outputs.reduce also nlpd_of_vector, that of all outputs of a point together for each output; or "
         "log_loss, brier and calibration_error",
+        null="true with own data and solver=cholesky or nystrom",
     )
     save_predictions: bool = flag(False, "save the predictions of all kernels and N_I in predictions.npz")
 
@@ -320,12 +308,7 @@ class TestPointsOption(EvaluationOption):
         "a picture shows the best and the worst",
     )
     balanced: bool = flag(False, "interpolation points hold equal numbers of each class")
-    order: str = one_of(
-        "random",
-        "random",
-        "file",
-        meaning="order of interpolation points; file: the first N_I training points, unshuffled",
-    )
+    order: str = word("random | file", "order of interpolation points; file: the first N_I training points, unshuffled")
 
     def standing_for(self, config: ConfigView) -> Option:
         if not config.dataset.is_series or type(self) is not TestPointsOption:
@@ -369,11 +352,10 @@ class TestPointsOption(EvaluationOption):
 )
 class KFoldOption(EvaluationOption):
     folds: int = number(5, "whole >= 2", "number of folds, each used once as the test points")
-    shuffle: bool | None = ranged(
+    shuffle: bool | None = flag(
         None,
-        "true or false, or null for true with own data",
-        lambda v: v is None or isinstance(v, bool),
         "draw the folds by seed, each with its share of every class; false: in the order of the file",
+        null="true with own data",
     )
     train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
 

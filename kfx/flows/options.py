@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import METHODS, SOLVERS
-from kfx.config.fields import flag, nested, number, one_of, ranged
+from kfx.config.fields import cutoff, flag, nested, number, word
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.optimizers.options import (
@@ -30,37 +30,25 @@ if TYPE_CHECKING:
 
 @section("flow", "settings that all flows share; other optimizers ignore them")
 class FlowSection(Option):
-    field: str = one_of(
-        "original",
-        "original",
-        "complete",
-        meaning="velocity of batch points; original: -d rho/dx; complete: the interpolated field, as at other points",
+    field: str = word(
+        "original | complete",
+        "velocity of batch points; original: -d rho/dx; complete: the interpolated field, as at other points",
     )
-    step_rule: str = one_of(
-        "relative",
-        "relative",
-        "relative_to_largest",
-        "absolute",
-        "constant",
-        meaning="bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
+    step_rule: str = word(
+        "relative | relative_to_largest | absolute | constant",
+        "bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
         "step_size max |x|; absolute: step_size; constant: none, the step is step_size",
     )
     step_size: float = number(0.01, "> 0", "size of the bound in step_rule; with step_rule=constant, the step itself")
-    step_over: str = one_of(
-        "batch",
-        "batch",
-        "all",
-        meaning="points for which the bound of step_rule holds: the batch, or all training points",
+    step_over: str = word(
+        "batch | all", "points for which the bound of step_rule holds: the batch, or all training points"
     )
     decay_after: int | None = number(
         None, "whole >= 1", "layer n0 after which step_size decays as sqrt(n0 / n) with the layer n", null="no decay"
     )
-    test_step: str = one_of(
-        "train",
-        "train",
-        "test",
-        "min",
-        meaning="step of test points; train: that of training points; test: by step_rule from the test points; "
+    test_step: str = word(
+        "train | test | min",
+        "step of test points; train: that of training points; test: by step_rule from the test points; "
         "min: the smaller",
     )
     remove_merged: float = number(
@@ -93,15 +81,8 @@ class InterpolationSection(Option):
     regularization: float | None = number(
         None, ">= 0", "lambda of the interpolation, in units of regularization.scale", null="regularization.value"
     )
-    solver: str = one_of(
-        "cholesky", *SOLVERS, meaning="solver of the interpolation; lstsq and inverse only to repeat published runs"
-    )
-    rcond: float | None = ranged(
-        None,
-        "a number > 0 and < 1 (with solver=lstsq), or null",
-        lambda v: v is None or 0 < v < 1,
-        "with solver=lstsq: singular values below rcond times the largest are dropped",
-    )
+    solver: str = word(SOLVERS, "solver of the interpolation; lstsq and inverse only to repeat published runs")
+    rcond: float | None = cutoff()
 
     def build(self, config: ConfigView) -> Interpolation:
         from kfx.flows.vector_field import Interpolation
@@ -188,7 +169,7 @@ class FlowEulerOption(FlowOption):
 class FlowRK45Option(FlowOption):
     builds = "kfx.flows.runge_kutta:RungeKuttaFlow"
 
-    method: str = one_of("RK45", *METHODS, meaning="explicit Runge-Kutta method, as named in SciPy")
+    method: str = word(METHODS, "explicit Runge-Kutta method, as named in SciPy", default="RK45")
     rtol: float = number(1e-3, "> 0", "relative tolerance of the integration of training points")
     atol: float = number(1e-6, "> 0", "absolute tolerance of the integration of training points")
     max_evaluations: int = number(
@@ -207,12 +188,8 @@ class HybridOption(FlowOption):
     builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
 
-    rule: str = one_of(
-        "sgd",
-        "sgd",
-        "nesterov",
-        "adam",
-        meaning="update rule of the parameters; nesterov takes the gradient at its look-ahead point",
+    rule: str = word(
+        "sgd | nesterov | adam", "update rule of the parameters; nesterov takes the gradient at its look-ahead point"
     )
     learning_rate: float = rate()
     momentum: float = momentum()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.choices import DICTIONARY, INDEFINITE, LENGTHS, RANDOM
-from kfx.config.fields import flag, nested, number, one_of, ranged, some_of
+from kfx.config.fields import flag, nested, number, ranged, word, words
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, option
 from kfx.config.registry import OPTIONS
@@ -132,20 +132,20 @@ class DictionaryOption(KernelOption):
     builds = "kfx.kernels:Dictionary"
     has_weights = True
 
-    members: list[str] = some_of(
+    members: list[str] = words(
         list(DICTIONARY),
-        *DICTIONARY,
-        *INDEFINITE,
-        meaning="kernels that are added; from multiquadric on indefinite ones",
+        (*DICTIONARY, *INDEFINITE),
+        "kernels that are added; from multiquadric on indefinite ones",
     )
     allow_indefinite: bool = flag(
         False, "accept kernels that are not positive definite in every dimension; Cholesky factors may then fail"
     )
     weights: list[float] | None = ranged(
         None,
-        "a list of numbers >= 0, or null for equal ones",
-        lambda v: v is None or all(is_number(x) and x >= 0 for x in v),
+        "a list of numbers >= 0",
+        lambda v: all(is_number(x) and x >= 0 for x in v),
         "initial weights of the members, in their order",
+        null="equal ones",
     )
     parameters: dict = ranged(
         {},
@@ -163,12 +163,10 @@ class DictionaryOption(KernelOption):
 class EmulatorOption(KernelOption):
     quick = ("dataset=diabetes", "dataset.n_train=100", "dataset.n_test=40", "dataset.preprocess=[]")
 
-    initial: str = one_of(
-        "median_distance",
-        "explicit",
-        *RANDOM,
-        *LENGTHS,
-        meaning="initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
+    initial: str = word(
+        ("explicit", *RANDOM, *LENGTHS),
+        "initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
+        default="median_distance",
     )
     linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import LENGTHS, RANDOM
-from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
+from kfx.config.fields import MOST_REPEATS, flag, number, parameter, ranged, word
 from kfx.config.option import ConfigView, Option, Settings
 from kfx.outcomes import ConfigError, DataError
 
@@ -42,36 +42,31 @@ def _ranges(meaning: str) -> dict:
 class KernelOption(Option):
     """Base of the kernel options. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
-    initial: str = one_of(
-        "explicit",
-        "explicit",
-        *RANDOM,
-        *LENGTHS,
-        meaning="initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
+    initial: str = word(
+        ("explicit", *RANDOM, *LENGTHS),
+        "initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
         "initial_range drawn, the others as given; for the length sigma (beta, lengths), natural: sigma^2 = Var |x|; "
         "mean_squared_distance: 2 sigma^2 = mean |x - x'|^2; median_distance: sigma = median |x - x'|",
     )
     initial_range: dict = _ranges("range in which random initial parameters are drawn; bounds where not given")
-    initial_distribution: str = one_of(
-        "log_uniform", "log_uniform", "uniform", meaning="distribution of random initial parameters in their range"
+    initial_distribution: str = word(
+        "log_uniform | uniform", "distribution of random initial parameters in their range"
     )
     starts: int = number(
         1,
         f"whole >= 1 and <= {MOST_REPEATS}",
         "number of initial kernels to choose from: one as initial says, the others random",
     )
-    start_from: str = one_of(
-        "best",
-        "best",
-        "worst",
-        meaning="initial kernel to train; best: least mean objective on separate batches; "
-        "worst: largest error in evaluation",
+    start_from: str = word(
+        "best | worst",
+        "initial kernel to train; best: least mean objective on separate batches; worst: largest error in evaluation",
     )
     trainable: list[str] | None = ranged(
         None,
-        "a list of parameters, or null for the usual ones",
-        lambda v: v is None or (v != [] and all(isinstance(name, str) for name in v)),
+        "a list of parameters",
+        lambda v: v != [] and all(isinstance(name, str) for name in v),
         "parameters that the optimizer trains",
+        null="the usual ones",
     )
     bounds: dict = _ranges("range of each parameter during training, and of random initial ones")
 
@@ -173,11 +168,10 @@ class ARDOption(KernelOption):
 
     implied = {"ard": False}  # noqa: RUF012
 
-    ard: bool | None = ranged(
+    ard: bool | None = flag(
         False,
-        "true or false, or null",
-        lambda v: v is None or isinstance(v, bool),
         "a length for each feature of a table, `lengths`; for nngp and ntk they scale the weights of the first layer",
+        null="false",
     )
 
     def make(self, image: Image, **common: Any) -> Kernel:
@@ -229,12 +223,11 @@ def a_length() -> float | None:
 class DistanceOption(ARDOption):
     """Base of kernels of the distance of two points, with a length."""
 
-    ard: bool | None = ranged(
+    ard: bool | None = flag(
         None,
-        "true or false, or null for true with own data and exact gradients if neither a length nor initial nor "
-        "trainable is given, and there are 2 training points for each feature, for classes 20",
-        lambda v: v is None or isinstance(v, bool),
         "a length for each feature of a table, `lengths`, in place of one for all",
+        null="true with own data and exact gradients if neither a length nor initial nor trainable is given, and there "
+        "are 2 training points for each feature, for classes 20",
     )
 
     length: ClassVar[str] = "sigma"
@@ -274,11 +267,8 @@ class NetworkOption(KernelOption, abc.ABC):
     has_network = True
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
-    initial: str = one_of(
-        "random",
-        "random",
-        "explicit",
-        meaning="initial weights; random: drawn by seed; explicit: those of the module as built",
+    initial: str = word(
+        "random | explicit", "initial weights; random: drawn by seed; explicit: those of the module as built"
     )
     gamma: float = parameter(
         0.0,
@@ -287,11 +277,9 @@ class NetworkOption(KernelOption, abc.ABC):
         "gamma in exp(-gamma |F - F'|^2), F the features; 0: 4 / their mean squared distance in the batch",
         ">= 0",
     )
-    length_gradient: str = one_of(
-        "differentiated",
-        "differentiated",
-        "held",
-        meaning="with gamma=0: whether gradients include its dependence on the features, or hold it fixed",
+    length_gradient: str = word(
+        "differentiated | held",
+        "with gamma=0: whether gradients include its dependence on the features, or hold it fixed",
     )
 
     mixed_precision: bool = flag(False, "compute the network in bfloat16; its weights and all else stay in float32")

@@ -14,7 +14,7 @@ from kfx.config.choices import (
     FIXED_LAYERS,
     NETWORKS,
 )
-from kfx.config.fields import flag, number, one_of, parameter, ranged
+from kfx.config.fields import flag, number, parameter, ranged, word
 from kfx.config.option import ConfigView, Option, option
 from kfx.kernels.kernel_option import ARDOption, DistanceOption, Image, KernelOption, NetworkOption, a_length
 from kfx.outcomes import ConfigError
@@ -112,9 +112,7 @@ class GreensFunctionOption(KernelOption):
     intervals: int = number(
         256, "whole >= 2 and <= 4096", "number of finite elements on (0, 1); points are the nodes i / intervals"
     )
-    conductivity: str = one_of(
-        "one", "one", "rough", meaning="initial conductivity b_0: 1, or the rough one of dataset=elliptic_1d"
-    )
+    conductivity: str = word("one | rough", "initial conductivity b_0: 1, or the rough one of dataset=elliptic_1d")
 
     @classmethod
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
@@ -149,14 +147,12 @@ class NNGPOption(ARDOption, _NetworkOption):
     builds = "kfx.kernels:NNGP"
 
     depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")
-    activation: str = one_of(
-        "relu", *ACTIVATIONS, meaning="activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
+    activation: str = word(
+        ACTIVATIONS, "activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
     )
-    backend: str = one_of(
-        "auto",
-        *BACKENDS,
-        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; "
-        "native, neural_tangents: in JAX",
+    backend: str = word(
+        BACKENDS,
+        "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; native, neural_tangents: in JAX",
     )
 
     @property
@@ -187,16 +183,12 @@ class NTKOption(NNGPOption):
 class NetworkFeaturesOption(NetworkOption):
     images_only = True
 
-    architecture: str = one_of(
-        "small",
-        *NETWORKS,
-        meaning="layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST",
+    architecture: str = word(
+        NETWORKS, "layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST"
     )
-    weights: str = one_of(
-        "default",
-        "default",
-        "truncated",
-        meaning="initial weights; default: as torch draws them; "
+    weights: str = word(
+        "default | truncated",
+        "initial weights; default: as torch draws them; "
         "truncated: normal with standard deviation 0.1, cut at 0.2, and biases 0.1",
     )
 
@@ -221,18 +213,14 @@ class CNNGPOption(_NetworkOption):
     images_only = True
     implied = {"depth": None, "flips": False}  # noqa: RUF012
 
-    architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
-    variances: str = one_of(
-        "shared",
-        "shared",
-        "per_layer",
-        meaning="shared: one weight_variance and one bias_variance; per_layer: a pair for each convolution",
+    architecture: str = word(ARCHITECTURES, "layers of the network; their sizes follow the image")
+    variances: str = word(
+        "shared | per_layer",
+        "shared: one weight_variance and one bias_variance; per_layer: a pair for each convolution",
     )
-    variance_scaling: str = one_of(
-        "fan_in",
-        "fan_in",
-        "weight",
-        meaning="covariance of a convolution; fan_in: mean over the patch; weight: sum over it (Khalid 2022, eq. 2.27)",
+    variance_scaling: str = word(
+        "fan_in | weight",
+        "covariance of a convolution; fan_in: mean over the patch; weight: sum over it (Khalid 2022, eq. 2.27)",
     )
     depth: int | None = number(
         None,
@@ -242,10 +230,9 @@ class CNNGPOption(_NetworkOption):
     )
     flips: bool = flag(False, "average over images and their mirror images; takes four times as long")
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
-    engine: str = one_of(
-        "auto",
-        *ENGINES,
-        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
+    engine: str = word(
+        ENGINES,
+        "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
         "triton: GPU programs in float32",
     )
     tile_megabytes: float = number(
@@ -295,16 +282,10 @@ class CNTKOption(CNNGPOption):
     builds = "kfx.kernels:CNTK"
     quick = ("kernel.depth=3",)
 
-    architecture: str = one_of(
-        "cntk_gap", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image"
-    )
-    engine: str = one_of(
-        "auto", *ENGINES[:-1], meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops"
-    )
-    fixed_layers: str = one_of(
-        "none",
-        *FIXED_LAYERS,
-        meaning="layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
+    architecture: str = word(ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")
+    engine: str = word(ENGINES[:-1], "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops")
+    fixed_layers: str = word(
+        FIXED_LAYERS, "layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)"
     )
 
     def make(self, image: Image, **common: Any) -> Kernel:

@@ -238,7 +238,7 @@ _VERDICT = {
     **dict.fromkeys(("framework", "device", "dtype", "verdict"), "text"),
     "keeps_promise": "true or false",
     "products": "a number for each size",
-    "distances?": "a number for each size",  # records of version 0.1 have none
+    "distances": "a number for each size",
     "conv2d_7x7": "a number",
 }
 _SHAPE = {"machine?": "text", "switches?": {}, "verdicts": (_VERDICT,)}

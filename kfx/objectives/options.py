@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import BACKTESTED, CHOSEN, SCALES
-from kfx.config.fields import FieldError, number, one_of, ranged
+from kfx.config.fields import FieldError, number, ranged, word
 from kfx.config.option import ConfigView, Option, Settings, option, section
 from kfx.outcomes import ConfigError
 
@@ -133,18 +133,19 @@ class RhoOption(ObjectiveOption):
     symbol = "ρ"
     compares_norms = True
 
-    solver: str = one_of(
-        "cholesky",
-        "cholesky",
-        "inverse",
-        meaning="inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
+    solver: str = word(
+        "cholesky | inverse",
+        "inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
     )
 
     def build(self) -> Objective:
-        from kfx.objectives import rho
-        from kfx.objectives.by_inverse import rho_by_inverse
+        if self.solver == "inverse":
+            from kfx.objectives.by_inverse import rho_by_inverse
 
-        return rho if self.solver == "cholesky" else rho_by_inverse
+            return rho_by_inverse
+        from kfx.objectives import rho
+
+        return rho
 
 
 @option(
@@ -163,13 +164,9 @@ class RhoPolarizedOption(_Named):
 class RhoPredictionOption(_Named):
     symbol = "prediction ρ"
 
-    form: str = one_of(
-        "relative_error",
-        "relative_error",
-        "held_out",
-        "consistent",
-        "printed",
-        meaning="predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
+    form: str = word(
+        "relative_error | held_out | consistent | printed",
+        "predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
         "alone; consistent: 1 - |S|^2 / |Y|^2; printed: 1 - |S|^2 / Y'A^-1Y",
     )
 
@@ -197,17 +194,13 @@ class NLLOption(_Named):
     trains_regularization = True
     implied = {"form": "batch"}  # noqa: RUF012
 
-    scale: str = one_of(
-        "profiled",
-        "one",
-        "profiled",
-        meaning="scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+    scale: str = word(
+        "one | profiled",
+        "scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+        default="profiled",
     )
-    form: str = one_of(
-        "batch",
-        "batch",
-        "held_out",
-        meaning="likelihood of the batch, or held_out: of its points outside the sample, given the sample",
+    form: str = word(
+        "batch | held_out", "likelihood of the batch, or held_out: of its points outside the sample, given the sample"
     )
 
 
@@ -216,11 +209,9 @@ class LOOOption(_Named):
     trains_regularization = True
     implied = {"form": "batch"}  # noqa: RUF012
 
-    form: str = one_of(
-        "batch",
-        "batch",
-        "held_out",
-        meaning="points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
+    form: str = word(
+        "batch | held_out",
+        "points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
     )
 
 
@@ -256,19 +247,15 @@ class RegularizationSection(Option):
         "lambda, in units of scale",
         null="1e-4, and 0.03 to train a kernel on own data",
     )
-    scale: str = one_of(
-        "centered",
-        *SCALES,
-        meaning="unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
+    scale: str = word(
+        SCALES,
+        "unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
         "centered: the same for the centred Gram matrix",
+        default="centered",
     )
-    selection: str = one_of(
-        "auto",
-        "auto",
-        "fixed",
-        *CHOSEN,
-        "trained",
-        meaning="fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
+    selection: str = word(
+        ("auto", "fixed", *CHOSEN, "trained"),
+        "fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
         "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
         "backtest: by forecasts within the training series; trained: with "
         "the kernel, by objective nll, loo, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
@@ -276,9 +263,10 @@ class RegularizationSection(Option):
     )
     candidates: list[float] | None = ranged(
         None,
-        "a list of numbers > 0, or null for 1e-8 to 1 by factors of 10, for own data a finer list from 1e-11 to 100",
-        lambda v: v is None or (len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v)),
+        "a list of numbers > 0",
+        lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
         "values of lambda from which validation and leave_one_out choose, in units of scale",
+        null="1e-8 to 1 by factors of 10, for own data a finer list from 1e-11 to 100",
     )
     folds: int = number(
         5, "whole >= 2", "number of folds into which validation splits the training points; of series, blocks in time"

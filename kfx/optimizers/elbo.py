@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import number, one_of
+from kfx.config.fields import number, word
 from kfx.config.option import ConfigView, option
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
@@ -30,12 +30,7 @@ class ElboOption(HeadOption):
     samples: int = number(
         100, "whole >= 1 and <= 100000", "number of samples of the outputs for E log p, with likelihood=categorical"
     )
-    kl: str = one_of(
-        "sum",
-        "sum",
-        "mean",
-        meaning="sum or mean of the KL divergences of the outputs; the public scripts take the mean",
-    )
+    kl: str = word("sum | mean", "sum or mean of the KL divergences of the outputs; the public scripts take the mean")
 
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.evidence import EvidenceLoss

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, number, one_of, ranged, rising
+from kfx.config.fields import FieldError, flag, number, ranged, rising, word
 from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError
 
@@ -29,13 +29,12 @@ class OptimizerOption(Option):
     """Base of the optimizer options. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "number of iterations, each a row of the trace")
-    fall_back: bool | None = ranged(
+    fall_back: bool | None = flag(
         None,
-        "true or false, or null for true with own data and no given lambda",
-        lambda v: v is None or isinstance(v, bool),
         "end with the initial kernel if its leave-one-out errors are smaller than the trained kernel's, each with its "
         "best lambda; with few training points for a length for each feature, also with one length if that has smaller "
         "errors",
+        null="true with own data and no given lambda",
     )
 
     implied = {"fall_back": False}  # noqa: RUF012
@@ -125,11 +124,10 @@ class OptimizerOption(Option):
 
 
 def space(default: str) -> str:
-    return one_of(
-        default,
-        "raw",
-        "log",
-        meaning="coordinates of the optimizer; raw: the parameters; log: logarithms of those that cannot be negative",
+    return word(
+        "raw | log",
+        "coordinates of the optimizer; raw: the parameters; log: logarithms of those that cannot be negative",
+        default=default,
     )
 
 
@@ -171,11 +169,9 @@ class GradientOption(OptimizerOption):
     can_train_heads = True
 
     learning_rate: float = rate()
-    step_rule: str = one_of(
-        "gradient",
-        "gradient",
-        "normalized",
-        meaning="normalized: the gradient divided by its norm, so that sgd's steps have length learning_rate",
+    step_rule: str = word(
+        "gradient | normalized",
+        "normalized: the gradient divided by its norm, so that sgd's steps have length learning_rate",
     )
     sparsity: float = number(
         0.0,
@@ -183,20 +179,14 @@ class GradientOption(OptimizerOption):
         "with kernel=dictionary: a step subtracts learning_rate times this from each weight, down to 0 (L1 penalty)",
     )
     space: str = space("raw")
-    final: str = one_of(
-        "last",
-        "last",
-        "best",
-        meaning="trained parameters; best: at the end of the final_window iterations with the least mean objective",
+    final: str = word(
+        "last | best",
+        "trained parameters; best: at the end of the final_window iterations with the least mean objective",
     )
     final_window: int = number(10, "whole >= 1", "with final=best: number of iterations in the mean")
-    schedule: str = one_of(
-        "constant",
-        "constant",
-        "milestones",
-        "plateau",
-        "exponential",
-        meaning="schedule of the learning rate; milestones: it falls at given times; "
+    schedule: str = word(
+        "constant | milestones | plateau | exponential",
+        "schedule of the learning rate; milestones: it falls at given times; "
         "plateau: where the mean objective stops falling; exponential: as decay + (1 - decay) e^(-t / period)",
     )
     decay: float = number(
@@ -341,9 +331,7 @@ class FiniteDifferenceOption(GradientOption):
     builds_objective = True
 
     step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")
-    scheme: str = one_of(
-        "forward", "forward", "central", meaning="forward: one further evaluation for each parameter; central: two"
-    )
+    scheme: str = word("forward | central", "forward: one further evaluation for each parameter; central: two")
 
     def rule(self) -> Rule:
         from kfx.optimizers.gradient import SGD

@@ -1,11 +1,11 @@
-"""Options of optimizers that search by values alone, and of other libraries' optimizers for comparison."""
+"""Options of optimizers that search by values alone."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import FieldError, flag, number, one_of, ranged
+from kfx.config.fields import FieldError, flag, number, ranged, word
 from kfx.config.option import ConfigView, Settings, option
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
@@ -40,11 +40,9 @@ class BayesianOption(OptimizerOption):
         lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
         "noise variance that the surrogate assumes; gaussian suits small batches",
     )
-    recheck: str = one_of(
-        "two_sided",
-        "two_sided",
-        "one_sided",
-        meaning="test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
+    recheck: str = word(
+        "two_sided | one_sided",
+        "test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
         "one_sided: it may rise by it",
     )
     recheck_threshold: float = number(
@@ -114,7 +112,7 @@ class GridOption(OptimizerOption):
     )
     bounds: list[float] | None = ends(None, "ends of the grid", -math.inf)
     points: int = number(100, "whole >= 2", "number of grid points")
-    space: str = one_of("raw", "raw", "log", meaning="spacing of the grid; raw: equal steps; log: equal ratios")
+    space: str = word("raw | log", "spacing of the grid; raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also record the objective's derivative, as diagnostic.gradient")
 
     def __post_init__(self) -> None:
@@ -146,34 +144,3 @@ class GridOption(OptimizerOption):
             raise ConfigError(
                 f"optimizer.bounds={self.bounds}: expected within kernel.bounds of {name}, [{low:g}, {high:g}]"
             )
-
-
-@option(
-    "optimizer",
-    "sklearn_gpr",
-    "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
-)
-class SklearnGPROption(OptimizerOption):
-    builds = "kfx.optimizers.sklearn_gpr:SklearnGPR"
-    fits_regularization = True
-    views_batches = False
-    minimizes_objective = False
-
-    iterations: int = number(100, "whole >= 1", "largest number of evaluations of the marginal likelihood")
-
-    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        from kfx.optimizers.sklearn_gpr import has_counterpart
-
-        if not has_counterpart(kernel):
-            raise ConfigError(
-                f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
-                "rational_quadratic, matern and rbf_network"
-            )
-        if config.kernel.trainable is not None:
-            raise ConfigError("kernel.trainable: optimizer=sklearn_gpr fits every parameter; set null")
-        if config.regularization.selection != "fixed":
-            raise ConfigError(
-                f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise "
-                "itself; set fixed"
-            )
-        super().check_start(config, kernel)

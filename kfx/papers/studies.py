@@ -12,7 +12,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
-from kfx.config.fields import nested, one_of, ranged
+from kfx.config.fields import nested, ranged, word
 from kfx.config.nodes import make, near
 from kfx.config.option import Option
 from kfx.config.plugins import load_plugins, plugged_in
@@ -85,7 +85,7 @@ class Study(Option):
     columns: list[str] = field(
         default_factory=list, metadata={"meaning": "metrics and parameters that the table shows of each run"}
     )
-    picture: str = one_of("none", "none", *PICTURES, meaning="picture drawn from all runs")
+    picture: str = word(("none", *PICTURES), "picture drawn from all runs")
     x: str = ranged(
         "",
         "text",

@@ -19,8 +19,7 @@ def error_against_size(contents: Mapping[str, Document]) -> Figure:
     The error is relative; beside it the norm of the error, if it was recorded.
     """
     rows = [(machine, v) for machine, content in contents.items() for v in content["verdicts"]]
-    has_norm = any("distances" in v for _, v in rows)
-    picture, axes = figure(columns=2 if has_norm else 1, width=5.6, height=4.2)
+    picture, axes = figure(columns=2, width=5.6, height=4.2)
     for i, (machine, v) in enumerate(rows):
         named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
         look: Drawn = {
@@ -29,8 +28,6 @@ def error_against_size(contents: Mapping[str, Document]) -> Figure:
             "markersize": 4,
         }
         for panel, key in zip(axes, ("products", "distances"), strict=False):
-            if key not in v:  # records of version 0.1 have no norms
-                continue
             sizes = [int(n) for n in v[key]]
             # float64 on the CPU is the reference, and its error of 0 cannot be shown on a logarithmic axis
             errors = [max(float(e), 1e-17) for e in v[key].values()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, ranged, some_of
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, ranged, word, words
 from kfx.config.option import ConfigView, Option, Settings, option
 from kfx.outcomes import ConfigError, DataError
 
@@ -31,23 +31,17 @@ class SamplerOption(Option):
         f"N_f, the number of points in a batch; auto: {_BATCH}; to fit a kernel to own data {_OWN_BATCH}, or "
         f"{_ONLY_BATCH} with optimizer=lbfgs, or all points if there are fewer",
     )
-    choice: str = one_of(
-        "uniform",
-        *POINTS,
-        meaning="points of a batch; stratified: classes in the proportions of the data; "
+    choice: str = word(
+        POINTS,
+        "points of a batch; stratified: classes in the proportions of the data; "
         "neighbourhood: a random point and its nearest, by the kernel's present lengths if each feature has one",
     )
-    rounding: str = one_of(
-        "nearest",
-        "nearest",
-        "up",
-        meaning="rounding of the sample size N_c = p N_f; nearest: halves to the even number",
-    )
+    rounding: str = word("nearest | up", "rounding of the sample size N_c = p N_f; nearest: halves to the even number")
     samples: int = number(
         1, f"whole >= 1 and <= {MOST_REPEATS}", "number of samples of each batch, over which the objective is averaged"
     )
-    augment: list[str] = some_of(
-        [], *VIEWS, meaning="random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
+    augment: list[str] = words(
+        [], VIEWS, "random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
     )
     padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
 

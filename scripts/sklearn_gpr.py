@@ -1,4 +1,7 @@
-"""Hyperparameters fitted by scikit-learn's GaussianProcessRegressor, for comparison."""
+"""A plugin for comparisons: hyperparameters fitted by scikit-learn's GaussianProcessRegressor.
+
+kfx run --plugin scripts/sklearn_gpr.py optimizer=sklearn_gpr …
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from kfx.config.fields import number
+from kfx.config.option import ConfigView, option
 from kfx.kernels import RBF, Kernel, Matern, RationalQuadratic, Regularized, Scaled, Sum
 from kfx.numerics.regularization import Regularization
 from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation
-from kfx.outcomes import Event, NumericalError
+from kfx.optimizers.options import OptimizerOption
+from kfx.outcomes import ConfigError, Event, NumericalError
 from kfx.sampling.samplers import Batch
 
 AMPLITUDES, NOISES = (1e-6, 1e6), (1e-10, 1e2)
@@ -183,3 +189,34 @@ def _returned(start: Kernel, terms: list[Any], fitted: Any) -> tuple[Kernel, flo
         changed[f"{i}.coefficient"] = math.sqrt(amplitude)
         changed |= {f"{i}.0.{name}": value for name, value in values.items()}
     return start.with_parameters(**changed), noise
+
+
+@option(
+    "optimizer",
+    "sklearn_gpr",
+    "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
+)
+class SklearnGPROption(OptimizerOption):
+    fits_regularization = True
+    views_batches = False
+    minimizes_objective = False
+
+    iterations: int = number(100, "whole >= 1", "largest number of evaluations of the marginal likelihood")
+
+    def build(self, config: ConfigView) -> SklearnGPR:
+        return SklearnGPR(*self.arguments(config))
+
+    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
+        if not has_counterpart(kernel):
+            raise ConfigError(
+                f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
+                "rational_quadratic, matern and rbf_network"
+            )
+        if config.kernel.trainable is not None:
+            raise ConfigError("kernel.trainable: optimizer=sklearn_gpr fits every parameter; set null")
+        if config.regularization.selection != "fixed":
+            raise ConfigError(
+                f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise "
+                "itself; set fixed"
+            )
+        super().check_start(config, kernel)
