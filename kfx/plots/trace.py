@@ -50,7 +50,7 @@ def objective_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    _count_iterations(axes, run)
+    count_iterations(axes, run)
     return finish(picture, axes[0], run)
 
 
@@ -59,7 +59,7 @@ def unit(run: Run) -> str:
     return "kernel" if OmegaConf.select(run.config, "outputs.kernels") == "separate" else "fold"
 
 
-def _count_iterations(axes: list[Axes], run: Run) -> None:
+def count_iterations(axes: list[Axes], run: Run) -> None:
     """Count iterations along axes one below another; only the lowest is labelled."""
     for panel in axes:
         count_along(panel, "")
@@ -141,7 +141,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         _mark_events(panel, run)
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
-    _count_iterations(axes, run)
+    count_iterations(axes, run)
     return finish(picture, axes[0], run)
 
 
@@ -184,7 +184,7 @@ def sample_size_over_iterations(run: Run) -> Figure | None:
     picture, axes = figure(columns=2, width=4.8)
     for panel, column, label in zip(axes, (_SAMPLE_SIZE, "rho"), ("sample size $N_c$", r"$\rho$"), strict=True):
         _draw_noisy(panel, run, column, label)
-        _count_iterations([panel], run)
+        count_iterations([panel], run)
         panel.set_ylabel(label)
         panel.margins(y=0.08)
     set_title(axes[0], run)
