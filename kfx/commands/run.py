@@ -73,7 +73,8 @@ def _typed(words: Sequence[str]) -> _Typed:
 
 
 def run(words: Sequence[str]) -> int:
-    """Check every job of the command, then run them."""
+    """Check every job of the command, then run them; return the exit code. ConfigError or DataError, before a folder is
+    made, for words that cannot be run."""
     typed = _typed(words)
     from hydra._internal.utils import get_args_parser
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
-from kfx.plots.style import COLOURS, DATA, FAINT, figure, finish, objective, symbol
+from kfx.plots.style import COLOURS, DATA, FAINT, Drawn, figure, finish, objective, symbol
 from kfx.plots.trace import count_iterations, folds, unit, within_fold
 from kfx.record.reading import Run
 
@@ -75,16 +75,8 @@ def surface(run: Run) -> Figure | None:
         mean = model.predict(space.transform(np.clip(grid, low, high).tolist())).reshape(_GRID, _GRID)
     picture, (axes,) = figure(height=4.6)
     shown = axes.pcolormesh(*axes_points, mean.T, cmap="viridis_r", shading="gouraud")
-    axes.plot(
-        points[:, 0],
-        points[:, 1],
-        "o",
-        color="white",
-        markeredgecolor=DATA,
-        markersize=5,
-        label="evaluated",
-        clip_on=False,
-    )
+    of_points: Drawn = {"color": "white", "markeredgecolor": DATA, "markersize": 5, "clip_on": False}
+    axes.plot(*points.T, "o", label="evaluated", **of_points)
     best = points[int(trace["told"].to_numpy().argmin())]
     axes.plot(*best, "*", color=COLOURS[1], markeredgecolor="white", markersize=16, label="best", clip_on=False)
     if settings.space == "log":

@@ -56,7 +56,8 @@ def gather(
 
 
 def read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The completed runs at and below the paths, and a message for each run that is left out."""
+    """The completed runs at and below the paths, and a message for each run that is left out; ConfigError for a path
+    without a run."""
     below = {path: [run.directory for run in runs_below([path])] for path in paths}
     if empty := [path for path, directories in below.items() if not directories]:
         raise ConfigError(f"kfx compare {empty[0]}: holds no run")
