@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -159,6 +160,12 @@ def _rank(name: str) -> int:
 def classify(error: float) -> str:
     """Return the class of arithmetic, see `VERDICTS`, that has relative errors of this size; `broken` for NaN."""
     return next((name for name, bound in VERDICTS if error < bound), BROKEN)
+
+
+@cache
+def of_this_process(frameworks: tuple[str, ...], switches: str) -> list[Verdict]:
+    """Return the verdicts on each framework's arithmetic, which a process measures once under the same switches."""
+    return measure(arithmetics(frameworks))
 
 
 def measure(candidates: Iterable[Arithmetic], sizes: Sequence[int] = SIZES) -> list[Verdict]:
