@@ -598,7 +598,7 @@ def test_classes_have_probabilities():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["evaluation.centres=500"], "evaluation.centres=500: there are 320 training points; take at most 320"),
+        (["evaluation.centres=500"], "evaluation.centres=500: dataset table has 320 training points; take at most 320"),
         (
             ["evaluation.centres=300", "evaluation.memory=1MB"],
             "evaluation.centres=300: so many take 9.0 MB, and evaluation.memory is 1.0 MB; take at most 100",
@@ -607,9 +607,12 @@ def test_classes_have_probabilities():
         (["evaluation.choose=best"], "evaluation.choose=best: expected one of uniform, rpcholesky, flow, kmeans"),
         (
             ["evaluation.solver=cholesky", "evaluation.centres=9"],
-            "evaluation.centres=9: expected null with solver=chol",
+            "evaluation.centres=9: needs evaluation.solver=nystrom, and it is cholesky",
         ),
-        (["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"], "null with solver=nystrom, which takes all"),
+        (
+            ["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"],
+            "evaluation.n_interpolation=[9]: solver=nystrom",
+        ),
         (
             ["evaluation.centres=9", "evaluation.memory=1MB", "follow.every=2"],
             "follow.n_interpolation: needs the Gram matrix of 320 points in memory",
@@ -624,9 +627,9 @@ def test_classes_have_probabilities():
         ),
         (
             ["evaluation.centres=9", "evaluation.n_interpolation=[9,20]"],
-            "evaluation.n_interpolation=[9, 20]: expected null with centres or choose, which takes all points",
+            "evaluation.n_interpolation=[9, 20]: solver=nystrom, which centres and choose stand for, takes all",
         ),
-        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=True: expected false with solver=nystrom"),
+        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=true: needs evaluation.solver=cholesky"),
         (
             ["evaluation.centres=9", "evaluation.regularization.value=backtest"],
             "evaluation.regularization.value=backtest: forecasts series, and dataset table has none",
@@ -635,7 +638,7 @@ def test_classes_have_probabilities():
             ["evaluation.centres=9", "outputs.reduce=pca"],
             "outputs.reduce=pca: needs evaluation.solver=cholesky, without centres and choose",
         ),
-        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
+        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=true: needs evaluation.solver=cholesky"),
         (
             ["evaluation.centres=9", "outputs.kernels=separate"],
             "outputs.kernels=separate: needs evaluation.solver=chol",

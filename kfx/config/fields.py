@@ -11,6 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Several = Any
+"""The type of a setting that may be of several types, as a number or a word; its range says which, since OmegaConf has
+no such types."""
 
 
 class FieldError(ValueError):
@@ -21,7 +24,7 @@ class FieldError(ValueError):
 
 
 def ranged(
-    default: T, takes: str, test: Callable[[Any], bool], meaning: str, *, null: str | None = None, **more: object
+    default: T, takes: str, test: Callable[[Several], bool], meaning: str, *, null: str | None = None, **more: object
 ) -> T:
     """A field with any range, of which the other fields are special cases.
 
@@ -112,6 +115,6 @@ def is_window(value: object) -> bool:
     return 1 <= value[0] <= value[1]
 
 
-def nested(default: Any, takes: str, convert: Callable[[str, Any], object], meaning: str) -> Any:
+def nested(default: T, takes: str, convert: Callable[[str, Several], object], meaning: str) -> T:
     """A field that holds options: `convert(path, value)` makes them of what the config has."""
     return ranged(default, takes, lambda v: True, meaning, convert=convert)

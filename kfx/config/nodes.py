@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kfx.config.fields import FieldError
-from kfx.config.option import Option, Part
+from kfx.config.fields import FieldError, Several
+from kfx.config.option import Option
 from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, chosen
 from kfx.outcomes import ConfigError
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Option)
 _MOST_SHOWN = 30
 
 
-def make_option(path: str, group: str, node: object) -> Part:
+def make_option(path: str, group: str, node: object) -> Option:
     """Make the option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
     name = node.get("name") if isinstance(node, Mapping) else node
     schema = chosen(path, group, name)
@@ -54,8 +54,8 @@ def make(path: str, schema: type[T], node: object) -> T:
             made[key] = make(own, item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}
     try:
-        hints = _hints(schema)  # type: ignore[arg-type]  # mypy takes a class for one of its instances
-        option: Any = (
+        hints = _hints(schema)
+        option: Several = (
             schema(**plain)  # much faster
             if all(_has_type(value, hints[key]) for key, value in plain.items())
             else OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(escaped(plain))))
@@ -83,7 +83,7 @@ def make(path: str, schema: type[T], node: object) -> T:
 
 
 @cache
-def _hints(schema: type[Option]) -> dict[str, Any]:
+def _hints(schema: type[Option]) -> dict[str, object]:
     return get_type_hints(schema)
 
 
@@ -131,6 +131,6 @@ def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator
         yield path, node
 
 
-def plain(node: object) -> Any:
+def plain(node: object) -> Several:
     """Keys and values without OmegaConf's types."""
     return OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node

@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*|0|[1-9][0-9
 """Texts that Hydra reads literally."""
 
 
-def escaped(value: Any) -> Any:
+def escaped(value: object) -> Any:
     """A text, or the texts in plain keys and values, as a config holds them: `${` begins no interpolation."""
     if isinstance(value, str):
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if "${" in value else value

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from kfx.config.fields import is_window, number, ranged, word
+from kfx.config.fields import Several, is_window, number, ranged, word
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
@@ -20,7 +19,7 @@ class Quantity(Option):
     kernel: str = word("initial | trained", "kernel to which the number belongs", default="trained")
     n_interpolation: int | None = number(None, "whole >= 1", "N_I at which the number was measured", null="the largest")
     statistic: str = word("mean | sd | se | min | max", "statistic over folds, repeats, layers or seeds")
-    window: Any = ranged(  # noqa: RUF009
+    window: Several = ranged(  # noqa: RUF009
         None,
         "[first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or is_window(v),

@@ -6,11 +6,12 @@ import abc
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import number, ranged, word, words
-from kfx.config.option import ConfigView, Settings, option
+from kfx.config.fields import Several, number, ranged, word, words
+from kfx.config.option import Settings, option
+from kfx.config.parts import ConfigView
 from kfx.data.options import DatasetOption, TableOption
 from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
@@ -91,7 +92,7 @@ class OwnFile(OwnDataset, abc.ABC):
     )
     path: str | None = None
     task: str = "auto"
-    test: Any = None
+    test: Several = None
     predict: str | None = ranged(
         None,
         "the path of a file",
@@ -163,7 +164,7 @@ class OwnFile(OwnDataset, abc.ABC):
 # ---- tables
 
 
-Columns = Any
+Columns = Several
 """A list of columns, or one: a union that no typed config holds."""
 
 
@@ -200,7 +201,7 @@ class OwnTableOption(RowFile, OwnFile):
     target: Columns = _names(None, "", "column to predict, or several, also as y*; must be given", one=True)
     features: Columns = _names(None, "all columns without another use", "columns used as features")
     exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
-    categorical: Any = ranged(
+    categorical: Several = ranged(
         "auto",
         "auto or a list of columns",
         lambda v: v == "auto" or _is_list_of_names(v),
@@ -208,7 +209,7 @@ class OwnTableOption(RowFile, OwnFile):
         "different ones",
     )
     task: str = word("auto | regression | classification", _TASK)
-    test: Any = ranged(
+    test: Several = ranged(
         0.2,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
         _test_of_table,
@@ -322,7 +323,7 @@ def _of_words(file: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
 class OwnArraysOption(OwnFile):
     path: str | None = path_of(".npz")
     task: str = word("auto | regression | classification", _TASK)
-    test: Any = ranged(
+    test: Several = ranged(
         0.2,
         "a fraction >= 0 and < 1",
         _is_fraction,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, ranged, word
+from kfx.config.fields import FieldError, Several, ranged, word
 from kfx.config.option import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RowFile:
         "thousands mark of numbers in text, as in 1,037; numbers may leave it out",
     )
     encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "character encoding of a text file")
-    missing_words: Any = ranged(
+    missing_words: Several = ranged(
         None,
         "a list of words, or null for NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None, ? and -",
         _is_list_of_words,

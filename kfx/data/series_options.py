@@ -7,11 +7,12 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from kfx.config.choices import BACKTESTED, SYSTEMS
-from kfx.config.fields import flag, number, ranged, word
-from kfx.config.option import ConfigView, Settings, option
+from kfx.config.fields import Several, flag, number, ranged, word
+from kfx.config.option import Settings, option
+from kfx.config.parts import ConfigView, KernelPart
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import named_file, own_targets
 from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, path_of
@@ -120,7 +121,7 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def settled(self, config: ConfigView) -> Settings:
         changes = super().settled(config)
-        kernel = config.kernel.standing_for(config)
+        kernel = cast(KernelPart, config.kernel.standing_for(config))
         wants_length = kernel.length_is_free()
         if self.lags is not None and not wants_length:
             return changes
@@ -135,7 +136,7 @@ class SeriesData(DatasetOption, abc.ABC):
         choice: Choice | None = getattr(self, "_choice", None)
         return None if choice is None else choice.length
 
-    def _chosen(self, config: ConfigView, kernel: Any, wants_length: bool) -> Choice:
+    def _chosen(self, config: ConfigView, kernel: KernelPart, wants_length: bool) -> Choice:
         from kfx.data import backtest
         from kfx.data.windows import Windows
         from kfx.numerics.regularization import Regularization
@@ -214,7 +215,7 @@ class OwnSeriesOption(RowFile, SeriesData):
         lambda v: all(isinstance(name, str) for name in v) and len(set(v)) == len(v),
         "columns that hold the coordinates; []: all",
     )
-    time: Any = ranged(
+    time: Several = ranged(
         None,
         "a column, a list of the columns year and quarter, or year, month, day and hour, or null for steps of 1",
         lambda v: v is None or isinstance(v, str) or (isinstance(v, list) and all(isinstance(name, str) for name in v)),
@@ -313,7 +314,7 @@ class GilpinOption(SeriesData):
         200, "whole >= 1", "number of steps after them to test on", null="a fifth of the series"
     )
     system: str = ranged("Lorenz", "a system's name", lambda v: isinstance(v, str) and v != "", "name of the system")
-    points_per_period: Any = ranged(100, "100 or 15", lambda v: v in (15, 100), "number of steps in a period")
+    points_per_period: Several = ranged(100, "100 or 15", lambda v: v in (15, 100), "number of steps in a period")
 
     def paths(self) -> list[Path]:
         from kfx.data.series import gilpin_path

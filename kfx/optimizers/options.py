@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.fields import FieldError, flag, number, ranged, rising, word
-from kfx.config.option import ConfigView, Option, Settings, option
+from kfx.config.option import Option, Settings, option
+from kfx.config.parts import ConfigView, OptimizerPart
+from kfx.config.rules import STILL_POINTS, needs, refuses, rows
+from kfx.kernels.kernel_option import KernelOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class OptimizerOption(Option):
+class OptimizerOption(Option, OptimizerPart):
     """Base of the optimizer options. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "number of iterations, each a row of the trace")
@@ -38,23 +40,20 @@ class OptimizerOption(Option):
     )
 
     implied = {"fall_back": False}  # noqa: RUF012
+    rules = rows(
+        needs("fall_back", STILL_POINTS, "set false"),
+        refuses(
+            "fall_back",
+            lambda _, c: c.objective.has_head,
+            "compares kernels, and the objective trains a head; set false",
+        ),
+        refuses(
+            "",
+            lambda own, c: c.objective.has_head and not own.can_train_heads,
+            "takes no objective={config.objective.name}, which gradients minimise; use adam, sgd or nesterov",
+        ),
+    )
 
-    fits_regularization: ClassVar[bool] = False
-    """Whether the optimizer fits λ itself, as a variance of noise."""
-    follows_gradients: ClassVar[bool] = False
-    """Whether the optimizer follows exact gradients, which cost no more for many parameters than for one."""
-    moves_points: ClassVar[bool] = False
-    """Whether the optimizer is a flow: it moves points, and possibly parameters."""
-    views_batches: ClassVar[bool] = True
-    """Whether the images of batches may be augmented."""
-    builds_objective: ClassVar[bool] = False
-    """Whether the optimizer computes differences of the objective as a function of a Gram matrix."""
-    keeps_batch: ClassVar[bool] = False
-    """Whether the optimizer stays with its first batch."""
-    can_train_heads: ClassVar[bool] = False
-    """Whether the optimizer takes objectives that train a head, which are not functions of a Gram matrix."""
-    minimizes_objective: ClassVar[bool] = True
-    """Whether the optimizer minimises the configured objective, and not one of its own."""
     keeps_within_bounds: ClassVar[bool] = True
     """Whether the optimizer starts at the kernel's parameters and moves them within their bounds."""
 
@@ -87,21 +86,6 @@ class OptimizerOption(Option):
         if self.fall_back is not None:
             return {}
         return {"fall_back": config.regularization.leaves_choice_to_evaluation(config)}
-
-    def check(self, config: ConfigView) -> None:
-        if self.fall_back and (self.moves_points or config.objective.has_head):
-            what = f"optimizer={self.name} moves points" if self.moves_points else "its objective trains a head"
-            raise ConfigError(
-                f"optimizer.fall_back=true: compares kernels by leave-one-out errors, and {what}; set false"
-            )
-        if config.objective.has_head and not self.can_train_heads:
-            raise ConfigError(
-                f"objective={config.objective.name}: is minimised by gradients; use optimizer=adam, sgd or nesterov"
-            )
-
-    def refuses_trained_regularization(self) -> str | None:
-        """Return why λ cannot be trained by this optimizer, as an error message; None where it can."""
-        return None
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the optimizer cannot start from the kernel as built."""
@@ -164,9 +148,23 @@ class UnmovedOption(OptimizerOption):
 class GradientOption(OptimizerOption):
     """Base of gradient-descent options; a subclass gives the update rule."""
 
+    update: ClassVar[tuple[str, ...]] = ("SGD", "learning_rate")
+    """The update rule, which turns a gradient into a step: its name in `kfx.optimizers.gradient`, and its settings."""
     builds = "kfx.optimizers.gradient:GradientDescent"
     follows_gradients = True
     can_train_heads = True
+    rules = rows(
+        refuses(
+            "sparsity",
+            lambda _, c: not c.kernel.has_weights,
+            "makes weights zero, and kernel={config.kernel.name} has none; use kernel=dictionary, or set it to 0",
+        ),
+        refuses(
+            "sparsity",
+            lambda _, c: "weight" not in (c.kernel.trainable or ["weight"]),
+            "makes weights zero, and kernel.trainable={config.kernel.trainable} has no weight; add it, or set it to 0",
+        ),
+    )
 
     learning_rate: float = rate()
     step_rule: str = word(
@@ -216,28 +214,20 @@ class GradientOption(OptimizerOption):
         if self.final == "best" and self.final_window > self.iterations:
             raise FieldError("final_window", self.final_window, f"at most iterations={self.iterations} with final=best")
 
-    def check(self, config: ConfigView) -> None:
-        if self.sparsity and config.kernel.has_weights and "weight" not in (config.kernel.trainable or ["weight"]):
-            raise ConfigError(
-                f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel.trainable="
-                f"{config.kernel.trainable} leaves weight out; add it, or set sparsity to 0"
-            )
-        if self.sparsity and not config.kernel.has_weights:
-            raise ConfigError(
-                f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel={config.kernel.name} has none; "
-                "use kernel=dictionary, or set it to 0"
-            )
-        super().check(config)
-
-    @abc.abstractmethod
     def rule(self) -> Rule:
-        """Return the update rule, which turns a gradient into a step."""
+        """Return the update rule."""
+        from kfx.optimizers import gradient
+
+        name, *settings = self.update
+        made: Rule = getattr(gradient, name)(*(getattr(self, setting) for setting in settings))
+        return made
 
     def own(self, config: ConfigView) -> Settings:
         from kfx.kernels.starts import random_kernel
 
         names = ("space", "step_rule", "sparsity", "final", "final_window", "max_reinitializations")
         settings = {name: getattr(self, name) for name in names}
+        assert isinstance(config.kernel, KernelOption)
         redraw = partial(random_kernel, start=config.kernel)
         return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
@@ -259,43 +249,31 @@ class GradientOption(OptimizerOption):
 
 @option("optimizer", "sgd", "Gradient descent on a fresh batch at each iteration")
 class SGDOption(GradientOption):
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import SGD
-
-        return SGD(self.learning_rate)
+    pass
 
 
 @option("optimizer", "nesterov", "Gradient descent with Nesterov momentum (Darcy 2020, eq. 2.4)")
 class NesterovOption(GradientOption):
+    update = ("Nesterov", "learning_rate", "momentum")
+
     momentum: float = momentum()
-
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import Nesterov
-
-        return Nesterov(self.learning_rate, self.momentum)
 
 
 @option("optimizer", "adam", "Adam, by default on the logarithms of the parameters: the robust choice")
 class AdamOption(GradientOption):
+    update = ("Adam", "learning_rate", "beta1", "beta2", "epsilon")
+
     space: str = space("log")
     beta1: float = number(0.9, ">= 0 and < 1", "decay of the running mean of the gradient")
     beta2: float = number(0.999, ">= 0 and < 1", "decay of the running mean of the squared gradient")
     epsilon: float = number(1e-8, "> 0", "added to the root of the mean squared gradient")
 
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import Adam
-
-        return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon)
-
 
 @option("optimizer", "amsgrad", "AMSGrad with one second moment, that of the gradient's norm, as in KernelFlows.jl")
 class AMSGradOption(AdamOption):
+    update = ("AMSGrad", *AdamOption.update[1:])
+
     learning_rate: float = rate(1e-3)
-
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import AMSGrad
-
-        return AMSGrad(self.learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
 @option("optimizer", "lbfgs", "L-BFGS on one batch: few iterations for smooth objectives of all points, such as nll")
@@ -304,18 +282,17 @@ class LBFGSOption(OptimizerOption):
     follows_gradients = True
     keeps_batch = True
     views_batches = False
+    rules = rows(
+        refuses(
+            "",
+            lambda _, c: c.sampler.name != "fixed",
+            "stays with one batch, and sampler={config.sampler.name} changes them; use fixed, or optimizer=adam",
+        ),
+    )
 
     space: str = space("log")
     memory: int = number(10, "whole >= 1 and <= 100", "number of earlier steps that give the curvature")
     tolerance: float = number(1e-9, "> 0", "relative decrease of the objective at which the fit ends")
-
-    def check(self, config: ConfigView) -> None:
-        if config.sampler.name != "fixed":
-            raise ConfigError(
-                f"optimizer=lbfgs: stays with one batch, and sampler={config.sampler.name} changes them; use "
-                "sampler=fixed, or optimizer=adam"
-            )
-        super().check(config)
 
     def refuses_trained_regularization(self) -> str | None:
         return None if self.space == "log" else LOG_ALONE
@@ -332,11 +309,6 @@ class FiniteDifferenceOption(GradientOption):
 
     step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")
     scheme: str = word("forward | central", "forward: one further evaluation for each parameter; central: two")
-
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import SGD
-
-        return SGD(self.learning_rate)
 
     def loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.finite_difference import DifferencedLoss

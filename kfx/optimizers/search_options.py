@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kfx.config.fields import FieldError, flag, number, ranged, word
-from kfx.config.option import ConfigView, Settings, option
+from kfx.config.fields import FieldError, Several, flag, number, ranged, word
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
 from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
@@ -34,7 +35,7 @@ class BayesianOption(OptimizerOption):
     )
     bounds: list[float] | None = ends([0.25, 200.0], "range searched for every parameter, within kernel.bounds")
     space: str = space("raw")
-    noise: Any = ranged(
+    noise: Several = ranged(
         1e-10,
         "a number > 0, or gaussian to have it estimated",
         lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
@@ -54,13 +55,10 @@ class BayesianOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> Settings:
-        return {**super().own(config), "bounds": _pair(self.bounds)}
-
     def searched(self, kernel: Kernel) -> np.ndarray:
         from kfx.optimizers.bayesian import search_box
 
-        return search_box(kernel.bounds, _pair(self.bounds))
+        return search_box(kernel.bounds, self.bounds)
 
     def refuses_trained_regularization(self) -> str | None:
         if self.space != "log":
@@ -93,10 +91,6 @@ class BayesianOption(OptimizerOption):
                 )
 
 
-def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
-    return None if bounds is None else (bounds[0], bounds[1])
-
-
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
 class GridOption(OptimizerOption):
     builds = "kfx.optimizers.grid:GridSearch"
@@ -119,9 +113,6 @@ class GridOption(OptimizerOption):
         super().__post_init__()
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
-
-    def own(self, config: ConfigView) -> Settings:
-        return {**super().own(config), "bounds": _pair(self.bounds)}
 
     def searched(self, kernel: Kernel) -> np.ndarray:
         bounds = kernel.bounds.copy()

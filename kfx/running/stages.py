@@ -22,7 +22,7 @@ from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
-from kfx.experiment.preflight import check_layers, check_sizes
+from kfx.experiment.preflight import check_layers
 from kfx.files import Document
 from kfx.kernels import Kernel, Regularized
 from kfx.kernels.names import readable
@@ -236,7 +236,7 @@ def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
     context.notes.metrics["n_train"] = len(parts[0].x_train)
     if kernel.labels and parts[0].features:
         context.notes.metrics["features"] = list(parts[0].features)
-    check_sizes(config, sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
+    config.check_sizes(sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
 

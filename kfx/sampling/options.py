@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, ranged, word, words
-from kfx.config.option import ConfigView, Option, Settings, option
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, Several, number, ranged, word, words
+from kfx.config.option import Option, Settings, option
+from kfx.config.parts import ConfigView, SamplerPart
+from kfx.config.rules import CLASSES, IMAGES, STILL_POINTS, always, needs, refuses, rows
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -18,13 +20,20 @@ _BATCH, _OWN_BATCH, _ONLY_BATCH = 100, 300, 1000
 
 
 @dataclass
-class SamplerOption(Option):
+class SamplerOption(Option, SamplerPart):
     """A sampler. A subclass has a field for each setting, and `builds` or `build`."""
 
-    follows_rho: ClassVar[bool] = False
-    """Whether the sizes of its samples depend on ρ."""
+    rules = rows(
+        needs("augment", IMAGES, "leave it out"),
+        refuses(
+            "augment",
+            lambda _, c: c.optimizer.moves_points or not c.optimizer.views_batches,
+            "optimizer={config.optimizer.name} takes images as they are; leave it out",
+        ),
+        needs("choice=stratified", CLASSES, "use uniform"),
+    )
 
-    batch_size: Any = ranged(
+    batch_size: Several = ranged(
         "auto",
         "a whole number >= 2, auto, or null for all training points",
         lambda v: v is None or v == "auto" or (type(v) is int and 2 <= v <= MOST_POINTS),
@@ -78,23 +87,8 @@ class SamplerOption(Option):
         return 0.5
 
     def check(self, config: ConfigView) -> None:
-        name = config.dataset.name
-        if self.batch_size is not None and self.batch_size > (size := config.training_size()):
-            raise ConfigError(
-                f"sampler.batch_size={self.batch_size}: dataset {name} has {size} training points; take at most "
-                f"{size}, or raise dataset.n_train"
-            )
-        if self.augment and config.dataset.image is None:
-            raise ConfigError(f"sampler.augment={self.augment}: dataset {name} has no images; leave it out")
-        if self.augment and (config.optimizer.moves_points or not config.optimizer.views_batches):
-            raise ConfigError(
-                f"sampler.augment={self.augment}: optimizer={config.optimizer.name} takes images as they are; leave it "
-                "out"
-            )
-        if "crop" in self.augment and self.padding >= (side := min(config.dataset.image[:2])):
+        if (image := config.dataset.image) and "crop" in self.augment and self.padding >= (side := min(image[:2])):
             raise ConfigError(f"sampler.padding={self.padding}: images have {side} pixels a side; take fewer than that")
-        if self.choice == "stratified" and not config.dataset.has_classes:
-            raise ConfigError(f"sampler.choice=stratified: dataset {name} has no classes; use uniform")
 
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
@@ -113,6 +107,18 @@ class FixedOption(SamplerOption):
     "Random centres, which are predicted, with their neighbours and random points (KernelFlows.jl)",
 )
 class CentresOption(SamplerOption):
+    rules = rows(
+        refuses(
+            "",
+            lambda own, _: own.choice != "uniform" or own.samples > 1 or own.augment,
+            "draws neighbours of centres; leave choice, samples and augment out",
+        ),
+        refuses(
+            "centres",
+            lambda own, _: own.batch_size is not None and own.centres >= own.batch_size,
+            "a batch has {own.batch_size} points; take fewer centres than that",
+        ),
+    )
     builds = "kfx.sampling.samplers:CentresSampler"
 
     centres: int = number(5, "whole >= 1 and <= 1000", "number of centres, the points outside the sample")
@@ -129,28 +135,14 @@ class CentresOption(SamplerOption):
     def held_out(self) -> FixedSampler:
         return self.build(1)
 
-    def check(self, config: ConfigView) -> None:
-        if self.choice != "uniform" or self.samples > 1 or self.augment:
-            raise ConfigError("sampler=centres: draws neighbours of centres; leave choice, samples and augment out")
-        if self.batch_size is not None and self.centres >= self.batch_size:
-            raise ConfigError(
-                f"sampler.centres={self.centres}: a batch has {self.batch_size} points; take fewer centres than that"
-            )
-        super().check(config)
-
 
 @option("sampler", "epochs", "Minibatches: every training point once per epoch, in random order")
 class EpochsOption(FixedOption):
+    rules = rows(
+        needs("", STILL_POINTS, "use sampler=fixed"),
+        refuses("choice=neighbourhood", always, "an epoch has every point; use uniform, or sampler=fixed"),
+    )
     builds = "kfx.sampling.samplers:EpochSampler"
-
-    def check(self, config: ConfigView) -> None:
-        if config.optimizer.moves_points:
-            raise ConfigError(
-                f"sampler=epochs: optimizer={config.optimizer.name} draws from points that move; use sampler=fixed"
-            )
-        if self.choice == "neighbourhood":
-            raise ConfigError("sampler.choice=neighbourhood: an epoch has every point; use uniform, or sampler=fixed")
-        super().check(config)
 
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")
