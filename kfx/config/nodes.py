@@ -34,24 +34,19 @@ def make_option(path: str, group: str, node: object) -> Option:
 def make(path: str, schema: type[T], node: object) -> T:
     """Make an option or section from plain keys and values; ConfigError names the key, the value found, and the allowed
     values."""
-    fields = schema.fields()
+    fields, at = schema.fields(), f"{path}." if path else ""
     if not isinstance(node, Mapping):
         shown = "null" if node is None else node
         raise ConfigError(f"{path}={shown}: expected {', '.join(fields)}; leave it out for the defaults")
     for key in map(str, node):
         if key not in fields:
-            raise ConfigError(
-                f"{path}.{key}: unknown key; {taken(schema, key)}"
-                if path
-                else f"{key}: unknown key; {taken(schema, key)}"
-            )
+            raise ConfigError(f"{at}{key}: unknown key; {taken(schema, key)}")
     made: dict[str, object] = {}
     for key, item in fields.items():
-        own = f"{path}.{key}" if path else key
         if key in node and "convert" in item.metadata:
-            made[key] = item.metadata["convert"](own, node[key])
+            made[key] = item.metadata["convert"](f"{at}{key}", node[key])
         elif key in node and isinstance(item.default_factory, type) and issubclass(item.default_factory, Option):
-            made[key] = make(own, item.default_factory, node[key])
+            made[key] = make(f"{at}{key}", item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}
     try:
         hints = _hints(schema)
@@ -64,22 +59,19 @@ def make(path: str, schema: type[T], node: object) -> T:
             setattr(option, key, value)
         return option
     except FieldError as error:
-        raise ConfigError(f"{path}.{error}" if path else str(error)) from error
+        raise ConfigError(f"{at}{error}") from error
     except OverflowError as error:  # of a whole number with hundreds of digits where any number is taken
         key = next(key for key, value in plain.items() if isinstance(value, int) and abs(value) > 1e308)
-        raise ConfigError(
-            f"{path}.{key}: is too large; expected {fields[key].metadata.get('takes', 'a number')}"
-        ) from error
+        takes = fields[key].metadata.get("takes", "a number")
+        raise ConfigError(f"{at}{key}: is too large; expected {takes}") from error
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, FieldError):
-            raise ConfigError(f"{path}.{error.__cause__}" if path else str(error.__cause__)) from error
+            raise ConfigError(f"{at}{error.__cause__}") from error
         key = str(error.full_key or "")
         wrong = fields.get(key.split("[")[0])
         takes = wrong.metadata.get("takes", "text") if wrong else "a value of another type"
         got = OmegaConf.select(OmegaConf.create({"node": escaped(plain)}), f"node.{key}") if key else ""
-        raise ConfigError(
-            f"{path}.{key}={got}: expected {takes}" if path else f"{key}={got}: expected {takes}"
-        ) from error
+        raise ConfigError(f"{at}{key}={got}: expected {takes}") from error
 
 
 @cache

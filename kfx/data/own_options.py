@@ -13,7 +13,7 @@ from kfx.config.fields import Several, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView
 from kfx.data.options import DatasetOption, TableOption
-from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
+from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from kfx.data.new_rows import PointEncoding
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
-
-
-def named_file(option: DatasetOption, path: str | None) -> Path:
-    """The path of an option's file; ConfigError if none is named."""
-    if path is None:
-        takes = option.fields()["path"].metadata["takes"]
-        raise ConfigError(f"dataset.path=null: dataset={option.name} is read from a file; expected {takes}")
-    return Path(path).expanduser()
 
 
 def _is_fraction(value: object) -> bool:
@@ -78,10 +70,8 @@ class OwnRows(TableOption):
 
 
 @dataclass
-class OwnFile(OwnDataset, abc.ABC):
+class OwnFile(FromFile, OwnDataset, abc.ABC):
     """Points in a file named in the config. A subclass reads it."""
-
-    from_path = True
 
     n_train: int | None = number(None, "whole >= 2", "number of training points, drawn at random by seed", null="all")
     n_test: int | None = number(
@@ -102,13 +92,6 @@ class OwnFile(OwnDataset, abc.ABC):
     )
 
     implied = {**DatasetOption.implied, "predict": None}  # noqa: RUF012
-
-    def file(self) -> Path:
-        """The path of the file; ConfigError if none is named."""
-        return named_file(self, self.path)
-
-    def paths(self) -> list[Path]:
-        return [self.file()]
 
     @abc.abstractmethod
     def read(self) -> Points:
@@ -155,10 +138,10 @@ class OwnFile(OwnDataset, abc.ABC):
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         new = {} if self.predict is None else {"predict": str(Path(self.predict).expanduser().absolute())}
-        return {**node, "path": str(self.file().absolute()), **new}
+        return super().with_absolute_paths(node) | new
 
     def without_places(self, node: Settings) -> Settings:
-        return {**super().without_places(node), "path": self.file().name, "predict": None}
+        return super().without_places(node) | {"predict": None}
 
 
 # ---- tables

@@ -14,8 +14,8 @@ from kfx.config.fields import Several, flag, number, ranged, word
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView, KernelPart
 from kfx.data.options import DatasetOption
-from kfx.data.own_options import named_file, own_targets
-from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, path_of
+from kfx.data.own_options import own_targets
+from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, path_of
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -204,9 +204,8 @@ _IMPLIED = {"decimal": ".", "encoding": "utf-8", "date_format": None}
 
 
 @option("dataset", "series", "Your own series: CSV, TSV or Parquet, a row for each step; also several in one table")
-class OwnSeriesOption(RowFile, SeriesData):
+class OwnSeriesOption(RowFile, FromFile, SeriesData):
     implied = {**SeriesData.implied, **RowFile.implied_by_rows, **_IMPLIED}  # noqa: RUF012
-    from_path = True
 
     path: str | None = path_of(FILES_OF_ROWS)
     columns: list[str] = ranged(
@@ -231,13 +230,6 @@ class OwnSeriesOption(RowFile, SeriesData):
         "how the dates of time are written: the codes of strftime, and %q for a quarter",
     )
 
-    def file(self) -> Path:
-        """The path of the file; ConfigError if none is named."""
-        return named_file(self, self.path)
-
-    def paths(self) -> list[Path]:
-        return [self.file()]
-
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         found, names = self.series_of(self.file())
         return found, names, None
@@ -254,12 +246,6 @@ class OwnSeriesOption(RowFile, SeriesData):
         dates = self.trajectories()[0][0].dates
         found = {} if dates is None or self.date_format is not None else {"date_format": dates.format}
         return super().settled(config) | found
-
-    def with_absolute_paths(self, node: Settings) -> Settings:
-        return {**node, "path": str(self.file().absolute())}
-
-    def without_places(self, node: Settings) -> Settings:
-        return {**super().without_places(node), "path": self.file().name}
 
 
 @option("dataset", "dynamics", "A trajectory of a chaotic flow or map, by its formula")
