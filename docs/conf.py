@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import kfx
-from kfx.report import claims, html
-from kfx.report.reproduction import FOLDER, gather, read_notes
+from kfx.papers import claims, html
+from kfx.papers.numbers import FOLDER, gather, read_notes
 
 project, author = "kfx", "the kfx developers"
 copyright = "the kfx developers, Apache-2.0"

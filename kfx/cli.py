@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from kfx.commands import catalogue, compare, export, gram, precision, predict, report, reproduce, run, runs, study
+from kfx.commands import catalogue, compare, export, gram, precision, predict, report, run, runs
 from kfx.outcomes import ConfigError, KfxError
+from kfx.papers import reproduce, study
 from kfx.screen import terminal
 from kfx.version import __version__
 

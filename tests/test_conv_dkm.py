@@ -718,10 +718,6 @@ def test_a_gram_matrix_on_disk_is_that_of_a_machine_with_patches_of_the_images(k
             "sampler.augment=['flip']: optimizer=flow_euler takes images as they are",
         ),
         (["dataset=digits", "optimizer=flow_euler", "kernel=rbf", "sampler=epochs"], "draws from points that move"),
-        (
-            ["dataset=digits", "optimizer=sklearn_gpr", "kernel=rbf", "sampler.augment=[flip]"],
-            "takes images as they are",
-        ),
         (["dataset=digits", "sampler.augment=[crop]", "sampler.padding=8"], "images have 8 pixels a side"),
         (["dataset=digits", "sampler=epochs", "sampler.choice=neighbourhood"], "an epoch has every point"),
         (["dataset=diabetes", "dataset.preprocess=[normalize_channels]"], "it has no images; use normalize"),

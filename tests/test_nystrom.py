@@ -17,6 +17,7 @@ from kfx.config.choices import BACKTESTED
 from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor
 from kfx.estimators.recorded import Model
 from kfx.evaluation.centres import chosen_centres
+from kfx.evaluation.interpolants import Computed
 from kfx.evaluation.nystrom import Approximation, passed, solved
 from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.compose import composed, without_hydra
@@ -263,7 +264,7 @@ def test_all_points_as_centres_give_exact_regression(tmp_path):
     assert torch.allclose(cross @ own.alpha, kernel.gram(test, x) @ torch.linalg.solve(matrix, y), atol=1e-7)
     explained = kernel.gram(test, x) @ torch.linalg.solve(matrix, kernel.gram(x, test))
     expected = kernel.diagonal(test) - explained.diagonal()
-    assert torch.allclose(own.variance(cross, kernel.diagonal(test)), expected, atol=1e-7)
+    assert torch.allclose(own.variance(Computed(kernel, test, own.points)), expected, atol=1e-7)
 
 
 def test_the_scale_gives_left_out_errors_the_predicted_variance(tmp_path):
@@ -275,7 +276,7 @@ def test_the_scale_gives_left_out_errors_the_predicted_variance(tmp_path):
     test = points_of(2000, seed=9)
     truth = 7 * (torch.sin(test[:, :1]) + 0.2 * points_of(2000, 1, seed=10))
     cross = kernel.gram(test, own.points)
-    z = (truth - cross @ own.alpha) / own.deviation(cross, kernel.diagonal(test))
+    z = (truth - cross @ own.alpha) / own.deviation(Computed(kernel, test, own.points))
     assert 0.8 < float(z.square().mean()) < 1.25
 
 
@@ -576,7 +577,7 @@ def test_the_estimator_of_a_run_has_its_centres(kfx, in_folder):
     table(in_folder)
     assert kfx(*RUN, "evaluation.centres=30")[0] == 0
     settings = load_run(Path("r")).config.evaluation
-    own = Model.of_run(load_run(Path("r"))).estimator.get_params()
+    own = Model.of_run(load_run(Path("r"))).estimator().get_params()
     assert (own["solver"], own["centres"], own["choose"]) == ("nystrom", 30, settings.choose)
 
 

@@ -214,6 +214,8 @@ def test_flips_average_over_mirror_images(kind):
     np.testing.assert_allclose(flipped.gram(x, z), expected, rtol=1e-12)
     np.testing.assert_allclose(flipped.gram(mirrored[1][0], z), expected, rtol=1e-12)
     np.testing.assert_allclose(np.diagonal(flipped.gram(x)), np.diagonal(flipped.gram(x, x)), rtol=1e-10)
+    mapped, compare = flipped.feature_map_and_kernel()  # as in every evaluation
+    np.testing.assert_array_equal(compare.gram(mapped(x), mapped(z)), flipped.gram(x, z))
     found, to_x = flipped.pullback(x)[1](g, inputs=True)
 
     def value(flat, points):

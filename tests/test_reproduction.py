@@ -12,18 +12,17 @@ import yaml
 from markupsafe import escape
 
 from kfx.config.nodes import make
-from kfx.config.published import Quantity
+from kfx.config.published import Quantity, read_published
 from kfx.experiment.compose import composed, of_job
-from kfx.jobs import logged
-from kfx.jobs.reproduce import Missing
-from kfx.jobs.study import read as read_study
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import claims, html, markdown, tables, words
-from kfx.report.claims import Standing
+from kfx.papers import claims, html, logged, markdown, tables, words
+from kfx.papers.claims import Standing
+from kfx.papers.missing import Missing
+from kfx.papers.numbers import FOLDER, gather, of_command, read_notes
+from kfx.papers.studies import read as read_study
+from kfx.papers.tables import Command
+from kfx.papers.verdict import RANKED, Verdict, half_a_digit, verdict
 from kfx.report.measured import measured_as
-from kfx.report.reproduction import FOLDER, gather, of_command, read_notes, read_published
-from kfx.report.tables import Command
-from kfx.report.verdict import RANKED, Verdict, half_a_digit, verdict
 
 ROOT = Path(__file__).parent.parent
 RBF = "khalid/three_bumps_rbf"

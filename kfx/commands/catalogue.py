@@ -87,7 +87,7 @@ def _holds(text: str, words: Sequence[str]) -> bool:
 
 def _commands_of(described: Mapping[str, str], words: Sequence[str], own: str | None) -> dict[str, dict[str, str]]:
     """For each experiment the commands that repeat a published table or figure with all words, and where it is."""
-    from kfx.report.reproduction import read_published
+    from kfx.config.published import read_published
 
     found: dict[str, dict[str, str]] = {}
     for experiment in described:

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: which values of each are better, and those that plugins add."""
+"""Metrics of an evaluation: which values of each are better, and those that are functions of predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Measure = Callable[["np.ndarray", Any], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """Which values of a metric are better; `measure` is that of a plugin's metric, None where kfx measures it."""
+    """Which values of a metric are better; `measure` is None where it needs more than predictions and data."""
 
     better: Better
     measure: Measure | None = None
@@ -71,7 +71,7 @@ def metric(name: str, better: Better) -> Callable[[Measure], Measure]:
 
 
 def measured_by_plugins(prediction: np.ndarray, data: Any) -> dict[str, float]:
-    """The metrics of plugins. prediction: (m, outputs), in the units of the targets. ConfigError for no number."""
+    """The metrics by `metric`. prediction: (m, outputs), in the units of the targets. ConfigError for no number."""
     found: dict[str, float] = {}
     for name, each in METRICS.items():
         if each.measure is not None:

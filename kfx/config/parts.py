@@ -5,7 +5,6 @@ The base class of a family inherits its part, and overrides the facts where an o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from kfx.config.fields import Several
@@ -163,11 +162,10 @@ class RegularizationPart(Protocol):
     scale: str
     selection: str
 
-    @property
-    def is_chosen(self) -> bool: ...
     def leaves_choice_to_evaluation(self, config: ConfigView) -> bool: ...
     def build(self) -> Built: ...
-    def choices(self, scale: str | None = None) -> Sequence[Built]: ...
+    def selected(self, how: str | None = None, scale: str | None = None) -> Built: ...
+    def left_out(self, config: ConfigView) -> Built: ...
 
 
 class OutputsPart(Protocol):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kfx.config import catalogue
 from kfx.config.fields import Several, is_window, number, ranged, word
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
+from kfx.yaml_file import read_yaml
 
 
 @dataclass
@@ -46,15 +48,67 @@ class Published(Quantity):
     )
 
 
+@dataclass(frozen=True)
+class Printed:
+    """A published number, and its digits as printed; None for a curve without numbers."""
+
+    published: Published
+    text: str | None
+
+
+_HEADS = ("n_interpolation", "metric", "kernel", "statistic")
+"""Keys of an entry that may be a list, the heads of a table's columns; within each of them come those of the next."""
+
+
 def published(path: str, value: object) -> list[Published]:
-    """The entries of a config's key `published`."""
-    if value is None:
-        return []
+    """The numbers of a config's key `published`.
+
+    An entry may stand for a table: with lists of metrics, kernels, N_I or statistics its value is a list for each of
+    them, and `rows` are entries that have its other keys too; their sources and overrides follow its own.
+    """
+    return [make(where, Published, _modern(entry)) for where, entry in _entries(path, value)]
+
+
+def _entries(path: str, value: object) -> Iterator[tuple[str, Several]]:
+    """Yield the entries of a list, one for each number, with their paths."""
     if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
-        return [make(path, Published, _modern(value))]
-    if not isinstance(value, list):
+        yield path, value
+        return
+    if not isinstance(value, list | None):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
-    return [make(f"{path}[{i}]", Published, _modern(entry)) for i, entry in enumerate(value)]
+    for i, entry in enumerate(value or ()):
+        yield from _numbers(f"{path}[{i}]", entry)
+
+
+def _numbers(path: str, entry: object) -> Iterator[tuple[str, Several]]:
+    """Yield the entries that one stands for, one for each number."""
+    if not isinstance(entry, Mapping):
+        yield path, entry
+    elif "rows" in entry:
+        if not isinstance(rows := entry["rows"], list):
+            raise ConfigError(f"{path}.rows={rows}: expected a list of entries, which have the other keys too")
+        yield from _entries(f"{path}.rows", [_with_table(row, entry) for row in rows])
+    elif head := next((key for key in _HEADS if isinstance(entry.get(key), list)), None):
+        names, value = entry[head], entry.get("value")
+        values = value if isinstance(value, list) else [value] * len(names)
+        if len(values) != len(names):
+            raise ConfigError(f"{path}.value={value}: expected {len(names)} values, one for each {head}")
+        for name, own in zip(names, values, strict=True):
+            yield from _numbers(path, {**entry, head: name, "value": own})
+    else:
+        yield path, entry
+
+
+def _with_table(row: object, table: Mapping[str, Several]) -> object:
+    """A row with what its table says of all rows."""
+    if not isinstance(row, Mapping):
+        return row
+    shared = {key: value for key, value in table.items() if key != "rows"}
+    lists = [each["overrides"] for each in (table, row) if "overrides" in each]
+    wrong = [each for each in lists if not isinstance(each, list)]
+    overrides = wrong[0] if wrong else [word for each in lists for word in each]
+    source = ", ".join(str(each["source"]) for each in (table, row) if each.get("source"))
+    return {**shared, **row, "source": source, "overrides": overrides}
 
 
 def _modern(entry: object) -> object:
@@ -63,3 +117,25 @@ def _modern(entry: object) -> object:
     if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
         return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
     return entry
+
+
+def read_published(experiment: str, own: str | None = None) -> list[Printed]:
+    """The numbers in an experiment's file, with the digits as written.
+
+    An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
+    ConfigError for a file that cannot be read.
+    """
+    path = catalogue.file_of("experiment", experiment, own)
+    content = read_yaml(path) or {}
+    if "published" not in content:
+        bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
+        return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
+    where = f"{path}: published"
+    listed = published(where, content["published"])
+    if not listed:
+        return []
+    as_written = _entries(where, read_yaml(path, as_text=True)["published"])
+    return [
+        Printed(each, None if each.value is None else text.get("value"))
+        for each, (_, text) in zip(listed, as_written, strict=True)
+    ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kfx.outcomes import ConfigError
@@ -14,29 +16,8 @@ from kfx.outcomes import ConfigError
 GROUPS = ("dataset", "kernel", "objective", "sampler", "optimizer", "evaluation", "device")
 """Groups whose options are dataclasses; `experiment` has only files."""
 
-_FAMILIES = (
-    "kfx.data.options",
-    "kfx.data.image_options",
-    "kfx.data.own_options",
-    "kfx.data.uci_options",
-    "kfx.data.series_options",
-    "kfx.data.emulator_options",
-    "kfx.kernels.options",
-    "kfx.kernels.combination_options",
-    "kfx.kernels.conv_dkm.option",
-    "kfx.objectives.options",
-    "kfx.sampling.options",
-    "kfx.optimizers.options",
-    "kfx.optimizers.search_options",
-    "kfx.optimizers.cross_entropy",
-    "kfx.optimizers.backtest",
-    "kfx.optimizers.elbo",
-    "kfx.flows.options",
-    "kfx.evaluation.options",
-    "kfx.evaluation.rollout_option",
-    "kfx.evaluation.follow_option",
-    "kfx.experiment.options",
-)
+_FAMILIES = ("data", "kernels", "objectives", "sampling", "optimizers", "flows", "evaluation", "experiment")
+_DECLARES = re.compile(rb"^@(option|section|metric)\(", re.MULTILINE)
 _ENTRY_POINTS = "kfx.options"
 
 
@@ -64,9 +45,9 @@ def from_source(source: str) -> Iterator[None]:
 
 @cache
 def load() -> None:
-    """Register the options of kfx and of installed packages."""
-    for family in _FAMILIES:
-        importlib.import_module(family)
+    """Register the options and metrics of kfx and of installed packages."""
+    for module in _declaring():
+        importlib.import_module(module)
     for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):
         source = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
         with from_source(source):
@@ -74,6 +55,15 @@ def load() -> None:
                 entry.load()
             except Exception as error:  # a package's code may raise anything
                 raise ConfigError(f"{source}: its options cannot be loaded: {described(error)}") from error
+
+
+def _declaring() -> Iterator[str]:
+    """Yield the modules of kfx's families that declare something; others may need torch. `options.py` come first."""
+    package = Path(__file__).resolve().parents[1]
+    for family in _FAMILIES:
+        for path in sorted((package / family).rglob("*.py"), key=lambda path: (path.name != "options.py", path)):
+            if _DECLARES.search(path.read_bytes()):
+                yield ".".join(("kfx", *path.relative_to(package).with_suffix("").parts))
 
 
 def chosen(path: str, group: str, name: object) -> Schema:

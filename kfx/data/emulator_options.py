@@ -97,7 +97,7 @@ class OutputsSection(Option):
         """The data set with its targets reduced as configured, by its training points."""
         if self.reduce == "none":
             return data
-        from kfx.data.reduction import reduced
+        from kfx.data.dataset import reduced
 
         return reduced(data, self.reduce, self.components, self.regularization)
 

@@ -19,8 +19,8 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
+    from kfx.data.array_file import PointEncoding
     from kfx.data.dataset import Dataset
-    from kfx.data.new_rows import PointEncoding
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
 
@@ -330,7 +330,7 @@ class OwnArraysOption(OwnFile):
         return _arrays(changes(self.file()), self.task, self.channels)
 
     def encoding_of_rows(self, shape: tuple[int, ...]) -> PointEncoding:
-        from kfx.data.new_rows import PointEncoding
+        from kfx.data.array_file import PointEncoding
 
         return PointEncoding(shape, "last" if self.channels == "last" else "first")
 

@@ -13,7 +13,7 @@ import torch
 from kfx.evaluation.nystrom import Approximation, passed
 from kfx.evaluation.on_disk import DiskStores, factored
 from kfx.kernels.base import Kernel
-from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
 from kfx.store import products
@@ -78,12 +78,11 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
         inner, cross = gram[rest][:, rest], gram[held][:, rest].to(torch.float64)
         for i, candidate in enumerate(candidates):
             try:
-                factor = cholesky(inner, candidate.of(inner))
+                alpha = coefficients(inner, targets[rest], candidate.of(inner))
             except NumericalError:
                 errors[i] = math.inf
                 continue
-            prediction = cross @ solve_upper(factor, solve_lower(factor, targets[rest]))
-            errors[i] += float((prediction - targets[held]).square().sum())
+            errors[i] += float((cross @ alpha - targets[held]).square().sum())
     return errors
 
 

@@ -165,16 +165,14 @@ class Follower:
         if self.node.draw == "anew":
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
         for repeat, order in enumerate(orders):
-            measured, _, _ = evaluate("flowed", kernel, data, (x, y, along), repeat, order, sizes, self.scoring)
-            for row in measured:
-                if row["metric"] == "head_accuracy" and repeat == 0 and row["n_interpolation"] == sizes[0]:
-                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", 1 - row["value"]))
-                if row["metric"] in wanted:
-                    is_accuracy = row["metric"] == "accuracy"
-                    name = names.get(row["metric"], row["metric"])
-                    error = ("error", 1 - row["value"]) if is_accuracy else (name, row["value"])
-                    place = row["n_interpolation"], row["configured_regularization"], repeat
-                    rows.append((part, iteration, *place, *error))
+            for i, result in enumerate(evaluate(kernel, data, (x, y, along), order, sizes, self.scoring)):
+                if i == 0 == repeat and "head_accuracy" in result.metrics:
+                    head_error = 1 - result.metrics["head_accuracy"]
+                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", head_error))
+                for metric in filter(result.metrics.__contains__, wanted):
+                    value = result.metrics[metric]
+                    error = ("error", 1 - value) if metric == "accuracy" else (names.get(metric, metric), value)
+                    rows.append((part, iteration, result.n_interpolation, result.configured, repeat, *error))
         more = [*self._of_layers(kernel, x, y), *self._of_batch(kernel, x, y, part)]
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in more]
         if not self.moves_points:  # then distances of the kernel's features, if it has any

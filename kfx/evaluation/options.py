@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
     from kfx.evaluation.nystrom import Approximation
     from kfx.evaluation.scoring import Scoring
-    from kfx.numerics.regularization import Regularization
     from kfx.numerics.streams import Streams
+    from kfx.objectives.selection import Selection
 
 
 _MOST_CENTRES, _USUAL_CENTRES, _MOST_EXACT = 10_000, 2000, 30_000
@@ -217,37 +217,32 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         """The evaluations of one kernel, as (repeat, part, order of training points)."""
 
-    def regularizations(self, config: ConfigView) -> list[Regularization]:
-        """The values of λ to evaluate; the objective's λ if the config names none."""
+    def selected(self, config: ConfigView) -> Selection:
+        """Return how λ is decided for the evaluated kernels: as for initial ones if the config does not say.
+
+        Points that are left out say little after a flow, which moved them by their own targets: there λ is chosen again
+        only if the evaluation asks for it.
+        """
         from kfx.numerics.regularization import Regularization
 
         own, usual = self.regularization, config.regularization
         if own.value in (None, *CHOSEN):
-            return [Regularization(usual.build().value, own.scale or usual.scale)]
+            again = own.value is not None or not config.optimizer.moves_points
+            return replace(usual.selected(own.value, own.scale), again=again)
         listed = own.value if isinstance(own.value, list) else [own.value]
-        return [Regularization(float(value), own.scale or usual.scale) for value in listed]
-
-    def is_validated(self, config: ConfigView) -> bool:
-        """Whether λ is chosen for each evaluated kernel by cross-validation."""
-        own = self.regularization.value
-        return own in CHOSEN or (own is None and bool(config.regularization.is_chosen))
-
-    def chooses_again(self, config: ConfigView) -> bool:
-        """Whether λ is chosen again for the fitted kernel, instead of keeping the initial kernel's λ.
-
-        Folds say little after a flow, which moved the points by their own targets: there only if the evaluation asks
-            for it.
-        """
-        asked = self.regularization.value in CHOSEN
-        return self.is_validated(config) and (asked or not config.optimizer.moves_points)
+        fixed = [Regularization(float(value), own.scale or usual.scale) for value in listed]
+        return replace(usual.selected("fixed"), values=fixed)
 
     def scoring(self, config: ConfigView) -> Scoring:
         """Settings of how predictions are made and judged."""
         from kfx.evaluation.scoring import Scoring
+        from kfx.numerics.regularization import Regularization
 
+        selection, start = self.selected(config), config.regularization.build()
+        usual = [Regularization(start.value, self.regularization.scale or start.scale)]
         return Scoring(
-            self.regularizations(config),
-            own=self.regularization.value is None,
+            usual if selection.is_chosen else selection.values,
+            own=selection.is_chosen or self.regularization.value is None,
             solver=self.solver,
             rcond=self.rcond,
             tolerance=self.tolerance,
@@ -312,9 +307,8 @@ class TestPointsOption(EvaluationOption):
     def standing_for(self, config: ConfigView) -> Option:
         if not config.dataset.is_series or type(self) is not TestPointsOption:
             return self
-        from kfx.evaluation.rollout_option import RolloutOption
-
-        return RolloutOption(**{name: getattr(self, name) for name in self.fields()})
+        rollout = OPTIONS["evaluation"]["rollout"]
+        return rollout(**{name: getattr(self, name) for name in self.fields()})
 
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order

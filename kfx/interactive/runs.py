@@ -143,15 +143,11 @@ def compare(
         kernel, n_interpolation: which evaluation to compare. mix: average runs that differ in more than their seed.
     ConfigError if there is no run to show, or if runs of one row differ in more than their seed.
     """
-    from kfx.record.comparison import better_in, main_metric_of, measured, read, table
+    from kfx.record.comparison import better_in, gather, table
 
     every: list[Any] = [each for given in runs for each in (given if isinstance(given, (list, tuple)) else [given])]
-    completed, unread = read(each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every)
-    metric = metric or main_metric_of(completed)
-    found, unmeasured = measured(completed, metric, kernel, n_interpolation)
-    left_out = [*unread, *unmeasured]
-    if not found:
-        raise ConfigError(f"kfx compare: no run to show: {left_out[0] if left_out else 'none was given'}")
+    paths = [each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every]
+    completed, metric, found, left_out = gather(paths, metric, kernel, n_interpolation)
     for line in left_out:
         warnings.warn(f"left out: {line}", stacklevel=2)
     keys = [by] if isinstance(by, str) else list(by)

@@ -14,7 +14,6 @@ from kfx.config.registry import OPTIONS
 from kfx.experiment.compose import composed, without_hydra
 from kfx.experiment.config import check
 from kfx.experiment.preflight import check_start
-from kfx.jobs import study
 from kfx.outcomes import ConfigError
 
 _FEW = ("sampler.batch_size=40", "optimizer.iterations=5")
@@ -66,7 +65,7 @@ def _usual(further: tuple[str, ...]) -> DictConfig:
 
 
 def jobs() -> Iterator[tuple[str, list[str], bool]]:
-    """Yield (name, overrides, whether to apply the config's list `smoke`) for every run of `make smoke`."""
+    """Yield (name, overrides, whether to apply the config's list `smoke`) for the runs of `make smoke` but studies."""
     for name in options("experiment"):
         yield f"+experiment={name}", [f"+experiment={name}"], True
     for kernel, optimizer in pairs():
@@ -80,6 +79,3 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
     for name in OPTIONS["evaluation"]:
         own = OPTIONS["evaluation"][name].quick
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW, *own], False
-    for name in study.names():  # last, because their plugins add options to all later runs
-        for label, words in study.read(name).runs.items():
-            yield f"study={name}: {label}", [*words, "figures=false"], True

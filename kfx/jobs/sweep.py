@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kfx.files import Document, TableRow, write_whole
 from kfx.outcomes import Status
 from kfx.record.reading import typed_words
+from kfx.record.results import Results
 from kfx.record.search import Found, metrics_in, runs_below
-from kfx.report.results import main_row
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +38,7 @@ def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> li
 
 def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document:
     metrics = run.metrics if run else {}
-    best = main_row(metrics) or {}
+    best = Results.of(metrics).row() or {}
     return {
         "overrides": " ".join(overrides),
         "identity": identity,

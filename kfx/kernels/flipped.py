@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import torch
@@ -23,6 +23,9 @@ class Flipped(Wrapped[Kernel]):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel, {}, [])
+
+    def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
+        return Kernel.feature_map_and_kernel(self)  # the kernel within has no mirror images
 
     def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
         return 4 * super().multiplications(x, y)

@@ -261,6 +261,7 @@ class NetworkOption(KernelOption, abc.ABC):
     """A Gaussian kernel on the features of a network. A subclass gives the network by `module`; its fields are the
     network's settings."""
 
+    builds = "kfx.kernels:NetworkFeatures"
     has_network = True
     rules = rows(refuses("mixed_precision", lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32"))
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
@@ -292,12 +293,11 @@ class NetworkOption(KernelOption, abc.ABC):
     def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         import torch
 
-        from kfx.kernels import NetworkFeatures
         from kfx.numerics.streams import seeded
 
         made = partial(self.module, image)
         with seeded(0):
-            kernel = NetworkFeatures(
+            kernel = self.constructor()(
                 made(),
                 self.gamma,
                 self.length_gradient,

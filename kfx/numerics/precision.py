@@ -247,11 +247,11 @@ def table(contents: Mapping[str, dict[str, Any]]) -> Table:
     shown.add_column("delivers")
     for machine, content in contents.items():
         for v in content["verdicts"]:
-            products, distances = list(v["products"].values()), list(v.get("distances", {}).values())
+            products, distances = list(v["products"].values()), list(v["distances"].values())
             mark = "" if v["keeps_promise"] else f"  — less than {v['dtype']}"
-            errors = [products[0], products[-1], *(distances[-1:] or [None]), v["conv2d_7x7"]]
+            errors = [products[0], products[-1], distances[-1], v["conv2d_7x7"]]
             named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
-            shown.add_row(*named, *("" if e is None else f"{e:.1e}" for e in errors), v["verdict"] + mark)
+            shown.add_row(*named, *(f"{e:.1e}" for e in errors), v["verdict"] + mark)
     return shown
 
 
@@ -259,7 +259,7 @@ _VERDICT = {
     **dict.fromkeys(("framework", "device", "dtype", "verdict"), "text"),
     "keeps_promise": "true or false",
     "products": "a number for each size",
-    "distances?": "a number for each size",  # records of version 0.1 have none
+    "distances": "a number for each size",
     "conv2d_7x7": "a number",
 }
 _SHAPE = {"machine?": "text", "switches?": {}, "verdicts": (_VERDICT,)}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
     from kfx.objectives.base import Function, Objective
+    from kfx.objectives.selection import Selection
 
 
 @dataclass
@@ -271,11 +272,6 @@ class RegularizationSection(Option):
         if self.points is not None and self.points < 2 * self.folds:
             raise FieldError("points", self.points, f"at least twice folds={self.folds}")
 
-    @property
-    def is_chosen(self) -> bool:
-        """Whether λ is chosen among candidates for each kernel."""
-        return self.selection in CHOSEN
-
     def settled(self, config: ConfigView) -> Settings:
         changes: Settings = {}
         if self.selection == "auto":
@@ -321,11 +317,22 @@ class RegularizationSection(Option):
 
         return Regularization(_USUAL if self.value is None else self.value, self.scale)
 
-    def choices(self, scale: str | None = None) -> list[Regularization]:
-        """Return the candidates of `selection=validation`, in the given scale or the section's own."""
-        from kfx.numerics.regularization import Regularization
+    def selected(self, how: str | None = None, scale: str | None = None) -> Selection:
+        """Return how λ is decided for initial kernels.
 
-        return [Regularization(float(value), scale or self.scale) for value in self.candidates or _CANDIDATES]
+        how, scale: a way and a unit in place of the section's own, with the same candidates.
+        """
+        from kfx.numerics.regularization import Regularization
+        from kfx.objectives.selection import Selection
+
+        by, start = how or self.selection, self.build().value
+        values = self.candidates or _CANDIDATES if by in CHOSEN else [start]
+        unit = scale or self.scale
+        return Selection(by, [Regularization(float(value), unit) for value in values], self.folds, self.points)
+
+    def left_out(self, config: ConfigView) -> Selection:
+        """Return the choice of λ by points that are left out, or by forecasts, with which kernels are compared."""
+        return self.selected(left_out_by(config))
 
     def check(self, config: ConfigView) -> None:
         if self.selection != "trained":

@@ -64,7 +64,7 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
     assert isinstance(config.dataset, SeriesData)
     steps = config.evaluation.forecast_steps()
     test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
-    choices, known = config.regularization.choices(), dict[str, np.ndarray]()
+    choices, known = config.regularization.left_out(config).values, dict[str, np.ndarray]()
 
     class BacktestLoss(Loss):
         def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:

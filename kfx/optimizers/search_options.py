@@ -1,4 +1,4 @@
-"""Options of optimizers that search by values alone, and of other libraries' optimizers for comparison."""
+"""Options of optimizers that search by values alone."""
 
 from __future__ import annotations
 
@@ -135,34 +135,3 @@ class GridOption(OptimizerOption):
             raise ConfigError(
                 f"optimizer.bounds={self.bounds}: expected within kernel.bounds of {name}, [{low:g}, {high:g}]"
             )
-
-
-@option(
-    "optimizer",
-    "sklearn_gpr",
-    "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
-)
-class SklearnGPROption(OptimizerOption):
-    builds = "kfx.optimizers.sklearn_gpr:SklearnGPR"
-    fits_regularization = True
-    views_batches = False
-    minimizes_objective = False
-
-    iterations: int = number(100, "whole >= 1", "largest number of evaluations of the marginal likelihood")
-
-    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        from kfx.optimizers.sklearn_gpr import has_counterpart
-
-        if not has_counterpart(kernel):
-            raise ConfigError(
-                f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
-                "rational_quadratic, matern and rbf_network"
-            )
-        if config.kernel.trainable is not None:
-            raise ConfigError("kernel.trainable: optimizer=sklearn_gpr fits every parameter; set null")
-        if config.regularization.selection != "fixed":
-            raise ConfigError(
-                f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise "
-                "itself; set fixed"
-            )
-        super().check_start(config, kernel)

@@ -37,6 +37,8 @@ SYMBOLS = {
     "beta": r"$\beta$",
     "gamma": r"$\gamma$",
 }
+OF_KERNELS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
+"""Colour, marker and line of the initial and the trained kernel."""
 _WIDTH, _WIDE = 6.4, 8.0
 """Width of the usual figure in inches, and the width from which a figure of several panels takes the page."""
 _TALLER = 1.25
@@ -181,6 +183,13 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
         columns = max(min(len(handles), most, int(letters) // (max(map(len, labels)) + 8)), 1)
         size = _look.get().legend
         picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)
+
+
+def finish(picture: Figure, axes: Axes, run: Run, *more: str) -> Figure:
+    """The picture with the title of its run over these axes, and their legend below."""
+    set_title(axes, run, *more)
+    legend(picture, axes)
+    return picture
 
 
 def literal(text: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
-from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, legend, objective, set_title, symbol
+from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, finish, objective, symbol
 from kfx.plots.trace import folds, unit, within_fold
 from kfx.record.reading import Run
 
@@ -16,7 +16,7 @@ _GRID = 60
 
 
 def convergence(run: Run) -> Figure | None:
-    """The values told to the surrogate, the best so far, and the measured values where they differ."""
+    """The search point by point: each dot is an evaluation on a batch, and the line the lowest value so far."""
     trace = run.trace
     if "diagnostic.incumbent" not in trace or trace.empty:
         return None
@@ -31,9 +31,7 @@ def convergence(run: Run) -> Figure | None:
             )
         count_along(axes, f"iteration of the {unit(run)}")
         axes.set_ylabel(objective(run))
-        set_title(axes, run)
-        legend(picture, axes)
-        return picture
+        return finish(picture, axes, run)
     axes.plot(
         trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="what the surrogate is fitted to"
     )
@@ -53,13 +51,15 @@ def convergence(run: Run) -> Figure | None:
         axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="up to here points are random")
     count_along(axes, "iteration")
     axes.set_ylabel(objective(run))
-    set_title(axes, run)
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)
 
 
 def surface(run: Run) -> Figure | None:
-    """The surrogate's mean over two parameters, fitted again to the told values of the trace, with the points."""
+    """What the search makes of its evaluations: colours are the surrogate's mean over two parameters, dots where it
+    evaluated, the star the best of them.
+
+    The surrogate is fitted again to the told values of the trace.
+    """
     trace, settings = run.trace, run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None
@@ -97,8 +97,6 @@ def surface(run: Run) -> Figure | None:
         axes.set(xscale="log", yscale="log")
     names = [symbol(c.removeprefix("parameter."), run) for c in columns]
     axes.set(xlabel=names[0], ylabel=names[1])
-    set_title(axes, run)
     axes.grid(visible=False)
     picture.colorbar(shown, ax=axes, label=f"surrogate's mean of {objective(run)}")
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)

@@ -16,6 +16,7 @@ from kfx.plots.style import (
     Drawn,
     count_along,
     figure,
+    finish,
     legend,
     objective,
     running,
@@ -31,7 +32,10 @@ _MOST_POINTS = 3000
 
 
 def objective_over_iterations(run: Run) -> Figure | None:
-    """ρ at each iteration, and below it the objective if that is another; a line for each fold."""
+    """What was minimised, and ρ, at each iteration: single batches scatter, and lines are running medians.
+
+    Each fold has a line of its own.
+    """
     trace = run.trace
     if trace.empty or run.config.optimizer.name == "grid":  # a grid's order means nothing; it has its landscape
         return None
@@ -50,9 +54,7 @@ def objective_over_iterations(run: Run) -> Figure | None:
         panel.set(ylabel=label)
         panel.margins(y=0.08)
     _count_iterations(axes, run, trace)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def unit(run: Run) -> str:
@@ -97,9 +99,10 @@ def _draw_noisy(axes: Axes, x: np.ndarray, values: np.ndarray, what: str, name: 
 
 
 def parameters_over_iterations(run: Run) -> Figure | None:
-    """Each parameter that moved, at each iteration; with folds a line for each fold and a panel for each parameter.
+    """The kernel's parameters at each iteration: they have fixed where the lines are level.
 
-    A search shows the best parameters so far, because its points are scattered; a grid has its landscape instead.
+    With folds a line for each fold and a panel for each parameter. A search shows the best parameters so far,
+    because its points are scattered; a grid has its landscape instead.
     """
     trace = run.trace
     columns = [c for c in trace.columns if c.startswith("parameter.")]
@@ -142,9 +145,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
     _count_iterations(axes, run, trace)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -154,7 +155,10 @@ def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def displacement_over_layers(run: Run) -> Figure | None:
-    """For a flow: the largest displacement of a point in each layer, and the step, or the number of accepted steps."""
+    """How far the fastest point went in each layer, and the steps that were taken.
+
+    Steps are shown by their length, or by how many were accepted.
+    """
     trace = run.trace
     if "diagnostic.displacement" not in trace or trace["diagnostic.displacement"].notna().sum() < 2:
         return None
@@ -173,13 +177,14 @@ def displacement_over_layers(run: Run) -> Figure | None:
         panel.set(ylabel=label)
     for panel, name in zip(axes, ("", "layer"), strict=True):
         count_along(panel, name)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def sample_size_over_iterations(run: Run) -> Figure | None:
-    """For a sampler that changes it: the sample size, and ρ (Darcy 2020, Fig. 5.1)."""
+    """How many points of the batch the sample kept at each iteration, and ρ with that many.
+
+    For a sampler that changes it (Darcy 2020, Fig. 5.1).
+    """
     trace = run.trace
     if _SAMPLE_SIZE not in trace or trace[_SAMPLE_SIZE].nunique() < 2:
         return None

@@ -64,9 +64,10 @@ def _stored(path: Path) -> Document:
         raise RecordError(f"{path}: missing or damaged: {error}") from error
 
 
-def lengths_of_features(directory: Path, parameters: Document) -> tuple[np.ndarray, np.ndarray] | None:
-    """The lengths of the features before and after the fit, (folds, features) each; of one fold where the parameters
-    are many. None for a kernel with one length. parameters: those in `metrics.json`."""
+def lengths_of_features(directory: Path, metrics: Document) -> tuple[list[str], np.ndarray, np.ndarray] | None:
+    """The names of the features, and their lengths before and after the fit, (folds, features) each; of one fold where
+    the parameters are many. None for a kernel with one length. metrics: the `metrics.json` of the record."""
+    parameters = metrics.get("parameters", {})
     final = parameters.get("final", {})
     if isinstance(final.get("lengths"), list):
         folds = parameters.get("initial_folds", [parameters["initial"]]), parameters.get("folds", [final])
@@ -75,7 +76,7 @@ def lengths_of_features(directory: Path, parameters: Document) -> tuple[np.ndarr
     else:
         return None
     before, after = (np.array([each["lengths"] for each in own]) for own in folds)
-    return before, after
+    return metrics.get("features") or [f"feature {i}" for i in range(before.shape[1])], before, after
 
 
 def layer_path(directory: Path, part: int) -> Path:

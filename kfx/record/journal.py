@@ -63,6 +63,11 @@ class FoldFits:
             self.files[path.name] = digest(path, "sha256")
         return fitted
 
+    def close(self, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+        """Record the final parameters."""
+        self.record.save()
+        self.record.final_parameters(starts, fitted)
+
     def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
         """The fitted kernels of the parts before that of the checkpoint."""
         kernels = [as_recorded(kernel, values) for kernel, values in zip(starts, self.fitted, strict=False)]

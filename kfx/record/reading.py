@@ -17,8 +17,8 @@ from kfx.config.plugins import load_plugins, require_plugins
 from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
-from kfx.outcomes import ChangedError, KfxError, RecordError
-from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
+from kfx.outcomes import ChangedError, KfxError, RecordError, Status
+from kfx.record.columns import EVALUATION_COLUMNS, SEAL, TRACE_COLUMNS
 from kfx.record.origin import require_own_files, require_unchanged
 from kfx.record.shapes import CONFIG, ENVIRONMENT, METRICS
 from kfx.yaml_file import bounded
@@ -30,18 +30,14 @@ if TYPE_CHECKING:
 
 
 def read_metrics(directory: Path) -> Document:
-    """Read `metrics.json`, which has a status at least; RecordError if it is damaged."""
-    return with_rho_of_today(read_document(directory / "metrics.json", METRICS))
+    """Read `metrics.json`, which has a status at least; RecordError if it is damaged, or of kfx 0.1."""
+    path = directory / "metrics.json"
+    found = read_document(path, METRICS)
+    if found["status"] == Status.COMPLETED and "rho" in found and not found.keys() & {SEAL, "rho_batch"}:
+        raise RecordError(f"{path}: is of kfx 0.1, whose rho was that of single batches; run its config anew")
+    return found
 
 
-_MOVED = {
-    "flow.evaluate_every": "follow.every",
-    "flow.evaluate_last": "follow.last",
-    "flow.n_interpolation": "follow.n_interpolation",
-    "flow.repeats": "follow.repeats",
-}
-"""Keys of records of version 0.1, and their present names."""
-_NOT_THERE = object()
 _TEXTS = ("event", "kernel", "metric", "device", "dtype", "series", "time")
 """Columns of tables that hold texts."""
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")
@@ -193,11 +189,6 @@ def read_config(directory: Path) -> DictConfig:
     for key, value in leaves(unresolved):
         if isinstance(value, str) and _INTERPOLATION.search(value):
             raise RecordError(f"{path}: damaged: {key}={value}: a record holds values and no interpolation")
-    for before, now in _MOVED.items():
-        if (value := OmegaConf.select(config, before, default=_NOT_THERE)) is not _NOT_THERE:
-            OmegaConf.update(config, now, value, force_add=True)
-            section, key = before.split(".")
-            del config[section][key]
     return config
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.outcomes import Event
 from kfx.record.columns import TRACE_COLUMNS
-from kfx.record.reading import read_config, read_environment, read_table
+from kfx.record.reading import read_table
 
 _UNDEFINED = (Event.NOT_POSITIVE_DEFINITE, Event.RHO_OUT_OF_RANGE, Event.DIVERGED, Event.REINITIALIZED)
 """Events of iterations whose objective is undefined, or ρ outside [0, 1]."""
@@ -22,15 +21,6 @@ _PARTS = ("kernel", "pullback", "objective")
 SHARES = {f"share of the {part}": f"{part}_seconds" for part in _PARTS}
 SECONDS = {f"{part} seconds an iteration": f"{part}_seconds" for part in _PARTS}
 """Metrics that are the share of the fit's time, or the mean, of a column of the trace."""
-
-
-def made_on(directory: Path) -> dict[str, str]:
-    """The date on which a run ended, the version of kfx, and the machine."""
-    here = read_environment(directory)
-    when = datetime.fromtimestamp((directory / "metrics.json").stat().st_mtime, UTC)
-    dtype = read_config(directory).device.dtype
-    machine = f"{here.get('processor')}, {here.get('device')}, {here.get('threads_of_fit')} threads, {dtype}"
-    return {"date": when.date().isoformat(), "kfx": str(here.get("kfx")), "machine": machine}
 
 
 def measured_as(printed: Quantity, metrics: Document, directory: Path) -> float | None:

@@ -203,7 +203,7 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
 
     Below the smallest λ for data without noise there is only rounding.
     """
-    offered = [choice.value for choice in context.config.regularization.choices()]
+    offered = [choice.value for choice in context.config.regularization.left_out(context.config).values]
     offered = offered[1:] if context.config.regularization.is_free_of_noise(context.config) else offered
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
