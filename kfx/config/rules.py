@@ -36,15 +36,15 @@ POINT_GRADIENTS = Fact(
 
 @dataclass(frozen=True)
 class Rule:
-    """A row: a setting that does not go with what `is_broken(option, config)` says.
+    """A row: when an option, or its setting, does not go with its own settings and the other parts of a config.
 
-    key: a field that is set, or `field=word`, or nothing for the option itself. why: what is said, and what to do; in
-    it `{own.…}` and `{config.…}` stand for values.
+    why: what is said, and what to do; in it `{own.…}` and `{config.…}` stand for values. key: a field that is set, or
+    `field=word`; nothing for the option itself.
     """
 
-    key: str
     is_broken: Callable[[Several, ConfigView], bool]
     why: str
+    key: str = ""
 
     def check(self, option: Several, config: ConfigView) -> None:
         """ConfigError if the option has the setting and the config breaks the rule."""
@@ -60,9 +60,9 @@ class Rule:
 refuses = Rule
 
 
-def needs(key: str, fact: Fact, remedy: str) -> Rule:
-    """The row of a setting that needs a fact."""
-    return Rule(key, lambda _, config: not fact.holds(config), f"{fact.otherwise}; {remedy}")
+def needs(fact: Fact, remedy: str, key: str = "") -> Rule:
+    """The row of an option, or of a setting, that needs a fact."""
+    return Rule(lambda _, config: not fact.holds(config), f"{fact.otherwise}; {remedy}", key)
 
 
 def rows(*rules: Rule) -> tuple[Rule, ...]:

@@ -45,11 +45,11 @@ class DatasetOption(Option, DatasetPart):
 
     implied = {"targets": "as_given"}  # noqa: RUF012
     rules = rows(
-        needs("preprocess=normalize_channels", IMAGES, "use normalize"),
+        needs(IMAGES, "use normalize", "preprocess=normalize_channels"),
         refuses(
-            "targets",
             lambda own, _: own.targets != "as_given" and own.has_classes,
             "of a regression; this data set has classes, set as_given",
+            "targets",
         ),
     )
 

@@ -35,7 +35,7 @@ _WITH_VARIANCE = ("cholesky", "nystrom")
 def _of_solver(key: str, *solvers: str) -> Rule:
     """A setting that these solvers alone have."""
     solver = f"needs evaluation.solver={' or '.join(solvers)}, and it is {{own.solver}}; leave {key} out"
-    return refuses(key, lambda own, _: own.solver not in solvers, solver)
+    return refuses(lambda own, _: own.solver not in solvers, solver, key)
 
 
 def _is_not_negative(value: object) -> bool:
@@ -87,11 +87,11 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         _of_solver("posterior_variance", *_WITH_VARIANCE),
         _of_solver("calibration", *_WITH_VARIANCE),
         refuses(
-            "n_interpolation",
             lambda own, _: own.solver == "nystrom",
             "solver=nystrom, which centres and choose stand for, takes all points; set null",
+            "n_interpolation",
         ),
-        needs("regularization.value=backtest", SERIES, "use leave_one_out or validation"),
+        needs(SERIES, "use leave_one_out or validation", "regularization.value=backtest"),
     )
 
     n_interpolation: list[int] | None = sizes(
@@ -281,12 +281,12 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
 @option("evaluation", "default", "Kernel ridge regression on the test points, with the initial and the trained kernel")
 class TestPointsOption(EvaluationOption):
     rules = rows(
-        needs("balanced", CLASSES, "set it to false"),
-        refuses("order=file", lambda own, _: own.repeats > 1, "all {own.repeats} repeats are the same; set repeats=1"),
+        needs(CLASSES, "set it to false", "balanced"),
+        refuses(lambda own, _: own.repeats > 1, "all {own.repeats} repeats are the same; set repeats=1", "order=file"),
         refuses(
-            "rho",
             lambda own, _: len(own.n_interpolation or ()) < 2,
             "compares with the largest N_I; give two or more in n_interpolation",
+            "rho",
         ),
     )
 

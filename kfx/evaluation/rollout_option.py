@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "The same, and forecasts of series in which each value is predicted from those predicted before it",
 )
 class RolloutOption(TestPointsOption):
-    rules = rows(needs("", SERIES, "leave it out"))
+    rules = rows(needs(SERIES, "leave it out"))
     quick = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=80", "evaluation.horizon=20")
 
     starts: int = number(

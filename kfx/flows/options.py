@@ -12,7 +12,6 @@ from kfx.config.option import Option, Settings, option, section
 from kfx.config.parts import ConfigView
 from kfx.config.rules import POINT_GRADIENTS, needs, refuses, rows
 from kfx.optimizers.options import (
-    LOG_ALONE,
     AdamOption,
     NesterovOption,
     OptimizerOption,
@@ -100,10 +99,9 @@ class FlowOption(OptimizerOption):
     """A flow. A subclass has a field for each setting, and `builds` or `build`."""
 
     rules = rows(
-        needs("", POINT_GRADIENTS, "use adam"),
-        refuses("", lambda _, c: c.kernel_check, "does not move what kernel_check=true compares; set it to false"),
+        needs(POINT_GRADIENTS, "use adam"),
+        refuses(lambda _, c: c.kernel_check, "does not move what kernel_check=true compares; set it to false"),
         refuses(
-            "",
             lambda _, c: c.sampler.choice == "neighbourhood",
             "neighbours, of sampler.choice=neighbourhood, change along a flow; use uniform or stratified",
         ),
@@ -112,6 +110,7 @@ class FlowOption(OptimizerOption):
     iterations: int = number(100, "whole >= 1", "number of layers")
 
     moves_points = True
+    moves_regularization = "never"
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 
@@ -136,9 +135,6 @@ class FlowOption(OptimizerOption):
         node, _ = _sections(config)
         rule = StepRule(node.step_rule, node.step_size, node.decay_after)
         return {"rule": rule, "over": node.step_over, "test_step": node.test_step}
-
-    def refuses_trained_regularization(self) -> str | None:
-        return self.moves_no_regularization()
 
     def check(self, config: ConfigView) -> None:
         super().check(config)
@@ -197,6 +193,7 @@ class FlowRK45Option(FlowOption):
 class HybridOption(FlowOption):
     builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
+    moves_regularization = "in log space"
 
     rule: str = word(
         "sgd | nesterov | adam", "update rule of the parameters; nesterov takes the gradient at its look-ahead point"
@@ -212,6 +209,3 @@ class HybridOption(FlowOption):
             "adam": AdamOption(learning_rate=self.learning_rate),
         }
         return {"parameters": rules[self.rule].rule(), "space": self.space, **self.euler(config)}
-
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE

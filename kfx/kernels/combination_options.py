@@ -163,7 +163,7 @@ class DictionaryOption(KernelOption):
     "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
 )
 class EmulatorOption(KernelOption):
-    rules = rows(needs("", NO_IMAGES, "use cnngp"))
+    rules = rows(needs(NO_IMAGES, "use cnngp"))
     quick = ("dataset=diabetes", "dataset.n_train=100", "dataset.n_test=40", "dataset.preprocess=[]")
 
     initial: str = word(

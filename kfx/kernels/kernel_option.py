@@ -53,14 +53,14 @@ class KernelOption(Option, KernelPart):
 
     rules = rows(
         refuses(
-            "start_from=worst",
             lambda own, _: own.starts == 1,
             "chooses among several starts; set kernel.starts above 1",
+            "start_from=worst",
         ),
         refuses(
-            "initial=partly_random",
             lambda own, _: not own.initial_range,
             "needs kernel.initial_range, which names what is drawn",
+            "initial=partly_random",
         ),
     )
 
@@ -168,7 +168,7 @@ class KernelOption(Option, KernelPart):
 class ARDOption(KernelOption):
     """Base of kernels that can have a length for each feature."""
 
-    rules = rows(needs("ard", NO_IMAGES, "set it to false"))
+    rules = rows(needs(NO_IMAGES, "set it to false", "ard"))
     implied = {"ard": False}  # noqa: RUF012
 
     ard: bool | None = flag(
@@ -263,7 +263,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
     builds = "kfx.kernels:NetworkFeatures"
     has_network = True
-    rules = rows(refuses("mixed_precision", lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32"))
+    rules = rows(refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"))
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
     initial: str = word(

@@ -68,14 +68,12 @@ class HeadOption(ObjectiveOption):
 
     has_head = True
     rules = rows(
-        needs("", CLASSES, "use rho"),
+        needs(CLASSES, "use rho"),
         refuses(
-            "",
             lambda _, c: c.sampler.follows_rho or c.sampler.samples > 1,
             "has one sample a batch, of the same size; use sampler=fixed or epochs, and sampler.samples=1",
         ),
         refuses(
-            "",
             lambda _, c: c.kernel.starts > 1 or c.kernel.trainable is not None,
             "trains all parameters; leave kernel.starts and kernel.trainable out",
         ),
@@ -226,7 +224,7 @@ def left_out_by(config: ConfigView) -> str:
 
 @section("regularization", "lambda, added to the diagonal of Gram matrices")
 class RegularizationSection(Option):
-    rules = rows(needs("selection=backtest", SERIES, "use leave_one_out or validation"))
+    rules = rows(needs(SERIES, "use leave_one_out or validation", "selection=backtest"))
 
     value: float | None = number(
         None,

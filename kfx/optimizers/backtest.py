@@ -24,9 +24,8 @@ class BacktestOption(ObjectiveOption):
     quick = ("dataset=dynamics", "dataset.n_train=100", "dataset.n_test=60", "dataset.preprocess=[]", "dataset.lags=4",
              "optimizer=grid", "optimizer.points=2", "evaluation.n_interpolation=null")  # fmt: skip
     rules = rows(
-        needs("", SERIES, "use nll or rho"),
+        needs(SERIES, "use nll or rho"),
         refuses(
-            "",
             lambda _, c: (
                 c.optimizer.moves_points or c.optimizer.builds_objective or not c.optimizer.minimizes_objective
             ),
@@ -34,7 +33,6 @@ class BacktestOption(ObjectiveOption):
             "bayesian or none",
         ),
         refuses(
-            "",
             lambda _, c: c.optimizer.follows_gradients and not c.kernel.input_gradients,
             "its gradient needs that of the points, and kernel={config.kernel.name} has none; use optimizer=grid, "
             "bayesian or none",

@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 class CrossEntropyOption(HeadOption):
     rules = rows(
         refuses(
-            "",
             lambda _, c: not c.kernel.has_network,
             "trains a network; kernel={config.kernel.name} has none, use network_features",
         ),
         refuses(
-            "",
-            lambda _, c: bool(getattr(c.kernel, "dropout", 0)),
-            "has its own, objective.dropout; set kernel.dropout=0",
+            lambda _, c: bool(getattr(c.kernel, "dropout", 0)), "has its own, objective.dropout; set kernel.dropout=0"
         ),
     )
     quick = ("kernel=network_features", "optimizer.learning_rate=0.01")

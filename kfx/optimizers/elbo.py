@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "objective", "elbo", "Negative evidence lower bound per training point, for kernel=conv_dkm (Milsom et al. 2023)"
 )
 class ElboOption(HeadOption):
-    rules = rows(refuses("", lambda _, c: not c.kernel.is_deep, "trains a deep kernel machine; use kernel=conv_dkm"))
+    rules = rows(refuses(lambda _, c: not c.kernel.is_deep, "trains a deep kernel machine; use kernel=conv_dkm"))
     symbol = "−ELBO"
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")

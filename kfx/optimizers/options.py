@@ -41,19 +41,20 @@ class OptimizerOption(Option, OptimizerPart):
 
     implied = {"fall_back": False}  # noqa: RUF012
     rules = rows(
-        needs("fall_back", STILL_POINTS, "set false"),
+        needs(STILL_POINTS, "set false", "fall_back"),
         refuses(
-            "fall_back",
             lambda _, c: c.objective.has_head,
             "compares kernels, and the objective trains a head; set false",
+            "fall_back",
         ),
         refuses(
-            "",
             lambda own, c: c.objective.has_head and not own.can_train_heads,
             "takes no objective={config.objective.name}, which gradients minimise; use adam, sgd or nesterov",
         ),
     )
 
+    moves_regularization: ClassVar[str] = "always"
+    """Whether the optimizer can train λ: always, in log space (with `space=log`), or never."""
     keeps_within_bounds: ClassVar[bool] = True
     """Whether the optimizer starts at the kernel's parameters and moves them within their bounds."""
 
@@ -87,6 +88,13 @@ class OptimizerOption(Option, OptimizerPart):
             return {}
         return {"fall_back": config.regularization.leaves_choice_to_evaluation(config)}
 
+    def refuses_trained_regularization(self) -> str | None:
+        if self.moves_regularization == "never":
+            return f"regularization.selection=trained: optimizer={self.name} moves no λ; use adam, sgd or nesterov"
+        if self.moves_regularization == "in log space" and getattr(self, "space", "log") != "log":
+            return "regularization.selection=trained: moves log λ; set optimizer.space=log"
+        return None
+
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the optimizer cannot start from the kernel as built."""
         import numpy as np
@@ -101,10 +109,6 @@ class OptimizerOption(Option, OptimizerPart):
                 f"kernel.{kernel.names[i]}={flat[i]:g}: optimizer {self.name} moves it within [{lows[i]:g}, "
                 f"{highs[i]:g}]; start inside, or set kernel.bounds.{kernel.keys[i]}=[low,high]"
             )
-
-    def moves_no_regularization(self) -> str:
-        """Return the error message of optimizers that do not move λ."""
-        return f"regularization.selection=trained: optimizer={self.name} moves no λ; use adam, sgd or nesterov"
 
 
 def space(default: str) -> str:
@@ -128,7 +132,6 @@ def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> list[f
 
 
 _MOST_DIFFERENCES = 1000
-LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space=log"
 
 
 @option("optimizer", "none", "No training: only measures rho, on the same batches as every other optimizer")
@@ -136,9 +139,7 @@ class UnmovedOption(OptimizerOption):
     builds = "kfx.optimizers.unmoved:Unmoved"
     keeps_within_bounds = False
     can_train_heads = True
-
-    def refuses_trained_regularization(self) -> str:
-        return self.moves_no_regularization()
+    moves_regularization = "never"
 
 
 # ---- gradient methods
@@ -153,16 +154,17 @@ class GradientOption(OptimizerOption):
     builds = "kfx.optimizers.gradient:GradientDescent"
     follows_gradients = True
     can_train_heads = True
+    moves_regularization = "in log space"
     rules = rows(
         refuses(
-            "sparsity",
             lambda _, c: not c.kernel.has_weights,
             "makes weights zero, and kernel={config.kernel.name} has none; use kernel=dictionary, or set it to 0",
+            "sparsity",
         ),
         refuses(
-            "sparsity",
             lambda _, c: "weight" not in (c.kernel.trainable or ["weight"]),
             "makes weights zero, and kernel.trainable={config.kernel.trainable} has no weight; add it, or set it to 0",
+            "sparsity",
         ),
     )
 
@@ -243,9 +245,6 @@ class GradientOption(OptimizerOption):
                 return Exponential(self.period, self.decay)
         return Constant()
 
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE
-
 
 @option("optimizer", "sgd", "Gradient descent on a fresh batch at each iteration")
 class SGDOption(GradientOption):
@@ -282,9 +281,9 @@ class LBFGSOption(OptimizerOption):
     follows_gradients = True
     keeps_batch = True
     views_batches = False
+    moves_regularization = "in log space"
     rules = rows(
         refuses(
-            "",
             lambda _, c: c.sampler.name != "fixed",
             "stays with one batch, and sampler={config.sampler.name} changes them; use fixed, or optimizer=adam",
         ),
@@ -294,9 +293,6 @@ class LBFGSOption(OptimizerOption):
     memory: int = number(10, "whole >= 1 and <= 100", "number of earlier steps that give the curvature")
     tolerance: float = number(1e-9, "> 0", "relative decrease of the objective at which the fit ends")
 
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE
-
 
 @option(
     "optimizer", "finite_difference", "Gradient descent by finite differences on the same batch (Khalid 2022, eq. 3.7)"
@@ -304,6 +300,7 @@ class LBFGSOption(OptimizerOption):
 class FiniteDifferenceOption(GradientOption):
     follows_gradients = False
     can_train_heads = False
+    moves_regularization = "never"
 
     builds_objective = True
 
@@ -323,8 +320,3 @@ class FiniteDifferenceOption(GradientOption):
                 f"kernel={config.kernel.name} has {len(kernel.keys)}; use adam, sgd or nesterov"
             )
         super().check_start(config, kernel)
-
-    def refuses_trained_regularization(self) -> str:
-        return (
-            "regularization.selection=trained: finite differences have one step for λ and lengths; use optimizer=adam"
-        )

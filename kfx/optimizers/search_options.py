@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kfx.config.fields import FieldError, Several, flag, number, ranged, word
 from kfx.config.option import option
 from kfx.config.parts import ConfigView
-from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
+from kfx.optimizers.options import OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _MOST_SEARCHED, _MOST_NAMED = 300, 40
 class BayesianOption(OptimizerOption):
     builds = "kfx.optimizers.bayesian:BayesianOptimization"
     keeps_within_bounds = False
+    moves_regularization = "in log space"
     quick = ("optimizer.initial_points=3",)
 
     iterations: int = number(50, "whole >= 1", "number of parameter vectors evaluated, initial points included")
@@ -61,14 +62,9 @@ class BayesianOption(OptimizerOption):
         return search_box(kernel.bounds, self.bounds)
 
     def refuses_trained_regularization(self) -> str | None:
-        if self.space != "log":
-            return LOG_ALONE
-        if self.bounds is not None:
-            return (
-                f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained; set "
-                "optimizer.bounds=null and kernel.bounds"
-            )
-        return None
+        at = f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained"
+        of_bounds = None if self.bounds is None else f"{at}; set optimizer.bounds=null and kernel.bounds"
+        return super().refuses_trained_regularization() or of_bounds
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         box = self.searched(kernel)
@@ -95,6 +91,7 @@ class BayesianOption(OptimizerOption):
 class GridOption(OptimizerOption):
     builds = "kfx.optimizers.grid:GridSearch"
     keeps_within_bounds = False
+    moves_regularization = "never"
     quick = ("optimizer.points=3", "optimizer.space=log")
 
     iterations: int = number(500, "whole >= 1", "number of evaluations: the whole grid on one batch, then on the next")
@@ -119,9 +116,6 @@ class GridOption(OptimizerOption):
         if self.bounds is not None:
             bounds[kernel.names.index(self.parameter) if self.parameter else 0] = self.bounds
         return bounds
-
-    def refuses_trained_regularization(self) -> str:
-        return self.moves_no_regularization()
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         name = self.parameter or kernel.names[0]

@@ -24,13 +24,13 @@ class SamplerOption(Option, SamplerPart):
     """A sampler. A subclass has a field for each setting, and `builds` or `build`."""
 
     rules = rows(
-        needs("augment", IMAGES, "leave it out"),
+        needs(IMAGES, "leave it out", "augment"),
         refuses(
-            "augment",
             lambda _, c: c.optimizer.moves_points or not c.optimizer.views_batches,
             "optimizer={config.optimizer.name} takes images as they are; leave it out",
+            "augment",
         ),
-        needs("choice=stratified", CLASSES, "use uniform"),
+        needs(CLASSES, "use uniform", "choice=stratified"),
     )
 
     batch_size: Several = ranged(
@@ -109,14 +109,13 @@ class FixedOption(SamplerOption):
 class CentresOption(SamplerOption):
     rules = rows(
         refuses(
-            "",
             lambda own, _: own.choice != "uniform" or own.samples > 1 or own.augment,
             "draws neighbours of centres; leave choice, samples and augment out",
         ),
         refuses(
-            "centres",
             lambda own, _: own.batch_size is not None and own.centres >= own.batch_size,
             "a batch has {own.batch_size} points; take fewer centres than that",
+            "centres",
         ),
     )
     builds = "kfx.sampling.samplers:CentresSampler"
@@ -139,8 +138,8 @@ class CentresOption(SamplerOption):
 @option("sampler", "epochs", "Minibatches: every training point once per epoch, in random order")
 class EpochsOption(FixedOption):
     rules = rows(
-        needs("", STILL_POINTS, "use sampler=fixed"),
-        refuses("choice=neighbourhood", always, "an epoch has every point; use uniform, or sampler=fixed"),
+        needs(STILL_POINTS, "use sampler=fixed"),
+        refuses(always, "an epoch has every point; use uniform, or sampler=fixed", "choice=neighbourhood"),
     )
     builds = "kfx.sampling.samplers:EpochSampler"
 
