@@ -86,8 +86,10 @@ class Option(Portable, Part):
         return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
 
     def settled(self, config: ConfigView) -> Settings:
-        """Values of the fields whose default depends on the other options of a config; none by default."""
-        return {}
+        """Values of the fields whose default depends on the other options of a config, in place of null or `auto`; by
+        default as `settle` of each says."""
+        settle = {key: item.metadata["settle"] for key, item in self.fields().items() if "settle" in item.metadata}
+        return {key: value(self, config) for key, value in settle.items() if getattr(self, key) in (None, "auto")}
 
     def check(self, config: ConfigView) -> None:
         """ConfigError if this option cannot be combined with the others of a config, beyond its rules."""

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
 
 
+def usual_targets(own: DatasetOption, _: ConfigView) -> str:
+    """The `targets` of a person's own data if the config does not say."""
+    return "as_given" if own.has_classes else "standardized"
+
+
 @dataclass
 class DatasetOption(Option, DatasetPart):
     """A data set. A subclass has the fields `n_train` and `n_test`, and `builds` or `build`."""
@@ -41,6 +46,7 @@ class DatasetOption(Option, DatasetPart):
         TARGETS,
         "targets of a regression during training, by the training points; centered: minus their mean; "
         "standardized: also divided by their standard deviation; errors and predictions stay in the given units",
+        settle=usual_targets,
     )
 
     implied = {"targets": "as_given"}  # noqa: RUF012
@@ -57,14 +63,6 @@ class DatasetOption(Option, DatasetPart):
     """Number of points from which training points are taken; None for data that are generated."""
     from_path: ClassVar[bool] = False
     """Whether it is read from a file named in the config."""
-
-    def settled(self, config: ConfigView) -> Settings:
-        changes: Settings = {}
-        if self.preprocess is None:
-            changes["preprocess"] = [] if self.image else ["normalize"]
-        if self.targets == "auto":
-            changes["targets"] = "as_given" if self.has_classes else "standardized"
-        return changes
 
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""

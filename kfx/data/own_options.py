@@ -12,7 +12,7 @@ from kfx.config.choices import STEPS, TARGETS
 from kfx.config.fields import Several, number, ranged, word, words
 from kfx.config.option import Settings, option
 from kfx.config.parts import ConfigView
-from kfx.data.options import DatasetOption, TableOption
+from kfx.data.options import DatasetOption, TableOption, usual_targets
 from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
 
@@ -35,7 +35,8 @@ _TASK = "kind of target; auto: classification for words, true and false, or a fe
 def own_preprocess() -> list[str] | None:
     """The field `preprocess` of a person's own data."""
     meaning = "preprocessing steps, applied in this order with statistics of the training points alone"
-    return words(None, STEPS, meaning, null="normalize, and nothing for images")
+    usual = "normalize, and nothing for images"
+    return words(None, STEPS, meaning, null=usual, settle=lambda own, _: [] if own.image else ["normalize"])
 
 
 def own_targets() -> str:
@@ -45,6 +46,7 @@ def own_targets() -> str:
         "targets of a regression during training, by the training points; auto: standardized, for classes "
         "as_given; centered: minus their mean; standardized: also divided by their standard deviation; errors and "
         "predictions stay in the given units",
+        settle=usual_targets,
     )
 
 
@@ -190,6 +192,7 @@ class OwnTableOption(RowFile, OwnFile):
         lambda v: v == "auto" or _is_list_of_names(v),
         "features that are words or codes, replaced by one-hot columns; auto: those that hold words, at most 50 "
         "different ones",
+        settle=lambda own, _: "auto" if own.path is None else list(own._layout().categorical),
     )
     task: str = word("auto | regression | classification", _TASK)
     test: Several = ranged(
@@ -250,12 +253,6 @@ class OwnTableOption(RowFile, OwnFile):
         state = changes(self.file())
         is_column = layout.test is None or layout.test in columns(self.file(), form)
         return replace(layout, categorical=_of_words(state, layout if is_column else replace(layout, test=None)))
-
-    def settled(self, config: ConfigView) -> Settings:
-        found = super().settled(config)
-        if self.categorical == "auto" and self.path is not None:
-            found["categorical"] = list(self._layout().categorical)
-        return found
 
     def read(self) -> Points:
         layout, second = self._layout(), self.second()

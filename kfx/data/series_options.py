@@ -228,6 +228,7 @@ class OwnSeriesOption(RowFile, FromFile, SeriesData):
         "codes such as %d.%m.%Y, ISO8601, or null for the one reading that all dates have",
         lambda v: v is None or "%" in v or v == "ISO8601",
         "how the dates of time are written: the codes of strftime, and %q for a quarter",
+        settle=lambda own, _: (dates := own.trajectories()[0][0].dates) and dates.format,
     )
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
@@ -241,11 +242,6 @@ class OwnSeriesOption(RowFile, FromFile, SeriesData):
         time = [] if self.time is None else self.time if isinstance(self.time, list) else [self.time]
         coordinates = tuple(self.columns) if columns is None else tuple(columns)
         return read(changes(path), Rows(coordinates, tuple(time), self.series, self.date_format, self.form()))
-
-    def settled(self, config: ConfigView) -> Settings:
-        dates = self.trajectories()[0][0].dates
-        found = {} if dates is None or self.date_format is not None else {"date_format": dates.format}
-        return super().settled(config) | found
 
 
 @option("dataset", "dynamics", "A trajectory of a chaotic flow or map, by its formula")

@@ -111,6 +111,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         "solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
         f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all "
         "training points; lstsq and inverse only to repeat published runs",
+        settle=lambda own, config: "nystrom" if own._is_for_many(config) else "cholesky",
     )
     centres: int | None = number(
         None,
@@ -166,9 +167,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
     save_predictions: bool = flag(False, "save the predictions of all kernels and N_I in predictions.npz")
 
     def settled(self, config: ConfigView) -> Settings:
-        changes: Settings = {}
-        if self.solver == "auto":
-            changes["solver"] = "nystrom" if self._is_for_many(config) else "cholesky"
+        changes = super().settled(config)
         solver = changes.get("solver", self.solver)
         if self.calibration is None:
             changes["calibration"] = config.dataset.is_own and solver in _WITH_VARIANCE
@@ -341,15 +340,10 @@ class KFoldOption(EvaluationOption):
     shuffle: bool | None = flag(
         None,
         "draw the folds by seed, each with its share of every class; false: in the order of the file",
-        null="true with own data",
+        null="true with own data",  # kfx's own tables keep the order of their files, as in papers
+        settle=lambda _, config: config.dataset.is_own or config.dataset.origin != "kfx",
     )
     train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
-
-    def settled(self, config: ConfigView) -> Settings:
-        found = super().settled(config)
-        if self.shuffle is None:  # kfx's own tables keep the order of their files, as in papers
-            found["shuffle"] = config.dataset.is_own or config.dataset.origin != "kfx"
-        return found
 
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)

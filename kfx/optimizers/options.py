@@ -37,6 +37,7 @@ class OptimizerOption(Option, OptimizerPart):
         "best lambda; with few training points for a length for each feature, also with one length if that has smaller "
         "errors",
         null="true with own data and no given lambda",
+        settle=lambda _, config: config.regularization.leaves_choice_to_evaluation(config),
     )
 
     implied = {"fall_back": False}  # noqa: RUF012
@@ -82,11 +83,6 @@ class OptimizerOption(Option, OptimizerPart):
     def arguments(self, config: ConfigView) -> tuple[Callable[..., Loss], FixedSampler, int]:
         """Return the arguments of every optimizer: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
-
-    def settled(self, config: ConfigView) -> Settings:
-        if self.fall_back is not None:
-            return {}
-        return {"fall_back": config.regularization.leaves_choice_to_evaluation(config)}
 
     def refuses_trained_regularization(self) -> str | None:
         if self.moves_regularization == "never":

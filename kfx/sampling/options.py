@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 _BATCH, _OWN_BATCH, _ONLY_BATCH = 100, 300, 1000
 
 
+def _usual_batch_size(_: object, config: ConfigView) -> int:
+    """The size of a batch if the config does not say."""
+    if not config.dataset.is_own:
+        return _BATCH
+    try:
+        size = config.training_size()
+    except DataError:  # its check says more
+        size = _BATCH
+    most = _BATCH if config.optimizer.moves_points else _ONLY_BATCH if config.optimizer.keeps_batch else _OWN_BATCH
+    return max(min(most, size), 2)
+
+
 @dataclass
 class SamplerOption(Option, SamplerPart):
     """A sampler. A subclass has a field for each setting, and `builds` or `build`."""
@@ -39,6 +51,7 @@ class SamplerOption(Option, SamplerPart):
         lambda v: v is None or v == "auto" or (type(v) is int and 2 <= v <= MOST_POINTS),
         f"N_f, the number of points in a batch; auto: {_BATCH}; to fit a kernel to own data {_OWN_BATCH}, or "
         f"{_ONLY_BATCH} with optimizer=lbfgs, or all points if there are fewer",
+        settle=_usual_batch_size,
     )
     choice: str = word(
         POINTS,
@@ -53,18 +66,6 @@ class SamplerOption(Option, SamplerPart):
         [], VIEWS, "random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
     )
     padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
-
-    def settled(self, config: ConfigView) -> Settings:
-        if self.batch_size != "auto":
-            return {}
-        if not config.dataset.is_own:
-            return {"batch_size": _BATCH}
-        try:
-            size = config.training_size()
-        except DataError:  # its check says more
-            size = _BATCH
-        most = _BATCH if config.optimizer.moves_points else _ONLY_BATCH if config.optimizer.keeps_batch else _OWN_BATCH
-        return {"batch_size": max(min(most, size), 2)}
 
     def build(self, iterations: int) -> FixedSampler:
         """The sampler for a fit of so many iterations."""
