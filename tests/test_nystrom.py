@@ -564,7 +564,10 @@ def test_repeated_rows_have_finite_deviations():
     [
         ({"solver": "lstsq"}, "solver='lstsq': expected auto, cholesky or nystrom"),
         ({"centres": 20, "n_interpolation": 400}, "n_interpolation=400: expected a whole number from 1 to 100"),
-        ({"centres": 20, "n_interpolation": 30}, "n_interpolation=.30.: expected null with centres or choose"),
+        (
+            {"centres": 20, "n_interpolation": 30},
+            "n_interpolation=.30.: solver=nystrom, which centres and choose stand for",
+        ),
     ],
 )
 def test_estimators_refuse_what_they_would_ignore(settings, message):

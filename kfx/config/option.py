@@ -95,8 +95,8 @@ class Option(Portable, Part):
         """ConfigError if this option cannot be combined with the others of a config, beyond its rules."""
 
     def check_together(self, config: ConfigView) -> None:
-        """ConfigError for the first of its rules and those of its base classes that a config breaks, or by `check`."""
-        for cls in type(self).__mro__:
+        """ConfigError for the first rule of its base classes, or of its own, that a config breaks, or by `check`."""
+        for cls in reversed(type(self).__mro__):
             for rule in vars(cls).get("rules", ()):
                 rule.check(self, config)
         self.check(config)

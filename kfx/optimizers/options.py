@@ -42,7 +42,7 @@ class OptimizerOption(Option, OptimizerPart):
 
     implied = {"fall_back": False}  # noqa: RUF012
     rules = rows(
-        needs(STILL_POINTS, "set false", "fall_back"),
+        needs(STILL_POINTS, "its kernels have no leave-one-out errors to compare, so set false", "fall_back"),
         refuses(
             lambda _, c: c.objective.has_head,
             "compares kernels, and the objective trains a head; set false",
