@@ -439,7 +439,7 @@ def test_weights_are_of_the_seed(kfx):
         (["evaluation.draws=50"], "do not hold so many"),
         (["+kernel.initial_range.nothing=[0,1]"], "not a trainable parameter"),
         (["kernel.gamma=-1"], "kernel.gamma"),
-        (["kernel.mixed_precision=true"], "set float32"),
+        (["kernel.mixed_precision=true"], "needs device.dtype=float32"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(kfx, words, said):

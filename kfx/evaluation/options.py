@@ -282,11 +282,6 @@ class TestPointsOption(EvaluationOption):
     rules = rows(
         needs(CLASSES, "set it to false", "balanced"),
         refuses(lambda own, _: own.repeats > 1, "all {own.repeats} repeats are the same; set repeats=1", "order=file"),
-        refuses(
-            lambda own, _: len(own.n_interpolation or ()) < 2,
-            "compares with the largest N_I; give two or more in n_interpolation",
-            "rho",
-        ),
     )
 
     repeats: int = number(
@@ -323,6 +318,8 @@ class TestPointsOption(EvaluationOption):
             raise ConfigError(f"evaluation.draws={self.draws}: of small subsets; needs evaluation.solver=cholesky")
         if self.draws * min(self.n_interpolation or [size]) > size:
             raise ConfigError(f"evaluation.draws={self.draws}: of the smallest N_I, {size} points do not hold so many")
+        if self.rho and len(self.n_interpolation or ()) < 2:
+            raise ConfigError("evaluation.rho=true: compares with the largest N_I; give two or more in n_interpolation")
         if config.dataset.test_size() == 0:
             raise ConfigError(
                 "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"

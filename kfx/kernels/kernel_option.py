@@ -51,19 +51,6 @@ def _ranges(meaning: str) -> dict:
 class KernelOption(Option, KernelPart):
     """Base of the kernel options. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
-    rules = rows(
-        refuses(
-            lambda own, _: own.starts == 1,
-            "chooses among several starts; set kernel.starts above 1",
-            "start_from=worst",
-        ),
-        refuses(
-            lambda own, _: not own.initial_range,
-            "needs kernel.initial_range, which names what is drawn",
-            "initial=partly_random",
-        ),
-    )
-
     initial: str = word(
         ("explicit", *RANDOM, *LENGTHS),
         "initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
@@ -135,6 +122,12 @@ class KernelOption(Option, KernelPart):
     def draws_blocks(self) -> bool:
         """Return whether the weights of the kernel's network are drawn by seed, however its other parameters start."""
         return False
+
+    def check(self, config: ConfigView) -> None:
+        if self.start_from == "worst" and self.starts == 1:
+            raise ConfigError("kernel.start_from=worst: chooses among several starts; set kernel.starts above 1")
+        if self.initial == "partly_random" and not self.initial_range:
+            raise ConfigError("kernel.initial=partly_random: needs kernel.initial_range, which names what is drawn")
 
     def check_device(self, name: str, device: torch.device) -> None:
         """Raise ConfigError where the kernel cannot be computed on a device. name: the device as configured."""
@@ -264,11 +257,7 @@ class NetworkOption(KernelOption, abc.ABC):
     builds = "kfx.kernels:NetworkFeatures"
     has_network = True
     rules = rows(
-        refuses(
-            lambda _, c: c.device.dtype != "float32",
-            "needs a device.dtype other than {config.device.dtype}; set float32",
-            "mixed_precision",
-        )
+        refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"),
     )
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
