@@ -17,9 +17,9 @@ from kfx.config.choices import BACKTESTED
 from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor
 from kfx.estimators.recorded import Model
 from kfx.evaluation.centres import chosen_centres
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.interpolants import Computed
 from kfx.evaluation.nystrom import Approximation, passed, solved
-from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.compose import composed, without_hydra
 from kfx.experiment.config import check
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential

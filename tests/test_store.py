@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from kfx.evaluation.on_disk import DiskStores, OnDisk, factored
+from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.on_disk import OnDisk, factored
 from kfx.evaluation.systems import InMemory
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.lock import Lock
@@ -774,7 +775,7 @@ def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
         (["evaluation.store=/dev/null"], "evaluation.store=/dev/null: cannot be written to"),
         (["evaluation.memory=lots"], "evaluation.memory=lots: expected a number of bytes"),
         (["evaluation.tolerance=2"], "evaluation.tolerance=2.0: expected a number > 0 and < 1"),
-        (["cluster.scheduler=here"], "cluster.scheduler=here: expected an address as tcp://host:8786, slurm, or null"),
+        (["cluster.scheduler=here"], "cluster.scheduler=here: expected an address as tcp://host:8786, or slurm, or null"),
         (["cluster.dashboard=here"], "cluster.dashboard=here: expected an address as 127.0.0.1:8787"),
         (["evaluation.rho=true", "evaluation.solver=conjugate_gradients"], "needs evaluation.solver=cholesky"),
     ],

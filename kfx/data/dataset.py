@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfx.config.choices import STEPS
-from kfx.data.reduction import Reduction, canonical, principal
-from kfx.data.windows import SeriesParts
 from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
     from kfx.data.new_rows import Encoding
+    from kfx.data.reduction import Reduction
+    from kfx.data.windows import SeriesParts
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,8 @@ class Dataset:
 
 def reduced(data: Dataset, how: str, components: float, regularization: float) -> Dataset:
     """The data set with its outputs reduced by the training points: kernels are then trained on the components."""
+    from kfx.data.reduction import canonical, principal
+
     mean = data.y_train.mean(axis=0)
     if data.varying is not None:
         mean = np.where(np.equal(data.target_scale, 0), data.target_mean, mean)

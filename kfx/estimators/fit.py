@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from kfx.data.dataset import Dataset
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.interpolants import ThroughCentres
 from kfx.evaluation.nystrom import passed, solved
-from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.predictor import Arithmetic
 from kfx.experiment import preflight
 from kfx.experiment.config import Config

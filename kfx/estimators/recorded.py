@@ -24,13 +24,13 @@ from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import EVALUATION, NESTED
-from kfx.evaluation.follower import some_of
 from kfx.evaluation.predictor import Arithmetic, Predictor, Separate, without_points
 from kfx.evaluation.scoring import EFFECTIVE
 from kfx.experiment.config import Config, typed
 from kfx.files import whole_path
 from kfx.kernels import Kernel
 from kfx.numerics import threads
+from kfx.numerics.arrays import some_of
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams

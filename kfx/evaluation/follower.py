@@ -17,7 +17,7 @@ from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import evaluate, interpolation_order
 from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import digests
+from kfx.numerics.arrays import MOST_SETTLING, digests, some_of
 from kfx.numerics.linear_algebra import Factored
 from kfx.objectives import interpolation_error, rho
 from kfx.outcomes import CheckpointError, NumericalError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _MOST_COORDINATES = 10
 _FAR = 1e150
-_MOST_SETTLING = 5000
 _MOST_OF_LAYERS = 500
 ERRORS = ("error", "head_error", "mse", "energy_error")
 SQUARED_ERROR = "squared_error"
@@ -43,11 +42,6 @@ OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
 def columns(counted: str) -> tuple[str, ...]:
     """Columns of the table; counted: `layer` or `iteration`."""
     return "part", counted, "n_interpolation", "regularization", "repeat", "metric", "value"
-
-
-def some_of(x: torch.Tensor, most: int = _MOST_SETTLING) -> torch.Tensor:
-    """At most `most` of the points x, (n, …), evenly spaced in their order."""
-    return x[:: -(-len(x) // most)] if len(x) > most else x
 
 
 class Follower:
@@ -85,7 +79,7 @@ class Follower:
         flows = tensors if self.moves_points else ()
         self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in flows]
         size = config.sampler.batch_size or max(len(part.x_train) for part in parts)
-        takes_batches = not config.objective.is_of_deep_kernels and size <= _MOST_SETTLING
+        takes_batches = not config.objective.is_of_deep_kernels and size <= MOST_SETTLING
         follows = self.node.every + self.node.last > 0 and takes_batches
         self._batches = [self._batch(config, part) for part in range(len(parts))] if follows else []
         self._rows: CsvFile | None = None

@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
 from kfx.config.metrics import METRICS, measured_by_plugins
-from kfx.data.backtest import predictor
 from kfx.data.dataset import Dataset, predicted_labels
-from kfx.evaluation import calibrated
 from kfx.evaluation.interpolants import Interpolant
-from kfx.evaluation.rollout import Rollout
-from kfx.evaluation.rollout import names as rollout_names
 from kfx.evaluation.systems import System
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
+
+if TYPE_CHECKING:
+    from kfx.evaluation.rollout import Rollout
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """x_train (n, …), y_train (n, outputs), x_test (m, …): points in the run's dtype, targets in float64."""
@@ -166,9 +165,13 @@ class Calibration:
     """How well deviations or probabilities fit (`kfx.evaluation.calibrated`); none for a Gram matrix on disk."""
 
     def names(self, data: Dataset) -> Sequence[str]:
+        from kfx.evaluation import calibrated
+
         return calibrated.names(data)
 
     def __call__(self, case: Case) -> Found:
+        from kfx.evaluation import calibrated
+
         arrays = calibrated.distribution(case.interpolant, case.of.system.test, case.of.data)
         return calibrated.metrics(arrays, case.prediction, case.of.data), arrays
 
@@ -180,9 +183,13 @@ class Forecasts:
     rollout: Rollout
 
     def names(self, data: Dataset) -> Sequence[str]:
-        return rollout_names(data)
+        from kfx.evaluation import rollout
+
+        return rollout.names(data)
 
     def __call__(self, case: Case) -> Found:
+        from kfx.data.backtest import predictor
+
         points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])
         of_windows = predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha))
         found, forecasts = self.rollout(of_windows, case.of.data)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from kfx.evaluation.centres import chosen_centres
+from kfx.evaluation.disk_stores import DiskStores, held
 from kfx.evaluation.interpolants import Computed, Interpolant, ThroughCentres
-from kfx.evaluation.on_disk import DiskStores, held
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import Regularized
 from kfx.numerics.arrays import digests

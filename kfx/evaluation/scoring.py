@@ -6,24 +6,27 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
 from kfx.evaluation import judges
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.interpolants import ThroughCentres
 from kfx.evaluation.judges import Case, Judge, OfHead, Subject, Tensors, in_units
-from kfx.evaluation.nystrom import Approximation, NystromSystem, passed
-from kfx.evaluation.on_disk import DiskStores, OnDisk
 from kfx.evaluation.results import Result
-from kfx.evaluation.rollout import Rollout
 from kfx.evaluation.systems import InMemory, System
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
+
+if TYPE_CHECKING:
+    from kfx.evaluation.nystrom import Approximation
+    from kfx.evaluation.rollout import Rollout
 
 EFFECTIVE = "effective_regularization"
 
@@ -94,10 +97,11 @@ class Scoring:
 _OF_SOLVERS = {"conjugate_gradients": ["residual", "iterations"], "nystrom": ["centres", "unexplained", "lost"]}
 
 
-def metric_names(data: Dataset, scoring: Scoring) -> list[str]:
-    """Names of the metrics that `evaluate` measures on this data."""
+def metric_names(data: Dataset, scoring: Scoring, is_separate: bool = False) -> list[str]:
+    """Names of the metrics that `evaluate` measures on this data; with a kernel for each output also of each λ."""
     found = [name for judge in scoring.judges() for name in judge.names(data)]
-    return [*found, *_OF_SOLVERS.get(scoring.solver, []), EFFECTIVE, "jitter"]
+    each = [f"{EFFECTIVE}.{c}" for c in range(data.targets.shape[1])] if is_separate else []
+    return [*found, *_OF_SOLVERS.get(scoring.solver, []), EFFECTIVE, "jitter", *each]
 
 
 def evaluate(
@@ -160,12 +164,16 @@ def _system(
     """The system of the training points with the indices `head`; `held` keeps what is on disk open."""
     x_train, y_train, x_test = tensors
     if scoring.approximation is not None:
+        from kfx.evaluation.nystrom import NystromSystem, passed
+
         assert disk is not None
         found = held.enter_context(passed(kernel, x_train, y_train, scoring.approximation, disk))
         disk.used.append(found.store.folder)
         return NystromSystem(kernel, found, x_test)
     points = x_train[head]
     if disk is not None and disk.takes(len(points), len(x_test), points.element_size()):
+        from kfx.evaluation.on_disk import OnDisk
+
         store = held.enter_context(disk.store(kernel, points, x_test))
         return OnDisk(store, disk, kernel, x_test, len(points), scoring.solver, scoring.tolerance)
     return InMemory(kernel, points, x_test, scoring.solver, scoring.rcond, scoring.tolerance)

@@ -12,17 +12,12 @@ from kfx.config.metrics import measured_by_plugins
 from kfx.data.backtest import predictor, side_by_side
 from kfx.data.dataset import Dataset
 from kfx.evaluation import calibrated
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.judges import Tensors, errors
-from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.results import Result
 from kfx.evaluation.scoring import EFFECTIVE, Scoring, evaluate, metric_names
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
-
-
-def names(data: Dataset, scoring: Scoring) -> list[str]:
-    """The metrics: those of one kernel, and the effective λ of each kernel."""
-    return [*metric_names(data, scoring), *(f"{EFFECTIVE}.{c}" for c in range(data.targets.shape[1]))]
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -56,7 +51,7 @@ def _together(
 ) -> Result:
     """The result of all columns, given that of each. x: interpolation points, (n, …), those of the results first."""
     size, used = parts[0].n_interpolation, _geometric_mean([part.used for part in parts])
-    found = Result(size, parts[0].configured, used, dict.fromkeys(names(data, scoring), math.nan))
+    found = Result(size, parts[0].configured, used, dict.fromkeys(metric_names(data, scoring, True), math.nan))
     found.problems = [f"output {c}: {problem}" for c, part in enumerate(parts) for problem in part.problems]
     lambdas = [part.metrics[EFFECTIVE] for part in parts]
     found.metrics |= {f"{EFFECTIVE}.{c}": value for c, value in enumerate(lambdas)}

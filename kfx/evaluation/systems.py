@@ -8,7 +8,6 @@ import torch
 
 from kfx.evaluation.interpolants import Computed, Covariances, Exact, Interpolant, Kept
 from kfx.kernels.base import Kernel
-from kfx.numerics.conjugate_gradients import solve
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regression import ROWS, coefficients
 from kfx.numerics.regularization import Regularization
@@ -65,6 +64,8 @@ class InMemory:
         size, y, report = len(targets), targets.to(torch.float64), {}
         gram, effective = Factored(self._gram[:size, :size]), self.effective(regularization, size)
         if self._solver == "conjugate_gradients":
+            from kfx.numerics.conjugate_gradients import solve
+
             theta = gram.gram.to(torch.float64)
             entries = theta.__matmul__, lambda rows, columns: theta[rows][:, columns], None, theta.diagonal()
             solved = solve(*entries, y, effective, self._tolerance, 8 * size**2)

@@ -12,9 +12,8 @@ import torch
 
 from kfx.config.choices import SOLVERS
 from kfx.data.files import locate
-from kfx.evaluation.on_disk import bytes_in_memory
+from kfx.evaluation.disk_stores import bytes_in_memory
 from kfx.experiment.config import Config, in_one_line
-from kfx.flows.flow import Flow
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
@@ -129,6 +128,8 @@ def check_start(job: Config) -> None:
 
 def check_layers(job: Config, folder: Path) -> str:
     """The disk space that a flow's layers will take, in words; ConfigError if `folder` has less."""
+    from kfx.flows.flow import Flow
+
     flow, rng = job.optimizer.build(job), Streams(job.seed)["data"]
     assert isinstance(flow, Flow)
     parts = job.evaluation.parts(job.dataset.load(rng), rng)

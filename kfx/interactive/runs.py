@@ -23,8 +23,7 @@ from kfx.numerics import process
 from kfx.outcomes import ConfigError, RunError, Status
 from kfx.record.reading import read_metrics
 from kfx.running.signals import INTERRUPTED
-from kfx.screen import notebook
-from kfx.screen.progress import Audience, Steps, told_to
+from kfx.screen.progress import Audience, Steps, is_notebook, told_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +117,7 @@ def sweep(
 def _run_all(jobs: Sequence[Job], at_once: int, audience: Audience) -> None:
     if at_once == 1:
         run_here(jobs, _warn)
-    elif audience == Audience.PYTHON and notebook.is_here():  # one bar for all jobs, which then say nothing
+    elif is_notebook(audience):  # one bar for all jobs, which then say nothing
         with Steps("jobs", len(jobs)) as steps:
             Pool(at_once, jobs, lambda *_: steps.advance(), audience=Audience.NOBODY).run()
     else:

@@ -125,10 +125,13 @@ class RhoOption(ObjectiveOption):
     )
 
     def build(self) -> Objective:
-        from kfx.objectives import rho
-        from kfx.objectives.by_inverse import rho_by_inverse
+        if self.solver == "inverse":
+            from kfx.objectives.by_inverse import rho_by_inverse
 
-        return rho if self.solver == "cholesky" else rho_by_inverse
+            return rho_by_inverse
+        from kfx.objectives import rho
+
+        return rho
 
 
 @option(

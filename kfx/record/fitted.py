@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,15 +13,24 @@ import torch
 
 from kfx.evaluation.interpolants import ThroughCentres
 from kfx.files import Document
-from kfx.flows.flow import Flow
-from kfx.flows.flowed import FlowedKernel
-from kfx.flows.layers import Layer
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import NORM
 from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:
     from kfx.experiment.config import Config
+    from kfx.flows.layers import Layer
+
+
+@runtime_checkable
+class Flowed(Protocol):
+    """A kernel composed with its flow, as `kfx.flows.flowed` makes it."""
+
+    def save(self, path: Path) -> None:
+        """Write the flow."""
+
+    def with_layers(self, layers: Callable[[], Iterable[Layer]]) -> Kernel:
+        """Return the kernel with its layers, read when they are needed."""
 
 
 def flow_path(directory: Path, part: int) -> Path:
@@ -90,6 +99,8 @@ def flowed(
     path = flow_path(directory, part)
     if not path.is_file():
         return kernel
+    from kfx.flows.flowed import FlowedKernel
+
     own = layer_path(directory, part)
     reader = partial(layers, own, kernel) if layers is not None and own.is_file() else None
     try:
@@ -100,6 +111,8 @@ def flowed(
 
 def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Iterator[Layer]:
     """Yield the layers that a run of this config recorded, in a file or its content, one by one."""
+    from kfx.flows.flow import Flow
+
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)
     return flow.recorded(source, base, config.optimizer.loss(config)(base, nothing, nothing))

@@ -14,7 +14,6 @@ from zipfile import BadZipFile
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.evaluation.follower import Follower
 from kfx.files import (
     CsvFile,
     Document,
@@ -46,6 +45,8 @@ from kfx.record.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kfx.evaluation.follower import Follower
 
 _DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "packages")
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.on_disk import DiskStores
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.kernels import Kernel

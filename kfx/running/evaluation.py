@@ -5,18 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kfx.config.metrics import better_of
-from kfx.evaluation import device_products, predictions, separate
-from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
-from kfx.evaluation.follower import last_rows, window_rows
+from kfx.evaluation import predictions
 from kfx.evaluation.options import Split, TestPointsOption
 from kfx.evaluation.results import Result, changes, derived, summary
-from kfx.evaluation.rollout import COLUMNS as COLUMNS_OF_FORECASTS
-from kfx.evaluation.rollout import Rollout
-from kfx.evaluation.rollout import rows as forecast_rows
 from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metric_names
 from kfx.files import Document, whole_file
 from kfx.kernels import Kernel
@@ -30,6 +26,9 @@ from kfx.running import remarks
 from kfx.running.context import RunContext
 from kfx.running.left_out import bare, fixed_on, with_selected
 from kfx.screen.progress import Steps, say
+
+if TYPE_CHECKING:
+    from kfx.evaluation.rollout import Rollout
 
 _COMPARED = ("initial", "trained")
 """Kernels whose predictions are kept."""
@@ -70,6 +69,8 @@ def evaluate_kernels(
     entries: Document = {"evaluation": summary(every, whole), "evaluation_change": changes(every, whole)}
     entries["better"] = better_of(dict.fromkeys(row["metric"] for row in every))
     if record.follow is not None and config.follow.every + config.follow.last:
+        from kfx.evaluation.follower import last_rows, window_rows
+
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
         entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
         if config.follow.windows:
@@ -80,6 +81,8 @@ def evaluate_kernels(
 def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regularization: float) -> None:
     """Write `forecasts.csv`: each origin and step, by the initial and the trained kernel at the largest N_I and the
     first λ."""
+    from kfx.evaluation import rollout as of_series
+
     series = context.parts[0].series
     assert series is not None
     rows: list[Document] = []
@@ -87,9 +90,9 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
     for name in _COMPARED:
         kept = dict(record.kept_predictions(name))
         if (found := kept.get(f"{name}/{size}/0/{regularization!r}/forecast")) is not None:
-            rows += forecast_rows(name, found, rollout, series)
+            rows += of_series.rows(name, found, rollout, series)
     columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
-    context.notes.table("forecasts.csv", [*COLUMNS_OF_FORECASTS, *columns], rows)
+    context.notes.table("forecasts.csv", [*of_series.COLUMNS, *columns], rows)
 
 
 def _draw_subsets(
@@ -97,6 +100,8 @@ def _draw_subsets(
 ) -> None:
     """Evaluate many draws of a few interpolation points: all into `draws.csv`, the best and the worst into
     `draws.npz`."""
+    from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
+
     data = context.parts[-1]
     order = interpolation_order(data, node.balanced, context.streams["draws"])
     size = min(node.n_interpolation or [len(order)])
@@ -151,7 +156,7 @@ def _evaluated(
     """All rows of `evaluation.csv`, those of an earlier process included, and messages of failures."""
     config, folds = context.config, context.folds
     sizes = config.evaluation.n_interpolation
-    metrics = (separate.names if config.outputs.is_separate else metric_names)(folds[0], scoring)
+    metrics = metric_names(folds[0], scoring, config.outputs.is_separate)
     rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metrics))
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
@@ -204,6 +209,8 @@ def _results(
     sizes = context.config.evaluation.n_interpolation or [len(data.x_train)]
     given = data, context.tensors_of_folds[fold], order, sizes, scoring, context.disk
     if context.config.outputs.is_separate:
+        from kfx.evaluation import separate
+
         return separate.evaluate_separately(kernels, *given)
     return evaluate(kernels[0], *given)
 
@@ -221,6 +228,8 @@ def _keep(record: Record, name: str, repeat: int, results: Sequence[Result], *, 
 
 
 def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray) -> None:
+    from kfx.evaluation import device_products
+
     x_train, _, x_test = context.tensors[-1]
     sizes = context.config.evaluation.n_interpolation or [len(x_train)]
     regularization = context.config.regularization.build()

@@ -6,16 +6,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from kfx.evaluation.follower import Follower
-from kfx.experiment.preflight import check_layers
 from kfx.files import Document, TableRow, read_rows
-from kfx.flows.flowed import FlowedKernel
 from kfx.kernels import Kernel
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal, Step
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.outcomes import Event
-from kfx.record.fitted import recorded_layers
+from kfx.record.fitted import Flowed, recorded_layers
 from kfx.record.journal import FoldFits
 from kfx.record.record import Record
 from kfx.record.trace import Trace
@@ -29,11 +26,15 @@ def in_record(record: Record, context: RunContext, starts: Sequence[Kernel], opt
     config = context.config
     fits = FoldFits(record, len(context.parts), optimizer.iterations)
     if config.optimizer.moves_points or config.follow.every + config.follow.last:
+        from kfx.evaluation.follower import Follower
+
         record.follow = Follower(
             config, record.directory, context.parts, context.tensors, context.streams["flow_evaluation"]
         )
         record.follow.start(*fits.resumed_at)
     if config.optimizer.moves_points and config.flow.record_layers:
+        from kfx.experiment.preflight import check_layers
+
         say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
     record.open_trace(starts[0], [*config.objective.columns(starts[0]), *optimizer.columns, *fits.diagnostics])
     return fits
@@ -62,9 +63,9 @@ class InMemory(Journal):
     def fit(self, kernel: Kernel, optimizer: Optimizer, data: Data, streams: Streams) -> Kernel:
         """Fit; the layers of a flow are kept in the kernel. data: x (n, …), y (n, outputs)."""
         fitted = optimizer.fit(kernel, data[:2], streams, self)
-        if isinstance(fitted, FlowedKernel):
+        if isinstance(fitted, Flowed):
             layers = self.layer_path.read_bytes() if self.layer_path.is_file() else b""
-            fitted = fitted.with_layers(partial(recorded_layers, self._config, layers, kernel))
+            return fitted.with_layers(partial(recorded_layers, self._config, layers, kernel))
         return fitted
 
     def close(self, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:

@@ -10,14 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kfx.data.backtest import Backtest
-from kfx.evaluation.cross_validation import errors_of_candidates, least
-from kfx.evaluation.follower import some_of
 from kfx.kernels import Kernel, Regularized
-from kfx.kernels.ard import ARD
 from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
-from kfx.kernels.starts import with_one_length
 from kfx.numerics import threads
+from kfx.numerics.arrays import some_of
 from kfx.numerics.streams import Streams
 from kfx.objectives.selection import Selection
 from kfx.optimizers.journal import Journal
@@ -34,6 +30,8 @@ def with_selected(context: RunContext, kernels: Sequence[Kernel], selection: Sel
         return [Regularized(kernel, selection.values[0], trained=True) for kernel in kernels]
     if not selection.is_chosen:
         return list(kernels)
+    from kfx.evaluation.cross_validation import least
+
     if selection.how == "backtest":
         best = least(selection.values, _errors_of_forecasts(context, kernels, selection))
         return [Regularized(bare(kernel), best) for kernel in kernels]
@@ -49,6 +47,8 @@ def _errors_of_candidates(
     context: RunContext, part: int, kernel: Kernel, selection: Selection, rng: np.random.Generator
 ) -> Sequence[float]:
     """The error of a kernel with each λ on training points that are left out."""
+    from kfx.evaluation.cross_validation import errors_of_candidates
+
     x, y, _ = context.tensors[part]
     folds = selection.folds if selection.how == "validation" else None
     approximation, in_blocks = context.config.evaluation.approximation(context.config), context.config.dataset.is_series
@@ -60,6 +60,8 @@ def _errors_of_candidates(
 
 def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> Sequence[float]:
     """The error of forecasts within the training series with each λ. kernels: one, or one for each coordinate."""
+    from kfx.data.backtest import Backtest
+
     series = context.parts[0].series
     assert series is not None
     test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
@@ -108,6 +110,8 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
 
 def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
     """The number of trained lengths over that of the training points x, (n, …); 0 where there are many points."""
+    from kfx.kernels.ard import ARD
+
     are_trained = isinstance(bare(kernel), ARD) and "lengths" in kernel.trainable
     count = x[0].numel() if are_trained else 0
     return count / len(x) if len(x) < POINTS_FOR_A_LENGTH * count else 0.0
@@ -116,6 +120,9 @@ def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
 def _with_one_length(context: RunContext, part: int, start: Kernel) -> list[Kernel]:
     """The initial kernel with one length for all features, and that of another fit from there if it does not fail."""
     config, inner, data = context.config, bare(start), context.tensors[part]
+    from kfx.kernels.ard import ARD
+    from kfx.kernels.starts import with_one_length
+
     assert isinstance(inner, ARD)
     alone: Kernel = with_one_length(config.kernel, inner, context.parts[part])
     if (own := start.own_regularization) is not None:

@@ -17,9 +17,8 @@ import torch
 from kfx.config.plugins import plugged_in
 from kfx.data.dataset import Dataset
 from kfx.evaluation import held_out
-from kfx.evaluation.follower import some_of
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
-from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
@@ -28,6 +27,7 @@ from kfx.kernels import Kernel
 from kfx.kernels.names import readable
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
+from kfx.numerics.arrays import some_of
 from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError
