@@ -44,8 +44,8 @@ BAD = [
     ),
     (
         ["regularization.selection=trained", "objective=loo", "optimizer=finite_difference"],
-        "regularization.selection=trained: finite differences",
-        "optimizer=adam",
+        "regularization.selection=trained: optimizer=finite_difference moves no λ",
+        "use adam, sgd or nesterov",
     ),
     (
         ["regularization.selection=trained", "objective=nll", "optimizer=bayesian", "optimizer.space=log"],

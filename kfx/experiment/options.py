@@ -94,7 +94,7 @@ class ClusterSection(Option):
     )
     scheduler: str | None = ranged(
         None,
-        "an address as tcp://host:8786, slurm",
+        "an address as tcp://host:8786, or slurm",
         lambda v: v == "slurm" or re.fullmatch(rf"(tcp|tls)://[^\s/]+:{_PORT}", v) is not None,
         "Dask scheduler that shares this file system; slurm: jobs as dask-jobqueue's configuration file says",
         null="processes of this machine",
