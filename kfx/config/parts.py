@@ -14,8 +14,6 @@ Built = Any
 
 
 class Part(Protocol):
-    """An option or a section."""
-
     name: ClassVar[str] = ""
     origin: ClassVar[str] = "kfx"
     """Where it comes from: `kfx`, a distribution and its version, a plugin's file name, or a Python module."""
@@ -26,8 +24,6 @@ class Part(Protocol):
 
 
 class DatasetPart(Part, Protocol):
-    """A data set."""
-
     has_classes: ClassVar[bool] = False
     """Whether its targets are classes."""
     image: ClassVar[tuple[int, ...] | None] = None
@@ -55,8 +51,6 @@ class DatasetPart(Part, Protocol):
 
 
 class KernelPart(Part, Protocol):
-    """A kernel."""
-
     images_only: ClassVar[bool] = False
     """Whether the kernel takes images only."""
     input_gradients: ClassVar[bool] = True
@@ -78,8 +72,6 @@ class KernelPart(Part, Protocol):
 
 
 class ObjectivePart(Part, Protocol):
-    """An objective."""
-
     trains_regularization: ClassVar[bool] = False
     """Whether λ may be trained on this objective; most objectives reward a larger λ as such."""
     has_head: ClassVar[bool] = False
@@ -96,8 +88,6 @@ class ObjectivePart(Part, Protocol):
 
 
 class SamplerPart(Part, Protocol):
-    """A sampler."""
-
     follows_rho: ClassVar[bool] = False
     """Whether the sizes of its samples depend on ρ."""
     batch_size: Several
@@ -109,8 +99,6 @@ class SamplerPart(Part, Protocol):
 
 
 class OptimizerPart(Part, Protocol):
-    """An optimizer."""
-
     fits_regularization: ClassVar[bool] = False
     """Whether the optimizer fits λ itself, as a variance of noise."""
     follows_gradients: ClassVar[bool] = False
@@ -135,8 +123,6 @@ class OptimizerPart(Part, Protocol):
 
 
 class EvaluationPart(Part, Protocol):
-    """An evaluation."""
-
     n_interpolation: list[int] | None
     rho: bool
     posterior_variance: bool
@@ -150,14 +136,10 @@ class EvaluationPart(Part, Protocol):
 
 
 class DevicePart(Part, Protocol):
-    """A device."""
-
     dtype: str
 
 
 class RegularizationPart(Protocol):
-    """λ of the fit."""
-
     value: float | None
     scale: str
     selection: str
@@ -169,8 +151,6 @@ class RegularizationPart(Protocol):
 
 
 class OutputsPart(Protocol):
-    """Several targets."""
-
     reduce: str
     kernels: str
 
@@ -179,16 +159,12 @@ class OutputsPart(Protocol):
 
 
 class FlowPart(Protocol):
-    """What all flows share."""
-
     record_layers: bool
     snapshots: int
     snapshot_points: int
 
 
 class FollowPart(Protocol):
-    """Evaluations on the way."""
-
     every: int
     last: int
     n_interpolation: list[int] | None

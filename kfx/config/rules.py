@@ -12,11 +12,6 @@ from kfx.config.parts import ConfigView
 from kfx.outcomes import ConfigError
 
 
-def always(option: object, config: ConfigView) -> bool:
-    """Of a setting that an option never takes."""
-    return True
-
-
 class Fact(NamedTuple):
     """Whether a config has a property, and what is said where it has not; `{config.…}` stands for values."""
 

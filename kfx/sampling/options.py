@@ -9,7 +9,7 @@ from kfx.config.choices import POINTS, VIEWS
 from kfx.config.fields import MOST_POINTS, MOST_REPEATS, Several, number, ranged, word, words
 from kfx.config.option import Option, Settings, option
 from kfx.config.parts import ConfigView, SamplerPart
-from kfx.config.rules import CLASSES, IMAGES, STILL_POINTS, always, needs, refuses, rows
+from kfx.config.rules import CLASSES, IMAGES, STILL_POINTS, needs, refuses, rows
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class CentresOption(SamplerOption):
 class EpochsOption(FixedOption):
     rules = rows(
         needs(STILL_POINTS, "use sampler=fixed"),
-        refuses(always, "an epoch has every point; use uniform, or sampler=fixed", "choice=neighbourhood"),
+        refuses(lambda *_: True, "an epoch has every point; use uniform, or sampler=fixed", "choice=neighbourhood"),
     )
     builds = "kfx.sampling.samplers:EpochSampler"
 
