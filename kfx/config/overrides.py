@@ -26,7 +26,7 @@ def literal(value: str | Sequence[str]) -> Any:
 
 
 def quoted(text: str, mark: str = "'") -> str:
-    """Any text as the value of an override. mark: the quotation mark around it."""
+    """A text as the value of an override. mark: the quotation mark around it."""
     within = re.sub(rf"(\\+)({mark}|$)", lambda found: found[1] * 2 + found[2], escaped(text))
     return mark + within.replace(mark, f"\\{mark}") + mark
 
