@@ -153,8 +153,7 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
     )
     train_error: bool = flag(False, "also measure train_mse and train_mae, the errors on training points")
     rho: bool = flag(
-        False,
-        "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I",
+        False, "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I"
     )
     posterior_variance: bool = flag(False, "also compute the posterior variance of each prediction")
     calibration: bool | None = flag(
@@ -255,10 +254,8 @@ class EvaluationOption(Option, EvaluationPart, abc.ABC):
         )
 
     def check(self, config: ConfigView) -> None:
-        if self.solver == "nystrom":
-            self._check_centres(config)
-
-    def _check_centres(self, config: ConfigView) -> None:
+        if self.solver != "nystrom":
+            return
         outputs, optimizer, kernel = config.outputs, config.optimizer, config.kernel
         if config.dataset.is_series or outputs.is_separate:
             of_outputs = "kernels=separate" if outputs.reduce == "none" else f"reduce={outputs.reduce}"

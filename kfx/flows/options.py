@@ -11,15 +11,7 @@ from kfx.config.nodes import make_option
 from kfx.config.option import Option, Settings, option, section
 from kfx.config.parts import ConfigView
 from kfx.config.rules import POINT_GRADIENTS, needs, refuses, rows
-from kfx.optimizers.options import (
-    AdamOption,
-    NesterovOption,
-    OptimizerOption,
-    SGDOption,
-    momentum,
-    rate,
-    space,
-)
+from kfx.optimizers.options import AdamOption, NesterovOption, OptimizerOption, SGDOption, momentum, rate, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:

@@ -135,9 +135,7 @@ class DictionaryOption(KernelOption):
     has_weights = True
 
     members: list[str] = words(
-        list(DICTIONARY),
-        (*DICTIONARY, *INDEFINITE),
-        "kernels that are added; from multiquadric on indefinite ones",
+        list(DICTIONARY), (*DICTIONARY, *INDEFINITE), "kernels that are added; from multiquadric on indefinite ones"
     )
     allow_indefinite: bool = flag(
         False, "accept kernels that are not positive definite in every dimension; Cholesky factors may then fail"

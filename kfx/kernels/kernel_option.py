@@ -256,9 +256,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
     builds = "kfx.kernels:NetworkFeatures"
     has_network = True
-    rules = rows(
-        refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"),
-    )
+    rules = rows(refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"))
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
     initial: str = word(

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.choices import (
-    ACTIVATIONS,
-    ARCHITECTURES,
-    BACKENDS,
-    ENGINES,
-    FIXED_LAYERS,
-    NETWORKS,
-)
+from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, FIXED_LAYERS, NETWORKS
 from kfx.config.fields import flag, number, parameter, ranged, word
 from kfx.config.option import Option, option
 from kfx.config.parts import ConfigView

@@ -202,9 +202,7 @@ class LOOOption(_Named):
 
 
 @option(
-    "objective",
-    "gcv",
-    "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored",
+    "objective", "gcv", "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored"
 )
 class GCVOption(_Named):
     symbol = "GCV"
@@ -230,10 +228,7 @@ class RegularizationSection(Option):
     rules = rows(needs(SERIES, "use leave_one_out or validation", "selection=backtest"))
 
     value: float | None = number(
-        None,
-        ">= 0",
-        "lambda, in units of scale",
-        null="1e-4, and 0.03 to train a kernel on own data",
+        None, ">= 0", "lambda, in units of scale", null="1e-4, and 0.03 to train a kernel on own data"
     )
     scale: str = word(
         SCALES,

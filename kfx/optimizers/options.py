@@ -282,7 +282,7 @@ class LBFGSOption(OptimizerOption):
         refuses(
             lambda _, c: c.sampler.name != "fixed",
             "stays with one batch, and sampler={config.sampler.name} changes them; use fixed, or optimizer=adam",
-        ),
+        )
     )
 
     space: str = space("log")
