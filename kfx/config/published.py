@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from kfx.config import catalogue
-from kfx.config.fields import is_window, number, ranged, word
+from kfx.config.fields import Several, is_window, number, ranged, word
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
@@ -22,7 +21,7 @@ class Quantity(Option):
     kernel: str = word("initial | trained", "kernel to which the number belongs", default="trained")
     n_interpolation: int | None = number(None, "whole >= 1", "N_I at which the number was measured", null="the largest")
     statistic: str = word("mean | sd | se | min | max", "statistic over folds, repeats, layers or seeds")
-    window: Any = ranged(  # noqa: RUF009
+    window: Several = ranged(  # noqa: RUF009
         None,
         "[first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or is_window(v),
@@ -70,7 +69,7 @@ def published(path: str, value: object) -> list[Published]:
     return [make(where, Published, _modern(entry)) for where, entry in _entries(path, value)]
 
 
-def _entries(path: str, value: object) -> Iterator[tuple[str, Any]]:
+def _entries(path: str, value: object) -> Iterator[tuple[str, Several]]:
     """Yield the entries of a list, one for each number, with their paths."""
     if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
         yield path, value
@@ -81,7 +80,7 @@ def _entries(path: str, value: object) -> Iterator[tuple[str, Any]]:
         yield from _numbers(f"{path}[{i}]", entry)
 
 
-def _numbers(path: str, entry: object) -> Iterator[tuple[str, Any]]:
+def _numbers(path: str, entry: object) -> Iterator[tuple[str, Several]]:
     """Yield the entries that one stands for, one for each number."""
     if not isinstance(entry, Mapping):
         yield path, entry
@@ -100,7 +99,7 @@ def _numbers(path: str, entry: object) -> Iterator[tuple[str, Any]]:
         yield path, entry
 
 
-def _with_table(row: object, table: Mapping[str, Any]) -> object:
+def _with_table(row: object, table: Mapping[str, Several]) -> object:
     """A row with what its table says of all rows."""
     if not isinstance(row, Mapping):
         return row

@@ -26,7 +26,7 @@ from kfx.sampling.samplers import Batch
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kfx.config.option import ConfigView
+    from kfx.config.parts import ConfigView
 
 _MOST_COORDINATES = 10
 _FAR = 1e150
