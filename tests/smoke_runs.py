@@ -69,8 +69,12 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
     """Yield (name, overrides, whether to apply the config's list `smoke`) for every run of `make smoke`."""
     for name in options("experiment"):
         yield f"+experiment={name}", [f"+experiment={name}"], True
+    drawn = set[str]()
     for kernel, optimizer in pairs():
-        yield f"kernel={kernel} optimizer={optimizer}", words_of(kernel, optimizer), False
+        new = {f"kernel={kernel}", f"optimizer={optimizer}"} - drawn  # pictures are of a kernel or of an optimizer
+        drawn |= new
+        words = [*words_of(kernel, optimizer), *([] if new else ["figures=false"])]
+        yield f"kernel={kernel} optimizer={optimizer}", words, False
     for group in ("objective", "sampler"):
         for name in OPTIONS[group]:
             yield f"{group}={name}", [*_SMALL, f"{group}={name}", *OPTIONS[group][name].quick], False

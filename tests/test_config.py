@@ -6,6 +6,7 @@ import copy
 import gzip
 import itertools
 import json
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -253,6 +254,18 @@ def test_a_table_of_published_numbers_is_refused_by_its_row(entry, said):
 def test_interpolations_that_name_keys(kfx):
     found = load(["kernel.sigma=${seed}", "seed=3", "optimizer.iterations=${dataset.n_test}", "dataset.n_test=70"])
     assert (found.kernel.sigma, found.optimizer.iterations) == (3.0, 70)
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in OPTIONS for name in OPTIONS[group]])
+def test_every_rule_can_be_explained(group, name):
+    config = load()
+    option = nodes.make_option(group, group, OPTIONS[group][name].defaults())
+    for rule in [rule for cls in type(option).__mro__ for rule in vars(cls).get("rules", ())]:
+        if key := rule.key.partition("=")[0]:
+            attrgetter(key)(option)
+        said = rule.why.format(own=option, config=config)
+        assert said
+        assert not set("{}") & set(said)
 
 
 def test_groups_of_the_command_are_those_of_the_registry():

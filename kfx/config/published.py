@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kfx.config import catalogue
-from kfx.config.fields import is_window, number, ranged, word
+from kfx.config.fields import Several, is_window, number, ranged, word
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
@@ -22,7 +22,7 @@ class Quantity(Option):
     kernel: str = word("initial | trained", "kernel to which the number belongs", default="trained")
     n_interpolation: int | None = number(None, "whole >= 1", "N_I at which the number was measured", null="the largest")
     statistic: str = word("mean | sd | se | min | max", "statistic over folds, repeats, layers or seeds")
-    window: Any = ranged(  # noqa: RUF009
+    window: Several = ranged(  # noqa: RUF009
         None,
         "[first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or is_window(v),
@@ -80,7 +80,7 @@ def published(path: str, value: object) -> list[Published]:
     return [make(where, Published, entry) for where, entry in _entries(path, value)]
 
 
-def _entries(path: str, value: object) -> Iterator[tuple[str, Any]]:
+def _entries(path: str, value: object) -> Iterator[tuple[str, Several]]:
     """Yield the entries of a list, one for each number, with their paths."""
     if not isinstance(value, list | None):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
@@ -88,7 +88,7 @@ def _entries(path: str, value: object) -> Iterator[tuple[str, Any]]:
         yield from _numbers(f"{path}[{i}]", entry)
 
 
-def _numbers(path: str, entry: object) -> Iterator[tuple[str, Any]]:
+def _numbers(path: str, entry: object) -> Iterator[tuple[str, Several]]:
     """Yield the entries that one stands for, one for each number."""
     if not isinstance(entry, Mapping):
         yield path, entry
@@ -107,7 +107,7 @@ def _numbers(path: str, entry: object) -> Iterator[tuple[str, Any]]:
         yield path, entry
 
 
-def _with_table(row: object, table: Mapping[str, Any]) -> object:
+def _with_table(row: object, table: Mapping[str, Several]) -> object:
     """A row with what its table says of all rows."""
     if not isinstance(row, Mapping):
         return row

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kfx.config.fields import flag, nested, number, ranged
+from kfx.config.fields import Several, flag, nested, number, ranged
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.config.published import Quantity
@@ -114,11 +113,11 @@ class Condition(Measured):
     """
 
     control: bool = flag(False, "whether it is a control, which is no support for the claim")
-    equals: Any = nested(None, "a number", _bound, "the value, for yes/no facts")  # noqa: RUF009
-    near: Any = nested(None, "a number or a mapping", _bound, "within 10 % of it")  # noqa: RUF009
-    not_near: Any = nested(None, "a number or a mapping", _bound, "more than 10 % away from it")  # noqa: RUF009
-    below: Any = nested(None, "a number or a mapping", _bound, "smaller than it")  # noqa: RUF009
-    above: Any = nested(None, "a number or a mapping", _bound, "larger than it")  # noqa: RUF009
+    equals: Several = nested(None, "a number", _bound, "the value, for yes/no facts")  # noqa: RUF009
+    near: Several = nested(None, "a number or a mapping", _bound, "within 10 % of it")  # noqa: RUF009
+    not_near: Several = nested(None, "a number or a mapping", _bound, "more than 10 % away from it")  # noqa: RUF009
+    below: Several = nested(None, "a number or a mapping", _bound, "smaller than it")  # noqa: RUF009
+    above: Several = nested(None, "a number or a mapping", _bound, "larger than it")  # noqa: RUF009
 
     @property
     def relation(self) -> str:
@@ -141,14 +140,14 @@ class Claim(Option):
 
     claim: str = ranged("", "a sentence", lambda v: v != "", "what the paper says")
     source: str = ranged("", "text", lambda v: v != "", "paper, section, table or figure")
-    conditions: Any = nested(  # noqa: RUF009
+    conditions: Several = nested(  # noqa: RUF009
         [], "a list of conditions", lambda path, value: _conditions(path, value), "all of what must hold"
     )
     reason: str = ranged("", "text", lambda v: True, "why the verdict is as it is, or what a measurement needs")
     command: str = ranged("", "text", lambda v: True, "the command that tests it, where no condition names one")
 
 
-def _conditions(path: str, value: Any) -> list[Condition]:
+def _conditions(path: str, value: object) -> list[Condition]:
     if not isinstance(value, list):
         raise ConfigError(f"{path}={value}: expected a list of conditions")
     made = []

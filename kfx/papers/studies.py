@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
-from kfx.config.fields import nested, ranged, word
+from kfx.config.fields import Several, nested, ranged, word
 from kfx.config.nodes import make, near
 from kfx.config.option import Option
 from kfx.config.plugins import load_plugins, plugged_in
@@ -31,7 +30,7 @@ from kfx.yaml_file import read_yaml
 _INITIAL = " of the initial kernel"
 
 
-def _runs(path: str, value: Any) -> dict[str, list[str]]:
+def _runs(path: str, value: Several) -> dict[str, list[str]]:
     whole = isinstance(value, Mapping) and value and all(isinstance(words, list) for words in value.values())
     if not whole or not all(isinstance(word, str) for words in value.values() for word in words):
         raise ConfigError(f"{path}={value}: expected a name and a list of words of kfx run for each run")
@@ -57,7 +56,7 @@ class Known(Option):
     source: str = ranged("", "text", lambda v: v != "", "paper, table or figure")
 
 
-def _known(path: str, value: Any) -> list[Known]:
+def _known(path: str, value: Several) -> list[Known]:
     if not isinstance(value, list):
         raise ConfigError(f"{path}={value}: expected a list of {{run: …, column: …, value: …, source: …}}")
     return [make(f"{path}[{i}]", Known, each) for i, each in enumerate(value)]
@@ -67,7 +66,7 @@ def _known(path: str, value: Any) -> list[Known]:
 class Study(Option):
     """The content of a file of the group `study`."""
 
-    runs: Any = nested(  # noqa: RUF009
+    runs: Several = nested(  # noqa: RUF009
         None,
         "a name and a list of words for each run",
         _runs,
@@ -79,7 +78,7 @@ class Study(Option):
     plugins: list[str] = field(
         default_factory=list, metadata={"meaning": "plugin files that the runs need, beside this file"}
     )
-    published: Any = nested(  # noqa: RUF009
+    published: Several = nested(  # noqa: RUF009
         [], "a list of run, column, value and source", _known, "numbers that a paper prints for cells of the table"
     )
     columns: list[str] = field(

@@ -22,7 +22,6 @@ from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
-from kfx.experiment.preflight import check_sizes
 from kfx.files import Document
 from kfx.kernels import Kernel
 from kfx.kernels.names import readable
@@ -90,7 +89,7 @@ def keep_freed_memory() -> None:
 def _check_precision(config: Config, machine: Machine, record: Record) -> None:
     """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little."""
     frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
-    verdicts = precision.measure(precision.arithmetics(frameworks))
+    verdicts = precision.of_this_process(frameworks, repr(machine.switches))
     record.json("precision.json", precision.report(verdicts, machine.switches))
     complaint = precision.complaint(verdicts, machine.device, config.device.dtype, config.device.allow_tf32)
     if complaint and config.device.precision_check == "strict":
@@ -235,7 +234,7 @@ def _prepare(context: RunContext, kernel: Kernel) -> None:
     context.notes.metrics["n_train"] = len(parts[0].x_train)
     if kernel.labels and parts[0].features:
         context.notes.metrics["features"] = list(parts[0].features)
-    check_sizes(config, sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
+    config.check_sizes(sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
 
