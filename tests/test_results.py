@@ -59,5 +59,6 @@ def test_the_page_has_the_words_of_the_closing_lines(kfx, in_folder):
     assert [row[0] for row in held_out.rows] == ["nll", "rho"]
     for name, before, after in parameters.rows:
         assert f"{name} {before} → {after}" in lines[0] or before == after
-    for name, before, after, _ in held_out.rows:
-        assert any(line.startswith(f"{name:<12}{before} → {after}") for line in lines)
+    for name, before, after, change in held_out.rows:
+        shown = f"{before} → {after}  ({change})" if change else f"{before} → {after}"
+        assert any(line.startswith(f"{name:<12}{shown} on ") for line in lines)

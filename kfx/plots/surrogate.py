@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
 from kfx.plots.style import COLOURS, DATA, FAINT, Drawn, figure, finish, objective, symbol
-from kfx.plots.trace import count_iterations, folds, unit, within_fold
+from kfx.plots.trace import count_iterations, folds, within_fold
 from kfx.record.reading import Run
 
 _GRID = 60
@@ -28,7 +28,7 @@ def convergence(run: Run) -> Figure | None:
         for i, (fold, rows) in enumerate(parts):
             x, colour = within_fold(run, rows), COLOURS[i % len(COLOURS)]
             axes.plot(x, rows["told"], ".", color=colour, alpha=0.35)
-            label = f"lowest so far, {unit(run)} {fold}"
+            label = f"lowest so far, {run.unit} {fold}"
             axes.step(x, rows["diagnostic.incumbent"], where="post", color=colour, label=label)
     count_iterations([axes], run)
     axes.set_ylabel(objective(run))

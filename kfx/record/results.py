@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -40,11 +41,14 @@ class ParameterChange:
         """Whether it is a length for each feature."""
         return self.name == "lengths" and self.after[0].ndim > 0
 
-    @property
-    def texts(self) -> tuple[str, str]:
-        """The means before and after, over folds and the values of an array; before: empty where there is none."""
+    def texts(self, unit: str) -> tuple[str, str]:
+        """The means before and after, over the values of an array, and over folds with their deviation; before: empty
+        where there is none. unit: what has a fit of its own, `fold` or `kernel`."""
         before, after = ([each.mean() for each in arrays] for arrays in (self.before, self.after))
-        return f"{np.mean(before):.4g}" if before else "", f"{np.mean(after):.4g}"
+        folds, size = len(after), self.after[0].size
+        over = f" ± {np.std(after, ddof=1):.2g} ({folds} {unit}s)" if folds > 1 else ""
+        of = f" (mean of {size})" if size > 1 else ""
+        return f"{np.mean(before):.4g}" if before else "", f"{np.mean(after):.4g}{over}{of}"
 
 
 @dataclass(frozen=True)
@@ -124,3 +128,11 @@ def held_out(metrics: Document, objective: str) -> dict[str, TableRow]:
 def mean_of(row: TableRow | None) -> str:
     """A row's mean with its deviation, as people read it; empty where there is no row."""
     return "" if row is None else spread(row["mean"], row.get("sd"))
+
+
+def difference_of(row: TableRow | None, before: TableRow) -> str:
+    """A mean difference to the row `before`, as +0.010 ± 0.005; empty where there is none."""
+    mean = math.nan if row is None or row["mean"] is None else row["mean"]
+    if row is None or math.isnan(mean):
+        return ""
+    return f"{'+' if mean >= 0 else '−'}{spread(abs(mean), row.get('sd'), before['mean'])}"

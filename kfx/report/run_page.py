@@ -23,7 +23,7 @@ from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
 from kfx.record.reading import Run, read_environment, typed_words
-from kfx.record.results import Results, held_out, mean_of
+from kfx.record.results import Results, difference_of, held_out, mean_of
 from kfx.record.search import each_of, runs_below
 from kfx.report.html import render
 from kfx.report.naming import described
@@ -135,7 +135,8 @@ def _published(found: Sequence[tuple[Published, float | None]]) -> Table | None:
 
 
 def _parameters(run: Run, found: Results) -> Table:
-    rows = [[readable(each.name, run.config.kernel), *each.texts] for each in found.parameters[:_MOST_PARAMETERS]]
+    shown = found.parameters[:_MOST_PARAMETERS]
+    rows = [[readable(each.name, run.config.kernel), *each.texts(run.unit)] for each in shown]
     if (more := len(found.parameters) - _MOST_PARAMETERS) > 0:
         rows.append([f"and {more} more", "", ""])
     return Table(["parameter", "before#", "after#"], rows)
@@ -158,7 +159,10 @@ def _evaluation(found: Results) -> Table:
 
 def _held_out(run: Run) -> Table:
     found = held_out(run.metrics, run.config.objective.name)
-    rows = [[name, *(mean_of(rows[when]) for when in ("initial", "trained", "change"))] for name, rows in found.items()]
+    rows = [
+        [name, *map(mean_of, (own["initial"], own["trained"])), difference_of(own["change"], own["initial"])]
+        for name, own in found.items()
+    ]
     batches = run.metrics["held_out"]["batches"] if rows else 0
     return Table([f"on {batches} held-out batches", "before#", "after#", "change#"], rows)
 

@@ -13,9 +13,9 @@ from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
-from kfx.numerics.formatting import number, spread
+from kfx.numerics.formatting import number
 from kfx.record.fitted import lengths_of_features
-from kfx.record.results import ParameterChange, Results, held_out, mean_of
+from kfx.record.results import ParameterChange, Results, difference_of, held_out, mean_of
 from kfx.report.naming import described
 from kfx.report.results import printed_beside
 
@@ -57,12 +57,9 @@ def relative(directory: Path) -> Path:
 
 
 def _change(before: TableRow, after: TableRow, difference: TableRow | None = None) -> str:
-    """Before, after and the difference, such as 0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
+    """Before, after and the difference, such as 0.960 ± 0.010 → 0.970 ± 0.009  (+0.010 ± 0.005)."""
     shown = f"{mean_of(before)} → {mean_of(after)}"
-    mean = math.nan if difference is None or difference["mean"] is None else difference["mean"]
-    if difference is None or math.isnan(mean):
-        return shown
-    return f"{shown}  ({'+' if mean >= 0 else '−'}{spread(abs(mean), difference.get('sd'), before['mean'])})"
+    return f"{shown}  ({own})" if (own := difference_of(difference, before)) else shown
 
 
 def _parameters(config: Config, found: Results) -> Iterator[Line]:
@@ -70,12 +67,8 @@ def _parameters(config: Config, found: Results) -> Iterator[Line]:
     others = [each for each in found.parameters if not each.name.endswith(NORM) and not each.is_of_features]
     changed = _blocks(norms) if norms else []
     for each in filter(lambda each: each.is_moved, others):
-        before, after = each.texts
-        over, folds, size = "", len(each.after), each.after[0].size
-        if folds > 1:
-            over = f" ± {np.std([a.mean() for a in each.after], ddof=1):.2g} ({folds} {config.outputs.unit}s)"
-        of = f" (mean of {size})" if size > 1 else ""
-        changed.append(f"{readable(each.name, config.kernel)} {f'{before} ' if before else ''}→ {after}{over}{of}")
+        before, after = each.texts(config.outputs.unit)
+        changed.append(f"{readable(each.name, config.kernel)} {f'{before} ' if before else ''}→ {after}")
     if changed:
         more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
         yield "kernel", ", ".join(changed[:_MOST]) + more
