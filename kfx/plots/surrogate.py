@@ -36,11 +36,12 @@ def convergence(run: Run) -> Figure | None:
 
 
 def _draw_search(axes: Axes, run: Run) -> None:
-    trace, told = run.trace, "what the surrogate is fitted to"
-    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label=told)
+    trace, label = run.trace, "what the surrogate is fitted to"
+    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label=label)
     differs = trace["told"] != trace["objective"]
     if differs.any():
-        rows, label = trace[differs & trace["objective"].notna()], "what was measured, where that is not believed"
+        rows = trace[differs & trace["objective"].notna()]
+        label = "measured, where the surrogate was told another value"
         axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label=label)
     axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="lowest so far")
     initial = run.config.optimizer.initial_points
