@@ -16,8 +16,6 @@ from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
 from kfx.record.fitted import lengths_of_features
 from kfx.record.results import ParameterChange, Results, difference_of, held_out, mean_of
-from kfx.report.naming import described
-from kfx.report.results import printed_beside
 
 _MOST = 6  # parameters shown
 Line = tuple[str, str]
@@ -162,6 +160,11 @@ def _forecasts(config: Config, found: Results) -> Iterator[Line]:
 
 
 def _published(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
+    if not config.published:
+        return
+    from kfx.report.naming import described
+    from kfx.report.results import printed_beside
+
     for printed, measured in printed_beside(config, metrics, directory):
         if printed.value is not None:  # else a curve without numbers
             beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"
