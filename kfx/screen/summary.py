@@ -14,8 +14,8 @@ from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
 from kfx.numerics.formatting import number
+from kfx.record.findings import Findings, ParameterChange, difference_of, held_out, mean_of
 from kfx.record.fitted import lengths_of_features
-from kfx.record.results import ParameterChange, Results, difference_of, held_out, mean_of
 
 _MOST = 6  # parameters shown
 Line = tuple[str, str]
@@ -29,7 +29,7 @@ def closing_lines(config: Config, metrics: Document, directory: Path) -> list[st
 
 def closing(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
     """The closing lines in two columns. metrics: the `metrics.json` of the run in `directory`."""
-    found = Results.of(metrics)
+    found = Findings.of(metrics)
     yield from _parameters(config, found)
     yield from _lengths(metrics, directory)
     yield from _held_out(config, metrics)
@@ -60,7 +60,7 @@ def _change(before: TableRow, after: TableRow, difference: TableRow | None = Non
     return f"{shown}  ({own})" if (own := difference_of(difference, before)) else shown
 
 
-def _parameters(config: Config, found: Results) -> Iterator[Line]:
+def _parameters(config: Config, found: Findings) -> Iterator[Line]:
     norms = [each for each in found.parameters if each.name.endswith(NORM)]
     others = [each for each in found.parameters if not each.name.endswith(NORM) and not each.is_of_features]
     changed = _blocks(norms) if norms else []
@@ -104,7 +104,7 @@ def _held_out(config: Config, metrics: Document) -> Iterator[Line]:
         yield name, f"{shown} on {batches} held-out batches{note}"
 
 
-def _evaluation(found: Results) -> Iterator[Line]:
+def _evaluation(found: Findings) -> Iterator[Line]:
     """The leading metric at each N_I and λ; below an mse its root, and the share of the variance that is predicted."""
     for place in found.places(found.metric):
         if (pair := found.pair(place)) is None:
@@ -128,7 +128,7 @@ def _arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def _head(found: Results) -> Iterator[Line]:
+def _head(found: Findings) -> Iterator[Line]:
     """The network's own classifier."""
     accuracy, likely = (found.pair(found.at(name)) for name in ("head_accuracy", "head_log_likelihood"))
     if accuracy is not None and likely is not None:
@@ -136,7 +136,7 @@ def _head(found: Results) -> Iterator[Line]:
         yield "head", f"accuracy {_change(*accuracy)}; log-likelihood a point {means}"
 
 
-def _random(found: Results) -> Iterator[Line]:
+def _random(found: Findings) -> Iterator[Line]:
     """The worst and the best of random kernels, at the trained kernel's largest N_I."""
     if (at := found.at()) is None:
         return
@@ -147,7 +147,7 @@ def _random(found: Results) -> Iterator[Line]:
         yield "random", f"{at.metric} {span} at N_I {at.n_interpolation} ({len(means)} kernels)"
 
 
-def _forecasts(config: Config, found: Results) -> Iterator[Line]:
+def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
     """The windows, and the errors of forecasts with the largest N_I, before and after training."""
     if not config.dataset.is_series:
         return
@@ -162,8 +162,8 @@ def _forecasts(config: Config, found: Results) -> Iterator[Line]:
 def _published(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
     if not config.published:
         return
+    from kfx.report.measured import printed_beside
     from kfx.report.naming import described
-    from kfx.report.results import printed_beside
 
     for printed, measured in printed_beside(config, metrics, directory):
         if printed.value is not None:  # else a curve without numbers

@@ -1,4 +1,5 @@
-"""What a run found, read once from its `metrics.json`: the closing lines, pages, lists and comparisons show this."""
+"""What a run found, worked out once from its `metrics.json`: the closing lines, pages, lists, comparisons and exports
+show this."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class ParameterChange:
 
 
 @dataclass(frozen=True)
-class Results:
+class Findings:
     """The numbers of a run.
 
     evaluation: the row of each kernel (initial, trained, random-0, …), by place. changes: trained minus initial.
@@ -63,7 +64,7 @@ class Results:
     changes: dict[Place, TableRow]
 
     @classmethod
-    def of(cls, metrics: Document) -> Results:
+    def of(cls, metrics: Document) -> Findings:
         """Those in a `metrics.json`."""
         evaluation: dict[Place, dict[str, TableRow]] = {}
         for row in metrics.get("evaluation", []):
