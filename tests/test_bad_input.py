@@ -44,8 +44,8 @@ BAD = [
     ),
     (
         ["regularization.selection=trained", "objective=loo", "optimizer=finite_difference"],
-        "regularization.selection=trained: finite differences",
-        "optimizer=adam",
+        "regularization.selection=trained: optimizer=finite_difference moves no λ",
+        "use adam, sgd or nesterov",
     ),
     (
         ["regularization.selection=trained", "objective=nll", "optimizer=bayesian", "optimizer.space=log"],
@@ -82,8 +82,8 @@ BAD = [
     (["regularization.scale=relative"], "regularization.scale=relative", "absolute, mean_diagonal, centered"),
     (["regularization=3"], "regularization=3", "value, scale"),
     (["evaluation.n_interpolation=[0]"], "evaluation.n_interpolation=[0]", "whole numbers >= 1"),
-    (["evaluation.n_interpolation=[99999]"], "evaluation.n_interpolation: 99999", "342 training points"),
-    (["evaluation.rcond=0.1"], "evaluation.rcond=0.1", "null with solver=cholesky"),
+    (["evaluation.n_interpolation=[99999]"], "evaluation.n_interpolation=99999", "342 training points"),
+    (["evaluation.rcond=0.1"], "evaluation.rcond=0.1", "needs evaluation.solver=lstsq"),
     (["evaluation.balanced=true", "dataset=diabetes"], "evaluation.balanced=true", "no classes"),
     (["evaluation.regularization.value=[-1]"], "evaluation.regularization.value=[-1]", "a number >= 0"),
     (["+experiment=nope"], "experiment=nope: unknown option", "kfx list"),
@@ -201,7 +201,7 @@ def too_few_points(folder):
 
     small_mnist(folder / "cache")
     words = ["dataset=mnist", "dataset.n_test=10", "evaluation.n_interpolation=[25,100]", "sampler.batch_size=20"]
-    return words, "holds 30 training points"
+    return words, "has 30 training points"
 
 
 @pytest.mark.parametrize("damage", [broken_mnist, hostile_cifar, too_few_points])

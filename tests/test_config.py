@@ -6,6 +6,7 @@ import copy
 import gzip
 import itertools
 import json
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ from kfx.config.published import published
 from kfx.config.registry import OPTIONS
 from kfx.experiment.compose import composed, load, smoke_words, with_smoke_words, without_hydra
 from kfx.experiment.config import check
-from kfx.jobs.smoke import pairs, words_of
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
 from kfx.report.measured import applicable
+from tests.smoke_runs import pairs, words_of
 
 from .slow import slow_after
 from .uci_files import write_uci
@@ -208,13 +209,6 @@ def test_a_list_of_overrides_cannot_reach_hydra(kfx, in_folder):
 def test_published_numbers_are_read():
     found = load(["+experiment=khalid/three_bumps_rbf"]).published
     assert [(each.metric, each.kernel, each.value) for each in found] == [("mse", "initial", 6.865)]
-    old = check(
-        OmegaConf.merge(
-            without_hydra(composed([])),
-            {"published": {"metric": "mse of the initial kernel", "value": 1.5, "source": "a record of version 0.1"}},
-        )
-    )
-    assert (old.published[0].metric, old.published[0].kernel) == ("mse", "initial")
     with pytest.raises(ConfigError, match=r"published\[0\].statistic=median: expected one of mean"):
         load(["published=[{metric: mse, value: 1, source: a, statistic: median}]"])
 
@@ -246,7 +240,7 @@ def test_an_entry_may_be_a_table_of_published_numbers():
     ("entry", "said"),
     [
         ("{metric: [mse, mae], value: [1]}", r"published\[0\].value=\[1\]: expected 2 values, one for each metric"),
-        ("{metric: mse, rows: 3}", r"published\[0\].rows=3: expected a list of entries"),
+        ("{metric: mse, rows: 3}", r"published\[0\].rows=3: expected a list of"),
         ("{metric: mse, rows: [{value: 1}, {value: a}]}", r"published\[0\].rows\[1\].value=a: expected a number"),
         ("{metric: mse, rows: [2]}", r"published\[0\].rows\[0\]"),
         ("{metric: mse, overrides: a, rows: [{value: 1}]}", r"published\[0\].rows\[0\].overrides=a: expected"),
@@ -260,6 +254,18 @@ def test_a_table_of_published_numbers_is_refused_by_its_row(entry, said):
 def test_interpolations_that_name_keys(kfx):
     found = load(["kernel.sigma=${seed}", "seed=3", "optimizer.iterations=${dataset.n_test}", "dataset.n_test=70"])
     assert (found.kernel.sigma, found.optimizer.iterations) == (3.0, 70)
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in OPTIONS for name in OPTIONS[group]])
+def test_every_rule_can_be_explained(group, name):
+    config = load()
+    option = nodes.make_option(group, group, OPTIONS[group][name].defaults())
+    for rule in [rule for cls in type(option).__mro__ for rule in vars(cls).get("rules", ())]:
+        if key := rule.key.partition("=")[0]:
+            attrgetter(key)(option)
+        said = rule.why.format(own=option, config=config)
+        assert said
+        assert not set("{}") & set(said)
 
 
 def test_groups_of_the_command_are_those_of_the_registry():

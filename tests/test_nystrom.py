@@ -564,7 +564,10 @@ def test_repeated_rows_have_finite_deviations():
     [
         ({"solver": "lstsq"}, "solver='lstsq': expected auto, cholesky or nystrom"),
         ({"centres": 20, "n_interpolation": 400}, "n_interpolation=400: expected a whole number from 1 to 100"),
-        ({"centres": 20, "n_interpolation": 30}, "n_interpolation=.30.: expected null with centres or choose"),
+        (
+            {"centres": 20, "n_interpolation": 30},
+            "n_interpolation=.30.: solver=nystrom, which centres and choose stand for",
+        ),
     ],
 )
 def test_estimators_refuse_what_they_would_ignore(settings, message):
@@ -599,7 +602,7 @@ def test_classes_have_probabilities():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["evaluation.centres=500"], "evaluation.centres=500: there are 320 training points; take at most 320"),
+        (["evaluation.centres=500"], "evaluation.centres=500: dataset table has 320 training points; take at most 320"),
         (
             ["evaluation.centres=300", "evaluation.memory=1MB"],
             "evaluation.centres=300: so many take 9.0 MB, and evaluation.memory is 1.0 MB; take at most 100",
@@ -608,9 +611,12 @@ def test_classes_have_probabilities():
         (["evaluation.choose=best"], "evaluation.choose=best: expected one of uniform, rpcholesky, flow, kmeans"),
         (
             ["evaluation.solver=cholesky", "evaluation.centres=9"],
-            "evaluation.centres=9: expected null with solver=chol",
+            "evaluation.centres=9: needs evaluation.solver=nystrom, and it is cholesky",
         ),
-        (["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"], "null with solver=nystrom, which takes all"),
+        (
+            ["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"],
+            "evaluation.n_interpolation=[9]: solver=nystrom",
+        ),
         (
             ["evaluation.centres=9", "evaluation.memory=1MB", "follow.every=2"],
             "follow.n_interpolation: needs the Gram matrix of 320 points in memory",
@@ -625,9 +631,9 @@ def test_classes_have_probabilities():
         ),
         (
             ["evaluation.centres=9", "evaluation.n_interpolation=[9,20]"],
-            "evaluation.n_interpolation=[9, 20]: expected null with centres or choose, which takes all points",
+            "evaluation.n_interpolation=[9, 20]: solver=nystrom, which centres and choose stand for, takes all",
         ),
-        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=True: expected false with solver=nystrom"),
+        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=true: needs evaluation.solver=cholesky"),
         (
             ["evaluation.centres=9", "evaluation.regularization.value=backtest"],
             "evaluation.regularization.value=backtest: forecasts series, and dataset table has none",
@@ -636,7 +642,7 @@ def test_classes_have_probabilities():
             ["evaluation.centres=9", "outputs.reduce=pca"],
             "outputs.reduce=pca: needs evaluation.solver=cholesky, without centres and choose",
         ),
-        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
+        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=true: needs evaluation.solver=cholesky"),
         (
             ["evaluation.centres=9", "outputs.kernels=separate"],
             "outputs.kernels=separate: needs evaluation.solver=chol",

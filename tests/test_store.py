@@ -777,10 +777,10 @@ def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
         (["evaluation.tolerance=2"], "evaluation.tolerance=2.0: expected a number > 0 and < 1"),
         (
             ["cluster.scheduler=here"],
-            "cluster.scheduler=here: expected an address as tcp://host:8786, or slurm",
+            "cluster.scheduler=here: expected an address as tcp://host:8786, or slurm, or null",
         ),
         (["cluster.dashboard=here"], "cluster.dashboard=here: expected an address as 127.0.0.1:8787"),
-        (["evaluation.rho=true", "evaluation.solver=conjugate_gradients"], "it needs cholesky"),
+        (["evaluation.rho=true", "evaluation.solver=conjugate_gradients"], "needs evaluation.solver=cholesky"),
     ],
 )
 def test_what_cannot_go_on_disk_is_one_line(tmp_path, kfx, words, complaint):

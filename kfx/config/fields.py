@@ -11,6 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Several = Any
+"""The type of a setting that may be of several types, as a number or a word; its range says which, since OmegaConf has
+no such types."""
 
 
 class FieldError(ValueError):
@@ -21,11 +24,12 @@ class FieldError(ValueError):
 
 
 def ranged(
-    default: T, takes: str, test: Callable[[Any], bool], meaning: str, *, null: str | None = None, **more: object
+    default: T, takes: str, test: Callable[[Several], bool], meaning: str, *, null: str | None = None, **more: object
 ) -> T:
     """A field with any range, of which the other fields are special cases.
 
-    takes: the range in words, and test: in code. null: what null stands for, where it is taken. more: further metadata.
+    takes: the range in words, and test: in code. null: what null stands for, where it is taken. more: further metadata,
+    as `settle`: the function of the option and the config that gives the value in place of null or `auto`.
     """
     metadata = {"takes": takes, "test": test, "meaning": meaning, **more}
     if null is not None:
@@ -69,22 +73,26 @@ def parameter(default: T, low: float, high: float, meaning: str, takes: str = ">
     return number(default, takes, meaning, null=null, bounds=(low, high), **kind)
 
 
-def word(known: str | Iterable[str], meaning: str, *, default: str | None = None, null: str | None = None) -> str:
+def word(
+    known: str | Iterable[str], meaning: str, *, default: str | None = None, null: str | None = None, **more: object
+) -> str:
     """A field of one word out of the known ones, in a text as `raw | log` or listed. The default is the first, or null
     where `null` says what that stands for."""
     choices = tuple(known.split(" | ") if isinstance(known, str) else known)
     usual = default or (choices[0] if null is None else None)
     takes = f"one of {', '.join(choices)}"
-    return ranged(usual, takes, lambda v: v in choices, meaning, null=null, choices=choices)  # type: ignore[return-value]
+    return ranged(usual, takes, lambda v: v in choices, meaning, null=null, choices=choices, **more)  # type: ignore[return-value]
 
 
-def words(default: T, known: Sequence[str], meaning: str, *, null: str | None = None) -> T:
+def words(default: T, known: Sequence[str], meaning: str, *, null: str | None = None, **more: object) -> T:
     """A field of a list of words out of the known ones."""
-    return ranged(default, f"a list out of {', '.join(known)}", lambda v: set(v) <= set(known), meaning, null=null)
+    return ranged(
+        default, f"a list out of {', '.join(known)}", lambda v: set(v) <= set(known), meaning, null=null, **more
+    )
 
 
-def flag(default: T, meaning: str, *, null: str | None = None) -> T:
-    return ranged(default, "true or false", lambda v: isinstance(v, bool), meaning, null=null)
+def flag(default: T, meaning: str, *, null: str | None = None, **more: object) -> T:
+    return ranged(default, "true or false", lambda v: isinstance(v, bool), meaning, null=null, **more)
 
 
 def rising(default: T, meaning: str, *, null: str | None = None, lowest: float = -math.inf) -> T:
@@ -112,6 +120,6 @@ def is_window(value: object) -> bool:
     return 1 <= value[0] <= value[1]
 
 
-def nested(default: Any, takes: str, convert: Callable[[str, Any], object], meaning: str) -> Any:
+def nested(default: T, takes: str, convert: Callable[[str, Several], object], meaning: str) -> T:
     """A field that holds options: `convert(path, value)` makes them of what the config has."""
     return ranged(default, takes, lambda v: True, meaning, convert=convert)

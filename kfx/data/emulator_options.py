@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import SIMULATORS
-from kfx.config.fields import number, ranged, word
-from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.config.fields import Several, number, ranged, word
+from kfx.config.option import Option, option, section
+from kfx.config.parts import ConfigView
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import OwnDataset
 from kfx.outcomes import ConfigError
@@ -61,7 +62,7 @@ class OutputsSection(Option):
         "what kernels are trained on; none: the targets; pca: their principal components; cca: their "
         "directions most correlated with the points",
     )
-    components: Any = ranged(
+    components: Several = ranged(
         0.999,
         "a share > 0 and < 1, or a whole number >= 1",
         _is_count_or_share,
@@ -75,6 +76,7 @@ class OutputsSection(Option):
         ("auto", "shared", SEPARATE),
         "shared: one kernel for all outputs; separate: one for each output or component, with its own "
         "parameters and lambda; auto: separate with components, else shared",
+        settle=lambda own, _: "shared" if own.reduce == "none" else SEPARATE,
     )
 
     @property
@@ -86,11 +88,6 @@ class OutputsSection(Option):
     def unit(self) -> str:
         """What has a fit of its own, for people."""
         return "kernel" if self.is_separate else "fold"
-
-    def settled(self, config: ConfigView) -> Settings:
-        if self.kernels != "auto":
-            return {}
-        return {"kernels": "shared" if self.reduce == "none" else SEPARATE}
 
     def applied(self, data: Dataset) -> Dataset:
         """The data set with its targets reduced as configured, by its training points."""

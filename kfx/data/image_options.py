@@ -14,7 +14,7 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from kfx.config.option import ConfigView
+    from kfx.config.parts import ConfigView
     from kfx.data.dataset import Dataset
 
 

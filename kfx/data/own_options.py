@@ -6,13 +6,14 @@ import abc
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import number, ranged, word, words
-from kfx.config.option import ConfigView, Settings, option
-from kfx.data.options import DatasetOption, TableOption
-from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
+from kfx.config.fields import Several, number, ranged, word, words
+from kfx.config.option import Settings, option
+from kfx.config.parts import ConfigView
+from kfx.data.options import DatasetOption, TableOption, usual_targets
+from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
-
-
-def named_file(option: DatasetOption, path: str | None) -> Path:
-    """The path of an option's file; ConfigError if none is named."""
-    if path is None:
-        takes = option.fields()["path"].metadata["takes"]
-        raise ConfigError(f"dataset.path=null: dataset={option.name} is read from a file; expected {takes}")
-    return Path(path).expanduser()
 
 
 def _is_fraction(value: object) -> bool:
@@ -42,7 +35,8 @@ _TASK = "kind of target; auto: classification for words, true and false, or a fe
 def own_preprocess() -> list[str] | None:
     """The field `preprocess` of a person's own data."""
     meaning = "preprocessing steps, applied in this order with statistics of the training points alone"
-    return words(None, STEPS, meaning, null="normalize, and nothing for images")
+    usual = "normalize, and nothing for images"
+    return words(None, STEPS, meaning, null=usual, settle=lambda own, _: [] if own.image else ["normalize"])
 
 
 def own_targets() -> str:
@@ -52,6 +46,7 @@ def own_targets() -> str:
         "targets of a regression during training, by the training points; auto: standardized, for classes "
         "as_given; centered: minus their mean; standardized: also divided by their standard deviation; errors and "
         "predictions stay in the given units",
+        settle=usual_targets,
     )
 
 
@@ -77,10 +72,8 @@ class OwnRows(TableOption):
 
 
 @dataclass
-class OwnFile(OwnDataset, abc.ABC):
+class OwnFile(FromFile, OwnDataset, abc.ABC):
     """Points in a file named in the config. A subclass reads it."""
-
-    from_path = True
 
     n_train: int | None = number(None, "whole >= 2", "number of training points, drawn at random by seed", null="all")
     n_test: int | None = number(
@@ -91,7 +84,7 @@ class OwnFile(OwnDataset, abc.ABC):
     )
     path: str | None = None
     task: str = "auto"
-    test: Any = None
+    test: Several = None
     predict: str | None = ranged(
         None,
         "the path of a file",
@@ -101,13 +94,6 @@ class OwnFile(OwnDataset, abc.ABC):
     )
 
     implied = {**DatasetOption.implied, "predict": None}  # noqa: RUF012
-
-    def file(self) -> Path:
-        """The path of the file; ConfigError if none is named."""
-        return named_file(self, self.path)
-
-    def paths(self) -> list[Path]:
-        return [self.file()]
 
     @abc.abstractmethod
     def read(self) -> Points:
@@ -154,16 +140,16 @@ class OwnFile(OwnDataset, abc.ABC):
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         new = {} if self.predict is None else {"predict": str(Path(self.predict).expanduser().absolute())}
-        return {**node, "path": str(self.file().absolute()), **new}
+        return super().with_absolute_paths(node) | new
 
     def without_places(self, node: Settings) -> Settings:
-        return {**super().without_places(node), "path": self.file().name, "predict": None}
+        return super().without_places(node) | {"predict": None}
 
 
 # ---- tables
 
 
-Columns = Any
+Columns = Several
 """A list of columns, or one: a union that no typed config holds."""
 
 
@@ -200,15 +186,16 @@ class OwnTableOption(RowFile, OwnFile):
     target: Columns = _names(None, "", "column to predict, or several, also as y*; must be given", one=True)
     features: Columns = _names(None, "all columns without another use", "columns used as features")
     exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
-    categorical: Any = ranged(
+    categorical: Several = ranged(
         "auto",
         "auto or a list of columns",
         lambda v: v == "auto" or _is_list_of_names(v),
         "features that are words or codes, replaced by one-hot columns; auto: those that hold words, at most 50 "
         "different ones",
+        settle=lambda own, _: "auto" if own.path is None else list(own._layout().categorical),
     )
     task: str = word("auto | regression | classification", _TASK)
-    test: Any = ranged(
+    test: Several = ranged(
         0.2,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
         _test_of_table,
@@ -267,12 +254,6 @@ class OwnTableOption(RowFile, OwnFile):
         is_column = layout.test is None or layout.test in columns(self.file(), form)
         return replace(layout, categorical=_of_words(state, layout if is_column else replace(layout, test=None)))
 
-    def settled(self, config: ConfigView) -> Settings:
-        found = super().settled(config)
-        if self.categorical == "auto" and self.path is not None:
-            found["categorical"] = list(self._layout().categorical)
-        return found
-
     def read(self) -> Points:
         layout, second = self._layout(), self.second()
         if second is not None:
@@ -322,7 +303,7 @@ def _of_words(file: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
 class OwnArraysOption(OwnFile):
     path: str | None = path_of(".npz")
     task: str = word("auto | regression | classification", _TASK)
-    test: Any = ranged(
+    test: Several = ranged(
         0.2,
         "a fraction >= 0 and < 1",
         _is_fraction,

@@ -7,15 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, ranged, word
-from kfx.config.option import Settings
+from kfx.config.fields import FieldError, Several, ranged, word
+from kfx.config.option import Option, Settings
+from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.data.cells import Form
 
 FILES_OF_ROWS = ".csv, .tsv, .txt (also with .gz, .bz2, .xz or .zip) or .parquet"
+
+
+class FromFile:
+    """A mixin for data sets that are read from a file named in their field `path`."""
+
+    from_path = True
+    path: str | None
+
+    def file(self) -> Path:
+        """The path of the file; ConfigError if none is named."""
+        if self.path is None:
+            own: Option = self  # type: ignore[assignment]  # a mixin of options
+            takes = own.fields()["path"].metadata["takes"]
+            raise ConfigError(f"dataset.path=null: dataset={own.name} is read from a file; expected {takes}")
+        return Path(self.path).expanduser()
+
+    def paths(self) -> list[Path]:
+        return [self.file()]
+
+    def with_absolute_paths(self, node: Settings) -> Settings:
+        return {**node, "path": str(self.file().absolute())}
+
+    def without_places(self, node: Settings) -> Settings:
+        return {**node, "path": self.file().name}
 
 
 def path_of(endings: str) -> str | None:
@@ -57,7 +82,7 @@ class RowFile:
         "thousands mark of numbers in text, as in 1,037; numbers may leave it out",
     )
     encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "character encoding of a text file")
-    missing_words: Any = ranged(
+    missing_words: Several = ranged(
         None,
         "a list of words, or null for NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None, ? and -",
         _is_list_of_words,

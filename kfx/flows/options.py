@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import METHODS, SOLVERS
-from kfx.config.fields import cutoff, flag, nested, number, word
+from kfx.config.fields import Several, cutoff, flag, nested, number, word
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, Settings, option, section
-from kfx.optimizers.options import (
-    LOG_ALONE,
-    AdamOption,
-    NesterovOption,
-    OptimizerOption,
-    SGDOption,
-    momentum,
-    rate,
-    space,
-)
+from kfx.config.option import Option, Settings, option, section
+from kfx.config.parts import ConfigView
+from kfx.config.rules import POINT_GRADIENTS, needs, refuses, rows
+from kfx.optimizers.options import AdamOption, NesterovOption, OptimizerOption, SGDOption, momentum, rate, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +65,7 @@ class FlowSection(Option):
 
 @section("interpolation", "how a flow's velocity field is interpolated from the batch to other points")
 class InterpolationSection(Option):
-    kernel: Any = nested(
+    kernel: Several = nested(
         None,
         "a kernel: name and parameters, or null",
         lambda path, value: None if value is None else make_option(path, "kernel", value),
@@ -97,9 +90,19 @@ class InterpolationSection(Option):
 class FlowOption(OptimizerOption):
     """A flow. A subclass has a field for each setting, and `builds` or `build`."""
 
+    rules = rows(
+        needs(POINT_GRADIENTS, "use adam"),
+        refuses(lambda _, c: c.kernel_check, "does not move what kernel_check=true compares; set it to false"),
+        refuses(
+            lambda _, c: c.sampler.choice == "neighbourhood",
+            "neighbours, of sampler.choice=neighbourhood, change along a flow; use uniform or stratified",
+        ),
+    )
+
     iterations: int = number(100, "whole >= 1", "number of layers")
 
     moves_points = True
+    moves_regularization = "never"
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 
@@ -113,42 +116,37 @@ class FlowOption(OptimizerOption):
     def settings(self, config: ConfigView) -> FlowSettings:
         from kfx.flows.flow import FlowSettings
 
-        node = config.flow
-        own = config.interpolation.build(config)
+        node, interpolation = _sections(config)
+        own = interpolation.build(config)
         return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
 
     def euler(self, config: ConfigView) -> Settings:
         """How Euler steps are chosen."""
         from kfx.flows.layers import StepRule
 
-        node = config.flow
+        node, _ = _sections(config)
         rule = StepRule(node.step_rule, node.step_size, node.decay_after)
         return {"rule": rule, "over": node.step_over, "test_step": node.test_step}
 
-    def refuses_trained_regularization(self) -> str | None:
-        return self.moves_no_regularization()
-
     def check(self, config: ConfigView) -> None:
         super().check(config)
-        if not config.kernel.input_gradients:
-            raise ConfigError(
-                f"optimizer={self.name}: moves points; kernel={config.kernel.name} has no gradient to them; use adam"
-            )
-        if config.kernel_check:
-            raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
-        if config.sampler.choice == "neighbourhood":
-            raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
-        own = config.interpolation
+        _, own = _sections(config)
         if own.rcond is not None and own.solver != "lstsq":
             raise ConfigError(f"interpolation.rcond={own.rcond}: is lstsq's; set interpolation.solver=lstsq")
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        own = config.interpolation.kernel
+        own = _sections(config)[1].kernel
         if own is not None:
             if own.initial != "explicit" or own.starts != 1:
                 raise ConfigError("interpolation.kernel: its parameters are fixed; leave initial and starts out")
             own.build(config.dataset.image)
         super().check_start(config, kernel)
+
+
+def _sections(config: ConfigView) -> tuple[FlowSection, InterpolationSection]:
+    assert isinstance(config.flow, FlowSection)
+    assert isinstance(config.interpolation, InterpolationSection)
+    return config.flow, config.interpolation
 
 
 @option(
@@ -187,6 +185,7 @@ class FlowRK45Option(FlowOption):
 class HybridOption(FlowOption):
     builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
+    moves_regularization = "in log space"
 
     rule: str = word(
         "sgd | nesterov | adam", "update rule of the parameters; nesterov takes the gradient at its look-ahead point"
@@ -202,6 +201,3 @@ class HybridOption(FlowOption):
             "adam": AdamOption(learning_rate=self.learning_rate),
         }
         return {"parameters": rules[self.rule].rule(), "space": self.space, **self.euler(config)}
-
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE

@@ -8,11 +8,13 @@ import math
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 from kfx.config.choices import LENGTHS, RANDOM
 from kfx.config.fields import MOST_REPEATS, flag, number, parameter, ranged, word
-from kfx.config.option import ConfigView, Option, Settings
+from kfx.config.option import Option, Settings
+from kfx.config.parts import ConfigView, KernelPart
+from kfx.config.rules import NO_IMAGES, needs, refuses, rows
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 Image = tuple[int, ...] | None
 """Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
+
+
+class Common(TypedDict):
+    """What every kernel takes beside its own settings."""
+
+    trainable: list[str] | None
+    bounds: dict[str, tuple[float, float]]
 
 
 def is_number(value: object) -> bool:
@@ -39,7 +48,7 @@ def _ranges(meaning: str) -> dict:
 
 
 @dataclass
-class KernelOption(Option):
+class KernelOption(Option, KernelPart):
     """Base of the kernel options. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
     initial: str = word(
@@ -70,16 +79,6 @@ class KernelOption(Option):
     )
     bounds: dict = _ranges("range of each parameter during training, and of random initial ones")
 
-    images_only: ClassVar[bool] = False
-    """Whether the kernel takes images only."""
-    input_gradients: ClassVar[bool] = True
-    """Whether the pullback gives gradients with respect to the points, which flows need."""
-    has_network: ClassVar[bool] = False
-    """Whether the kernel compares the features of a network."""
-    has_weights: ClassVar[bool] = False
-    """Whether the kernel is a weighted sum, whose weights a penalty can make zero."""
-    is_deep: ClassVar[bool] = False
-    """Whether the kernel is a deep kernel machine, which has its own objective."""
     uses_jax: ClassVar[bool] = False
     """Whether JAX computes the kernel."""
 
@@ -97,7 +96,7 @@ class KernelOption(Option):
     def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         """Return the kernel. common: `trainable` and `bounds`, as for every kernel."""
         return self.constructor()(**self.beyond(KernelOption), **common)
 
@@ -115,10 +114,6 @@ class KernelOption(Option):
             return self.make(image, trainable=self.trainable, bounds={k: (v[0], v[1]) for k, v in self.bounds.items()})
         except ValueError as error:
             raise ConfigError(f"kernel={self.name}: {error}") from error
-
-    def length_is_free(self) -> bool:
-        """Return whether the kernel has one length, which may be taken from the data."""
-        return False
 
     def own_threads(self) -> bool:
         """Return whether the kernel uses all threads for batches of any size."""
@@ -166,6 +161,7 @@ class KernelOption(Option):
 class ARDOption(KernelOption):
     """Base of kernels that can have a length for each feature."""
 
+    rules = rows(needs(NO_IMAGES, "set it to false", "ard"))
     implied = {"ard": False}  # noqa: RUF012
 
     ard: bool | None = flag(
@@ -174,23 +170,18 @@ class ARDOption(KernelOption):
         null="false",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         if not self.ard:
             return self.constructor()(**self.beyond(ARDOption), **common)
         from kfx.kernels.ard import ARD
 
-        bounds = dict(common.pop("bounds"))
+        bounds = dict(common["bounds"])
         own = bounds.pop("lengths", None)
         inner = self.constructor()(**self.beyond(ARDOption), bounds=bounds)
         if inner.length is not None:
             own = own or inner.limits[inner.length]
         start = 1.0 if inner.length is None else inner.parameters[inner.length]
-        return ARD(inner, start, bounds={"lengths": own} if own else None, **common)
-
-    def check(self, config: ConfigView) -> None:
-        if self.ard and config.dataset.image is not None:
-            raise ConfigError("kernel.ard=true: takes a table, and the points are images; set it to false")
-        super().check(config)
+        return ARD(inner, start, bounds={"lengths": own} if own else None, trainable=common["trainable"])
 
 
 POINTS_FOR_A_LENGTH = 20
@@ -233,7 +224,7 @@ class DistanceOption(ARDOption):
     length: ClassVar[str] = "sigma"
     """The field of its length."""
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         if getattr(self, self.length) is not None:
             return super().make(image, **common)
         unit = copy(self)
@@ -265,6 +256,7 @@ class NetworkOption(KernelOption, abc.ABC):
 
     builds = "kfx.kernels:NetworkFeatures"
     has_network = True
+    rules = rows(refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"))
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
     initial: str = word(
@@ -287,16 +279,11 @@ class NetworkOption(KernelOption, abc.ABC):
         0.0, ">= 0 and < 1", "share of the features set to zero in a training step, anew for each point of the batch"
     )
 
-    def check(self, config: ConfigView) -> None:
-        if self.mixed_precision and config.device.dtype != "float32":
-            raise ConfigError(f"kernel.mixed_precision=true: with device.dtype={config.device.dtype}; set float32")
-        super().check(config)
-
     @abc.abstractmethod
     def module(self, image: Image) -> torch.nn.Module:
         """Return the network, which maps points (n, …) to features (n, features). image: size of the data's images."""
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         import torch
 
         from kfx.numerics.streams import seeded
@@ -348,11 +335,11 @@ class FormulaOption(KernelOption, abc.ABC):
                 f"formula({', '.join(['x', 'y', *names])})"
             ) from error
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         from kfx.kernels.formula import Formula
 
         values = {name: getattr(self, name) for name in self.default_bounds()}
-        bounds = {**self.default_bounds(), **common.pop("bounds")}
+        bounds = {**self.default_bounds(), **common["bounds"]}
         fields = self.fields().items()
         own = {kind: [k for k, item in fields if item.metadata.get(kind)] for kind in ("may_be_zero", "signed")}
-        return Formula(type(self).formula, values, bounds=bounds, name=self.name, **own, **common)
+        return Formula(type(self).formula, values, bounds=bounds, name=self.name, trainable=common["trainable"], **own)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.choices import (
-    ACTIVATIONS,
-    ARCHITECTURES,
-    BACKENDS,
-    ENGINES,
-    FIXED_LAYERS,
-    NETWORKS,
-)
+from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, FIXED_LAYERS, NETWORKS
 from kfx.config.fields import flag, number, parameter, ranged, word
-from kfx.config.option import ConfigView, Option, option
-from kfx.kernels.kernel_option import ARDOption, DistanceOption, Image, KernelOption, NetworkOption, a_length
+from kfx.config.option import Option, option
+from kfx.config.parts import ConfigView
+from kfx.kernels.kernel_option import ARDOption, Common, DistanceOption, Image, KernelOption, NetworkOption, a_length
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -242,7 +238,7 @@ class CNNGPOption(_NetworkOption):
         "more is faster on a GPU",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         import numpy as np
 
         from kfx.kernels.cnngp.architectures import architecture
@@ -251,7 +247,7 @@ class CNNGPOption(_NetworkOption):
         assert image is not None
         size = (image[0], image[1])
         network = architecture(self.architecture, size, self.hidden_weight_multiplier, self.depth)
-        each: Any = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
+        each = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
         kernel = self.constructor()(
             network,
             np.multiply(self.weight_variance, each),
@@ -288,5 +284,5 @@ class CNTKOption(CNNGPOption):
         FIXED_LAYERS, "layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)"
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
-        return super().make(image, fixed_layers=self.fixed_layers, **common)
+    def constructor(self) -> Callable[..., Kernel]:
+        return partial(super().constructor(), fixed_layers=self.fixed_layers)

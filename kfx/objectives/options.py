@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.choices import BACKTESTED, CHOSEN, SCALES
 from kfx.config.fields import FieldError, number, ranged, word
-from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.config.option import Option, Settings, option, section
+from kfx.config.parts import ConfigView, ObjectivePart
+from kfx.config.rules import CLASSES, SERIES, needs, refuses, rows
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -24,21 +26,12 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ObjectiveOption(Option, abc.ABC):
+class ObjectiveOption(Option, ObjectivePart, abc.ABC):
     """Base of the objective options. A subclass has a field for each setting, and `build`."""
-
-    trains_regularization: ClassVar[bool] = False
-    """Whether λ may be trained on this objective; most objectives reward a larger λ as such."""
-
-    has_head: ClassVar[bool] = False
-    """Whether the objective trains a head, for example on a network's features, that predicts as well as the kernel."""
 
     compares_norms: ClassVar[bool] = False
     """Whether it compares norms of interpolants; it then depends strongly on a constant in the targets, and rewards a
     large λ."""
-
-    is_of_deep_kernels: ClassVar[bool] = False
-    """Whether the objective is for deep kernel machines, which take no other objective."""
 
     def columns(self, kernel: Kernel) -> tuple[str, ...]:
         """Return the objective's own columns of the trace; none by default."""
@@ -61,11 +54,6 @@ class ObjectiveOption(Option, abc.ABC):
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the objective cannot be computed for the kernel as built."""
 
-    def own_loss(self, config: ConfigView) -> Callable[..., Any] | None:
-        """Return the class of loss, called with a kernel, x and y, of an objective that is not a function of a Gram
-        matrix; None by default."""
-        return None
-
     @abc.abstractmethod
     def build(self) -> Objective | Function:
         """Return the objective, or a function `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
@@ -79,22 +67,20 @@ class HeadOption(ObjectiveOption):
     """
 
     has_head = True
+    rules = rows(
+        needs(CLASSES, "use rho"),
+        refuses(
+            lambda _, c: c.sampler.follows_rho or c.sampler.samples > 1,
+            "has one sample a batch, of the same size; use sampler=fixed or epochs, and sampler.samples=1",
+        ),
+        refuses(
+            lambda _, c: c.kernel.starts > 1 or c.kernel.trainable is not None,
+            "trains all parameters; leave kernel.starts and kernel.trainable out",
+        ),
+    )
 
     def build(self) -> Objective:
         raise TypeError(f"objective={self.name} is not a function of a Gram matrix: see own_loss")
-
-    def check(self, config: ConfigView) -> None:
-        if not config.dataset.has_classes:
-            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
-        if config.sampler.follows_rho or config.sampler.samples > 1:
-            raise ConfigError(
-                f"objective={self.name}: has one sample a batch, of the same size; use sampler=fixed or epochs, and "
-                "sampler.samples=1"
-            )
-        if config.kernel.starts > 1 or config.kernel.trainable is not None:
-            raise ConfigError(
-                f"objective={self.name}: trains all parameters; leave kernel.starts and kernel.trainable out"
-            )
 
     def require_classes(self, y: torch.Tensor) -> None:
         """Raise ConfigError where targets, (n, outputs), have one output."""
@@ -216,9 +202,7 @@ class LOOOption(_Named):
 
 
 @option(
-    "objective",
-    "gcv",
-    "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored",
+    "objective", "gcv", "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored"
 )
 class GCVOption(_Named):
     symbol = "GCV"
@@ -241,11 +225,10 @@ def left_out_by(config: ConfigView) -> str:
 
 @section("regularization", "lambda, added to the diagonal of Gram matrices")
 class RegularizationSection(Option):
+    rules = rows(needs(SERIES, "use leave_one_out or validation", "selection=backtest"))
+
     value: float | None = number(
-        None,
-        ">= 0",
-        "lambda, in units of scale",
-        null="1e-4, and 0.03 to train a kernel on own data",
+        None, ">= 0", "lambda, in units of scale", null="1e-4, and 0.03 to train a kernel on own data"
     )
     scale: str = word(
         SCALES,
@@ -348,11 +331,6 @@ class RegularizationSection(Option):
         return self.selected(left_out_by(config))
 
     def check(self, config: ConfigView) -> None:
-        if self.selection == "backtest" and not config.dataset.is_series:
-            raise ConfigError(
-                f"regularization.selection=backtest: forecasts series, and dataset {config.dataset.name} has none; use "
-                "leave_one_out or validation"
-            )
         if self.selection != "trained":
             return
         if not config.objective.trains_regularization:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kfx.config.fields import FieldError, flag, number, ranged, word
-from kfx.config.option import ConfigView, Settings, option
-from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
+from kfx.config.fields import FieldError, Several, flag, number, ranged, word
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.optimizers.options import OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _MOST_SEARCHED, _MOST_NAMED = 300, 40
 class BayesianOption(OptimizerOption):
     builds = "kfx.optimizers.bayesian:BayesianOptimization"
     keeps_within_bounds = False
+    moves_regularization = "in log space"
     quick = ("optimizer.initial_points=3",)
 
     iterations: int = number(50, "whole >= 1", "number of parameter vectors evaluated, initial points included")
@@ -34,7 +36,7 @@ class BayesianOption(OptimizerOption):
     )
     bounds: list[float] | None = ends([0.25, 200.0], "range searched for every parameter, within kernel.bounds")
     space: str = space("raw")
-    noise: Any = ranged(
+    noise: Several = ranged(
         1e-10,
         "a number > 0, or gaussian to have it estimated",
         lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
@@ -54,23 +56,15 @@ class BayesianOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> Settings:
-        return {**super().own(config), "bounds": _pair(self.bounds)}
-
     def searched(self, kernel: Kernel) -> np.ndarray:
         from kfx.optimizers.bayesian import search_box
 
-        return search_box(kernel.bounds, _pair(self.bounds))
+        return search_box(kernel.bounds, self.bounds)
 
     def refuses_trained_regularization(self) -> str | None:
-        if self.space != "log":
-            return LOG_ALONE
-        if self.bounds is not None:
-            return (
-                f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained; set "
-                "optimizer.bounds=null and kernel.bounds"
-            )
-        return None
+        at = f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained"
+        of_bounds = None if self.bounds is None else f"{at}; set optimizer.bounds=null and kernel.bounds"
+        return super().refuses_trained_regularization() or of_bounds
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         box = self.searched(kernel)
@@ -93,14 +87,11 @@ class BayesianOption(OptimizerOption):
                 )
 
 
-def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
-    return None if bounds is None else (bounds[0], bounds[1])
-
-
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
 class GridOption(OptimizerOption):
     builds = "kfx.optimizers.grid:GridSearch"
     keeps_within_bounds = False
+    moves_regularization = "never"
     quick = ("optimizer.points=3", "optimizer.space=log")
 
     iterations: int = number(500, "whole >= 1", "number of evaluations: the whole grid on one batch, then on the next")
@@ -120,17 +111,11 @@ class GridOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> Settings:
-        return {**super().own(config), "bounds": _pair(self.bounds)}
-
     def searched(self, kernel: Kernel) -> np.ndarray:
         bounds = kernel.bounds.copy()
         if self.bounds is not None:
             bounds[kernel.names.index(self.parameter) if self.parameter else 0] = self.bounds
         return bounds
-
-    def refuses_trained_regularization(self) -> str:
-        return self.moves_no_regularization()
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         name = self.parameter or kernel.names[0]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from omegaconf import OmegaConf
 
 from kfx.config import catalogue
-from kfx.config.fields import nested, ranged, word
+from kfx.config.fields import Several, nested, ranged, word
 from kfx.config.nodes import make, near
 from kfx.config.option import Option
 from kfx.config.plugins import load_plugins, plugged_in
@@ -31,7 +30,7 @@ from kfx.yaml_file import read_yaml
 _INITIAL = " of the initial kernel"
 
 
-def _runs(path: str, value: Any) -> dict[str, list[str]]:
+def _runs(path: str, value: Several) -> dict[str, list[str]]:
     whole = isinstance(value, Mapping) and value and all(isinstance(words, list) for words in value.values())
     if not whole or not all(isinstance(word, str) for words in value.values() for word in words):
         raise ConfigError(f"{path}={value}: expected a name and a list of words of kfx run for each run")
@@ -57,7 +56,7 @@ class Known(Option):
     source: str = ranged("", "text", lambda v: v != "", "paper, table or figure")
 
 
-def _known(path: str, value: Any) -> list[Known]:
+def _known(path: str, value: Several) -> list[Known]:
     if not isinstance(value, list):
         raise ConfigError(f"{path}={value}: expected a list of {{run: …, column: …, value: …, source: …}}")
     return [make(f"{path}[{i}]", Known, each) for i, each in enumerate(value)]
@@ -67,7 +66,7 @@ def _known(path: str, value: Any) -> list[Known]:
 class Study(Option):
     """The content of a file of the group `study`."""
 
-    runs: Any = nested(  # noqa: RUF009
+    runs: Several = nested(  # noqa: RUF009
         None,
         "a name and a list of words for each run",
         _runs,
@@ -79,7 +78,7 @@ class Study(Option):
     plugins: list[str] = field(
         default_factory=list, metadata={"meaning": "plugin files that the runs need, beside this file"}
     )
-    published: Any = nested(  # noqa: RUF009
+    published: Several = nested(  # noqa: RUF009
         [], "a list of run, column, value and source", _known, "numbers that a paper prints for cells of the table"
     )
     columns: list[str] = field(
@@ -122,13 +121,6 @@ def read(name: str) -> Study:
         if known.run not in study.runs or known.column not in study.columns:
             raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
-
-
-def smoke_runs() -> Iterator[tuple[str, list[str], bool]]:
-    """Yield the runs of all studies as `kfx.jobs.smoke.jobs` does; their plugins add options to all later runs."""
-    for name in names():
-        for label, words in read(name).runs.items():
-            yield f"study={name}: {label}", [*words, "figures=false"], True
 
 
 def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = False) -> dict[str, Job]:

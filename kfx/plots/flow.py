@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config import registry
 from kfx.config.nodes import make_option, plain
+from kfx.config.parts import DatasetPart
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.outcomes import KfxError
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, Drawn, count_along, figure, headline, set_title, title
@@ -92,7 +94,7 @@ def _image_size(run: Run) -> tuple[int, ...] | None:
     if not run.metrics.get("parameters"):
         return None
     try:
-        return make_option("dataset", "dataset", plain(run.config.dataset)).image
+        return cast(DatasetPart, make_option("dataset", "dataset", plain(run.config.dataset))).image
     except (KfxError, OmegaConfBaseException):  # the data set's plugin or file is missing
         return None
 

@@ -106,7 +106,7 @@ _LATEX = {
 
 
 def in_latex(text: str) -> str:
-    """Any text as LaTeX prints it."""
+    """A text as LaTeX prints it."""
     return "".join(_LATEX.get(sign, sign) for sign in _line(text))
 
 
@@ -120,7 +120,7 @@ def _number_in_latex(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Any text as Markdown prints it within a table."""
+    """A text as Markdown prints it within a table."""
     return re.sub(r"([\\`*_\[\]<>|~$&])", r"\\\1", _line(text))
 
 

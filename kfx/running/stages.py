@@ -22,7 +22,6 @@ from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
-from kfx.experiment.preflight import check_sizes
 from kfx.files import Document
 from kfx.kernels import Kernel
 from kfx.kernels.names import readable
@@ -235,7 +234,7 @@ def _prepare(context: RunContext, kernel: Kernel) -> None:
     context.notes.metrics["n_train"] = len(parts[0].x_train)
     if kernel.labels and parts[0].features:
         context.notes.metrics["features"] = list(parts[0].features)
-    check_sizes(config, sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
+    config.check_sizes(sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
 from kfx.config.fields import FieldError, flag, number, ranged, word
-from kfx.config.option import ConfigView, option
-from kfx.kernels.kernel_option import Image, KernelOption
-from kfx.outcomes import ConfigError, DataError
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.kernels.kernel_option import Common, Image, KernelOption
+from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
@@ -86,7 +87,7 @@ class ConvDKMOption(KernelOption):
         if len(self.strides) != len(self.inducing):
             raise FieldError("strides", self.strides, f"{len(self.inducing)} numbers, as inducing={self.inducing} has")
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         from kfx.kernels.conv_dkm.architectures import BLOCKS, Architecture
         from kfx.kernels.conv_dkm.kernel import ConvDKM
         from kfx.kernels.conv_dkm.normalization import Normalizing
@@ -120,10 +121,7 @@ class ConvDKMOption(KernelOption):
         if config.dataset.image is None or min(config.dataset.image[:2]) < 3:
             raise ConfigError(f"kernel={self.name}: takes images, of 3 x 3 pixels at least; use dataset=digits, mnist")
         height, width = config.dataset.image[:2]
-        try:
-            images = config.training_size()
-        except DataError as error:
-            raise ConfigError(str(error)) from error
+        images = config.training_size()
         if self.inducing[0] > (there := images * (height - 2) * (width - 2)):
             raise ConfigError(
                 f"kernel.inducing={self.inducing}: {self.inducing[0]} inducing patches, and the {images} training "
