@@ -127,7 +127,7 @@ def test_a_run_records_the_check(kfx, in_folder):
 
 @pytest.mark.slow
 def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
-    monkeypatch.setattr(precision, "arithmetics", lambda frameworks: [Rounding(10)])
+    monkeypatch.setattr(precision, "of_this_process", lambda *_: measure([Rounding(10)], SIZES))
     words = [*SMALL, "device.dtype=float32"]
     code, _, err = kfx("run", *words, "device.precision_check=strict", "hydra.run.dir=strict")
     assert code == 1

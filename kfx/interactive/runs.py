@@ -93,7 +93,8 @@ def sweep(
     """Do what `kfx run -m` does with these words, such as `["optimizer=sgd,adam", "seed=0,1"]`, `jobs` of them in
     parallel.
 
-    A failing job does not stop the others; its row gives the reason. Other errors as for `run`.
+    A failing job does not stop the others; its row gives the reason. ConfigError for a sweeper that draws its jobs
+    while it runs, which only the command can do; other errors as for `run`.
     """
     if not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs={jobs}: expected a whole number >= 1")

@@ -56,7 +56,8 @@ def gather(
 
 
 def read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The completed runs at and below the paths, and a message for each run that is left out."""
+    """The completed runs at and below the paths, and a message for each run that is left out; ConfigError for a path
+    without a run."""
     below = {path: [run.directory for run in runs_below([path])] for path in paths}
     if empty := [path for path, directories in below.items() if not directories]:
         raise ConfigError(f"kfx compare {empty[0]}: holds no run")
@@ -211,18 +212,16 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
 
 
 def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compared]) -> None:
-    names = {name for run in members for name in run.settings}
-    for name in sorted(names - set(keys)):
+    shown = ", ".join(f"{k}={v}" for k, v in row.items())
+    for name in sorted({name for run in members for name in run.settings} - set(keys)):
         found = {str(run.settings.get(name)) for run in members}
         if len(found) > 1:
-            shown = ", ".join(f"{k}={v}" for k, v in row.items())
             raise ConfigError(
                 f"{shown}: its runs differ in {name} ({', '.join(sorted(found))}); add --by {name}, or --mix to average"
             )
     seeds = [run.seed for run in members]
     if len(set(seeds)) < len(seeds):
         twice = next(seed for seed in seeds if seeds.count(seed) > 1)
-        shown = ", ".join(f"{k}={v}" for k, v in row.items())
         raise ConfigError(f"{shown}: two runs have seed {twice}; leave one out, or --mix to count both")
 
 
@@ -232,18 +231,14 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     NaN agrees only with NaN; names, events and the number of rows must be equal. tolerance: the largest relative
     difference of two numbers that count as equal.
     """
-    pairs = [
-        ("trace", untimed(a.trace), untimed(b.trace)),
-        ("evaluation", _shared_rows(a, b), _shared_rows(b, a)),
-    ]
-    largest, exact = 0.0, True
-    for name, first, second in pairs:
+    tables = {"trace": (untimed(a.trace), untimed(b.trace)), "evaluation": (_shared_rows(a, b), _shared_rows(b, a))}
+    largest = 0.0
+    for name, (first, second) in tables.items():
         if len(first) != len(second):
             return False, f"{len(first)} and {len(second)} rows of {name}"
         if list(first) != list(second):
             odd = set(map(str, first)) ^ set(map(str, second))
             return False, f"the {name} has other columns: {', '.join(sorted(odd)) or 'in another order'}"
-        exact = exact and first.equals(second)
         for column in first:
             x, y = first[column], second[column]
             if not (pd.api.types.is_numeric_dtype(x) and pd.api.types.is_numeric_dtype(y)):
@@ -254,14 +249,10 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
                 continue
             difference = _relative_difference(x.to_numpy(dtype=float), y.to_numpy(dtype=float))
             if difference > tolerance:
-                return (
-                    False,
-                    f"{name}, {column}: largest relative difference {difference:.1e}, tolerance {tolerance:.0e}",
-                )
+                far = f"largest relative difference {difference:.1e}, tolerance {tolerance:.0e}"
+                return False, f"{name}, {column}: {far}"
             largest = max(largest, difference)
-    if a.metrics["status"] != b.metrics["status"]:
-        return False, f"status: {a.metrics['status']} and {b.metrics['status']}"
-    for key in ("parameters", "held_out", "flow_stopped"):
+    for key in ("status", "parameters", "held_out", "flow_stopped"):
         found = (leaves(run.metrics.get(key), key) for run in (a, b))
         one, other = ({path: leaf for path, leaf in each if leaf not in ({}, [])} for each in found)
         for path in sorted(one | other):
@@ -273,8 +264,8 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
             )
             if difference > tolerance:
                 return False, f"{path}: {own} and {repeated}"
-            exact, largest = False, max(largest, difference)
-    if exact:
+            largest = max(largest, difference)
+    if not largest:
         return True, "trace, evaluation and parameters agree bit for bit"
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
 

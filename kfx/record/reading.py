@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from kfx.config.nodes import leaves
 from kfx.config.plugins import load_plugins, require_plugins
@@ -179,10 +179,7 @@ def change_of(directory: Path) -> str | None:
 def read_config(directory: Path) -> DictConfig:
     """Read `config.yaml`; RecordError if it is damaged."""
     path = directory / "config.yaml"
-    try:
-        config = OmegaConf.load(bounded(path))
-    except Exception as error:  # a damaged file may raise anything
-        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    config = _read_yaml(path)
     unresolved = OmegaConf.to_container(config, resolve=False)
     require_shape(path, unresolved, CONFIG)
     assert isinstance(config, DictConfig)
@@ -192,16 +189,20 @@ def read_config(directory: Path) -> DictConfig:
     return config
 
 
+def _read_yaml(path: Path) -> DictConfig | ListConfig:
+    try:
+        return OmegaConf.load(bounded(path))
+    except Exception as error:  # a damaged file may raise anything
+        raise damaged(path, error) from error
+
+
 def typed_words(directory: Path) -> list[str]:
     """Read `overrides.yaml`, the words of a run as they were typed; none if there is no such file. RecordError if it is
     damaged."""
     path = directory / "overrides.yaml"
     if not path.is_file():
         return []
-    try:
-        words = OmegaConf.to_container(OmegaConf.load(bounded(path)), resolve=False)
-    except Exception as error:  # a damaged file may raise anything
-        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    words = OmegaConf.to_container(_read_yaml(path), resolve=False)
     require_shape(path, words, ("text",))
     assert isinstance(words, list)
     return words

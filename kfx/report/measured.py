@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kfx.config.published import Published, Quantity
+from kfx.config.published import Published, Quantity, of_most_overrides
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.outcomes import Event
@@ -122,11 +122,8 @@ def applicable(config: Config, typed: Sequence[str]) -> list[Published]:
     Their overrides were all typed, or are what the config chose; of those with the same metric, kernel, N_I and
     statistic the one with the most overrides.
     """
-    most: dict[tuple[object, ...], int] = {}
     fitting = [each for each in config.published if all(w in typed or _holds(w, config) for w in each.overrides)]
-    for each in fitting:
-        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
-    return [each for each in fitting if len(each.overrides) == most[each.place]]
+    return of_most_overrides(fitting)
 
 
 def _holds(override: str, config: Config) -> bool:

@@ -40,28 +40,12 @@ _MOST_PARAMETERS = 24
 
 
 @dataclass(frozen=True)
-class Picture:
-    """svg: the drawing. says: its explanation."""
-
-    name: str
-    says: str
-    svg: str
-
-
-@dataclass(frozen=True)
-class Download:
-    """uri: the file's content; empty if it is too large, then `note` gives its path."""
-
-    name: str
-    size: str
-    uri: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class View:
-    """What the template shows of a run. metrics: its `metrics.json`. typed: its overrides; own: those that the page's
-    other runs do not share."""
+    """What the template shows of a run.
+
+    metrics: its `metrics.json`. pictures: captions and drawings in SVG. downloads: path, size and content of each
+    table, as a URI; no content where it is too large. typed: its overrides; own: those that not all runs share.
+    """
 
     name: str
     metrics: Document
@@ -71,8 +55,8 @@ class View:
     published: Table | None
     measured: Sequence[Table]
     machine: Table
-    pictures: Sequence[Picture]
-    downloads: Sequence[Download]
+    pictures: Sequence[tuple[str, str]]
+    downloads: Sequence[tuple[Path, str, str]]
     config: str
     typed: Sequence[str]
     own: Sequence[str] = ()
@@ -187,9 +171,8 @@ def _machine(here: Document) -> Table:
     return Table(["", ""], rows)
 
 
-def _pictures(directory: Path) -> list[Picture]:
-    found = plots.figures(directory)
-    return [Picture(name, plots.caption(name), svg(figure, name)) for name, figure in found.items()]
+def _pictures(directory: Path) -> list[tuple[str, str]]:
+    return [(plots.caption(name), svg(figure, name)) for name, figure in plots.figures(directory).items()]
 
 
 def svg(figure: Figure, name: str) -> str:
@@ -208,17 +191,13 @@ _NAMED = re.compile(r'(\bid="|\bhref="#|url\(#)')
 """Text that precedes an identifier or a reference to one."""
 
 
-def _downloads(paths: Sequence[Path]) -> list[Download]:
+def _downloads(paths: Sequence[Path]) -> list[tuple[Path, str, str]]:
     """The tables in the page, small ones first, as long as there is room."""
     found, room = [], _MOST_BYTES
     for path in sorted(paths, key=lambda path: path.stat().st_size):
-        size = path.stat().st_size
-        room -= size
-        if room < 0:
-            found.append(Download(path.name, in_bytes(size), "", f"too large for a page: {path}"))
-        else:
-            data = base64.b64encode(path.read_bytes()).decode()
-            found.append(Download(path.name, in_bytes(size), f"data:text/csv;base64,{data}"))
+        room -= (size := path.stat().st_size)
+        data = "" if room < 0 else f"data:text/csv;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        found.append((path, in_bytes(size), data))
     return found
 
 

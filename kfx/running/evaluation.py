@@ -21,6 +21,7 @@ from kfx.numerics import threads
 from kfx.objectives.selection import Selection
 from kfx.outcomes import Event, NumericalError
 from kfx.record.columns import REJECTED
+from kfx.record.evaluations import Evaluations
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import RunContext
@@ -88,7 +89,7 @@ def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regu
     rows: list[Document] = []
     size = max(context.config.evaluation.n_interpolation or [len(context.parts[0].x_train)])
     for name in _COMPARED:
-        kept = dict(record.kept_predictions(name))
+        kept = record.evaluations.arrays(name)
         if (found := kept.get(f"{name}/{size}/0/{regularization!r}/forecast")) is not None:
             rows += of_series.rows(name, found, rollout, series)
     columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
@@ -157,10 +158,11 @@ def _evaluated(
     config, folds = context.config, context.folds
     sizes = config.evaluation.n_interpolation
     metrics = metric_names(folds[0], scoring, config.outputs.is_separate)
-    rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metrics))
+    files, count = record.evaluations, len(sizes or [0]) * len(scoring.regularizations) * len(metrics)
+    rows = files.begin(count, record.restored is not None)
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
-        record.predictions({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
+        files.keep({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
     failed: list[str] = []
     unchanged = [name for name, own in kernels.items() if all(map(operator.is_, own, kernels["initial"]))]
     with Steps("evaluation", len(kernels) * len(splits)) as steps:
@@ -170,8 +172,8 @@ def _evaluated(
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 if name in _COMPARED:
-                    record.predicted_alike("initial", name, {row["repeat"] for row in same})
-                record.evaluation(same)
+                    files.predicted_alike("initial", name, {row["repeat"] for row in same})
+                files.add(same)
                 rows += same
                 for _ in splits:
                     steps.advance()
@@ -182,12 +184,12 @@ def _evaluated(
                     results = _results(context, of_fold, fold, order, scoring)
                     is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
                     if is_trained and fold == len(folds) - 1 and results[0].solution:
-                        record.solution(results[0].solution)
-                    _keep(record, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
+                        files.keep_solution(results[0].solution)
+                    _keep(files, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
                     if name in _COMPARED and (arrays := _at_largest(results).arrays):
-                        record.predicted(name, repeat, predictions.columns(arrays, folds[fold]))
+                        files.predicted(name, repeat, predictions.columns(arrays, folds[fold]))
                     measured = [row for result in results for row in result.rows(name, repeat)]
-                    record.evaluation(measured)
+                    files.add(measured)
                     if context.disk is not None:
                         context.disk.discard()
                     rows += measured
@@ -220,11 +222,11 @@ def _at_largest(results: Sequence[Result]) -> Result:
     return max(results, key=lambda result: result.n_interpolation)
 
 
-def _keep(record: Record, name: str, repeat: int, results: Sequence[Result], *, every: bool) -> None:
+def _keep(files: Evaluations, name: str, repeat: int, results: Sequence[Result], *, every: bool) -> None:
     """Keep the arrays of results: `every` one, or else forecasts, from which `forecasts.csv` is made."""
     arrays = {key: array for result in results for key, array in result.named(name, repeat).items()}
     if kept := arrays if every else {key: array for key, array in arrays.items() if key.endswith("/forecast")}:
-        record.predictions(kept)
+        files.keep(kept)
 
 
 def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray) -> None:

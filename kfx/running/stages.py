@@ -89,7 +89,7 @@ def keep_freed_memory() -> None:
 def _check_precision(config: Config, machine: Machine, record: Record) -> None:
     """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little."""
     frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
-    verdicts = precision.measure(precision.arithmetics(frameworks))
+    verdicts = precision.of_this_process(frameworks, repr(machine.switches))
     record.json("precision.json", precision.report(verdicts, machine.switches))
     complaint = precision.complaint(verdicts, machine.device, config.device.dtype, config.device.allow_tf32)
     if complaint and config.device.precision_check == "strict":

@@ -15,6 +15,7 @@ from kfx.experiment.compose import composed, without_hydra
 from kfx.experiment.config import check
 from kfx.experiment.preflight import check_start
 from kfx.outcomes import ConfigError
+from kfx.papers import studies
 
 _FEW = ("sampler.batch_size=40", "optimizer.iterations=5")
 _SMALL = (
@@ -65,11 +66,15 @@ def _usual(further: tuple[str, ...]) -> DictConfig:
 
 
 def jobs() -> Iterator[tuple[str, list[str], bool]]:
-    """Yield (name, overrides, whether to apply the config's list `smoke`) for the runs of `make smoke` but studies."""
+    """Yield (name, overrides, whether to apply the config's list `smoke`) for every run of `make smoke`."""
     for name in options("experiment"):
         yield f"+experiment={name}", [f"+experiment={name}"], True
+    drawn = set[str]()
     for kernel, optimizer in pairs():
-        yield f"kernel={kernel} optimizer={optimizer}", words_of(kernel, optimizer), False
+        new = {f"kernel={kernel}", f"optimizer={optimizer}"} - drawn  # pictures are of a kernel or of an optimizer
+        drawn |= new
+        words = [*words_of(kernel, optimizer), *([] if new else ["figures=false"])]
+        yield f"kernel={kernel} optimizer={optimizer}", words, False
     for group in ("objective", "sampler"):
         for name in OPTIONS[group]:
             yield f"{group}={name}", [*_SMALL, f"{group}={name}", *OPTIONS[group][name].quick], False
@@ -79,3 +84,6 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
     for name in OPTIONS["evaluation"]:
         own = OPTIONS["evaluation"][name].quick
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW, *own], False
+    for name in studies.names():  # last, because their plugins add options to all later runs
+        for label, words in studies.read(name).runs.items():
+            yield f"study={name}: {label}", [*words, "figures=false"], True
