@@ -11,9 +11,9 @@ import numpy as np
 from kfx.config.published import Published, Quantity, of_most_overrides
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
-from kfx.outcomes import Event
+from kfx.outcomes import Event, Status
 from kfx.record.columns import TRACE_COLUMNS
-from kfx.record.reading import read_table
+from kfx.record.reading import read_table, typed_words
 
 _UNDEFINED = (Event.NOT_POSITIVE_DEFINITE, Event.RHO_OUT_OF_RANGE, Event.DIVERGED, Event.REINITIALIZED)
 """Events of iterations whose objective is undefined, or ρ outside [0, 1]."""
@@ -130,3 +130,16 @@ def _holds(override: str, config: Config) -> bool:
     """Whether the config has chosen `group=option`."""
     group, _, name = override.partition("=")
     return getattr(getattr(config, group, None), "name", None) == name
+
+
+def printed_beside(config: Config, metrics: Document, directory: Path) -> list[tuple[Published, float | None]]:
+    """What papers print for a completed run, each with what it measured: without a deviation over runs, which one run
+    does not have, and a curve that was not measured."""
+    if metrics.get("status") != Status.COMPLETED:
+        return []
+    found = [(each, measured_as(each, metrics, directory)) for each in applicable(config, typed_words(directory))]
+    return [
+        (printed, measured)
+        for printed, measured in found
+        if measured is not None or (printed.statistic == "mean" and printed.value is not None)
+    ]
