@@ -16,22 +16,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 # "contract" allows fused multiply-adds alone: sums keep their order, and NaN stays NaN.
 _OPTIONS: dict[str, object] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 _SUMMING: dict[str, object] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
+# A call that is left would be linked to any copy of its function, each with the roundings of the code around it: another
+# copy in the process that compiles than in those that load what it kept.
+_WITHIN: dict[str, object] = {"forceinline": True}
 
 
 def inner(function: F) -> F:
     """Compile a function that compiled functions call."""
-    return njit(**_OPTIONS)(_named(function))
+    return njit(**_OPTIONS, **_WITHIN)(_named(function))
 
 
 def on_views(function: F) -> F:
     """Compile as `inner` does a function that makes no arrays: slices are not counted, which is atomic and would cost
     more than a loop over a short slice."""
-    return njit(**_OPTIONS, _nrt=False)(_named(function))
+    return njit(**_OPTIONS, **_WITHIN, _nrt=False)(_named(function))
 
 
 def summing(function: F) -> F:
     """Compile as `inner` does, and let sums change their order, so that they use whole vector registers."""
-    return njit(**_SUMMING)(_named(function))
+    return njit(**_SUMMING, **_WITHIN)(_named(function))
 
 
 def _named(function: F) -> F:
