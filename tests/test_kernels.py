@@ -28,6 +28,7 @@ from kfx.kernels import (
 )
 from kfx.kernels.ard import ARD
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from kfx.kernels.stationary import Stationary
 from tests.oracles import HAS_NEURAL_TANGENTS
 from tests.slow import slow
 
@@ -197,7 +198,7 @@ def test_distances_have_the_digits_of_their_pair(kernel, formula, dtype, offset,
         np.testing.assert_allclose(kernel.gram(x[some]), expected[np.ix_(some, some)], rtol=0, atol=tolerance)
         found = kernel.gram(x[some], x[:17])
         np.testing.assert_allclose(found, expected[np.ix_(some, range(17))], rtol=0, atol=tolerance)
-        if dtype == np.float64:
+        if dtype == np.float64 and isinstance(kernel, Stationary):
             found = kernel.against(x[:17])(x[some])
             np.testing.assert_allclose(found, expected[np.ix_(some, range(17))], rtol=0, atol=tolerance)
 

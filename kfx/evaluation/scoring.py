@@ -23,6 +23,8 @@ from kfx.evaluation.rollout import names as rollout_names
 from kfx.evaluation.systems import InMemory
 from kfx.files import Document, TableRow
 from kfx.kernels.base import Kernel
+from kfx.kernels.prediction import Headed
+from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.incidents import collect
 from kfx.numerics.regularization import Regularization
@@ -207,12 +209,13 @@ def _of_head(
 ) -> dict[str, float]:
     """Metrics of the predictions by the kernel's own head, on test points and, if asked, on training points."""
     x_train, _, x_test = tensors
+    headed = next((each for each in within(kernel) if isinstance(each, Headed)), None)
     asked = {"head": (x_test, data.y_test)} | ({"head_train": (x_train, data.y_train)} if scoring.train_error else {})
     found: dict[str, float] = {}
     for name, (x, y) in asked.items():
-        prediction, targets = kernel.predict(x), torch.as_tensor(y)
-        values = [math.nan] * len(_HEAD)
-        if prediction is not None:
+        targets, values = torch.as_tensor(y), [math.nan] * len(_HEAD)
+        if headed is not None:
+            prediction = headed.predict(x)
             likelihood = float(prediction.log_likelihood(targets).mean(dtype=torch.float64))
             right = predicted_labels(in_numpy(prediction.outputs)) == predicted_labels(y)
             values = [float(np.mean(right)), likelihood, prediction.calibration_error(targets)]

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from kfx.config.choices import DICTIONARY, INDEFINITE
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Given, Value
 from kfx.kernels.stationary_tensors import squared_distances_by_differences
 

@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds
 
 

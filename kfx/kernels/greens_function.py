@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Value
 from kfx.numerics import elliptic
 from kfx.numerics.arrays import in_numpy

@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, NORM, Bounds, Value
 from kfx.kernels.stationary import RBF

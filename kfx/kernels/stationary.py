@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from kfx.kernels import options, stationary_arrays, stationary_tensors
-from kfx.kernels.base import Kernel, Pull, SmallPullback
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull, SmallPullback
 from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import A, Array, is_small
 from kfx.numerics.outer_products import OuterProducts
@@ -79,8 +80,6 @@ def _rows(x: A) -> A:
 class Stationary(Kernel):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once for each call."""
 
-    takes_outer_products = True
-
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if device.type == "cpu" and dtype in (torch.float32, torch.float64):
             stationary_arrays.compile_for(dtype)
@@ -124,20 +123,15 @@ class Stationary(Kernel):
         return r2, gram
 
     def against(self, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function x ↦ K(x, y), (n, m), for many calls with a few points x, (n, …). y: (m, …)."""
         if type(self)._squared_distances is not Stationary._squared_distances:
-            return super().against(y)
+            return lambda x: self.gram(x, y)
         distances = stationary_arrays.squared_distances_to(_rows(y), self._unit())
         return lambda x: self._profile(stationary_arrays, distances(_rows(x)))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return x.new_full((1,), self._variance()).expand(len(x))
-
-    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
-        """Do nothing, since `_of_rows` has filled the diagonal."""
-
-    def is_finite_at(self, x: torch.Tensor) -> bool:
-        """Return whether κ(0), the value of every diagonal entry, is within the range of x's dtype."""
-        return self._variance() <= torch.finfo(x.dtype).max
+        # made in float64, since torch refuses a number beyond float32 instead of calling it infinite
+        return torch.tensor([self._variance()], dtype=torch.float64, device=x.device).to(x.dtype).expand(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         rows = _rows(x)

@@ -11,8 +11,9 @@ import torch
 
 from kfx.config.choices import ENGINES, FIXED_LAYERS
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
+from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, ForwardEngine, Gradient, engine_for, engine_on, is_compiled
 from kfx.kernels.parameters import Bounds, Value
 

@@ -12,7 +12,8 @@ import torch
 
 from kfx.config.choices import ACTIVATIONS, BACKENDS
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, engine_for, engine_on, is_compiled
 from kfx.kernels.parameters import Bounds, Value
 
