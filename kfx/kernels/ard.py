@@ -15,7 +15,7 @@ from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.outer_products import OuterProducts
 
 
-class ARD(Wrapped[Kernel]):
+class ARD(Wrapped[Kernel], OfOuterProducts):
     """k(x / ℓ, x' / ℓ) for a kernel k, with a length ℓ_d for each feature d (Neal 1996; MacKay 1994).
 
     kernel: k. A length of its own, such as `sigma`, is replaced by `lengths`: set to 1 and not trained. For a network's

@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
@@ -40,11 +40,11 @@ SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[
 """K(x, x), (n, n), and its pullback, in NumPy; see `OfOuterProducts.small_pullback`."""
 
 
-@runtime_checkable
-class OfOuterProducts(Protocol):
-    """A kernel whose pullback takes a cotangent as `OuterProducts`: the cotangent of ρ has rank 2 and need not become a
-    matrix. A kernel without `small_pullback` gets the matrix."""
+class OfOuterProducts(abc.ABC):
+    """Base of kernels whose pullback takes a cotangent as `OuterProducts`, too: that of ρ has rank 2 and need not become
+    a matrix. Other kernels get the matrix."""
 
+    @abc.abstractmethod
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
         """Return K(x, x), (n, n), and its pullback in NumPy, for a batch that is small; None for any other.
 

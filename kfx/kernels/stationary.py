@@ -18,7 +18,7 @@ import torch
 
 from kfx.kernels import options, stationary_arrays, stationary_tensors
 from kfx.kernels.base import Kernel
-from kfx.kernels.covariance import Pull, SmallPullback
+from kfx.kernels.covariance import OfOuterProducts, Pull, SmallPullback
 from kfx.kernels.parameters import Bounds
 from kfx.numerics.arrays import A, Array, is_small
 from kfx.numerics.outer_products import OuterProducts
@@ -77,7 +77,7 @@ def _rows(x: A) -> A:
     return x.reshape(len(x), -1)
 
 
-class Stationary(Kernel):
+class Stationary(Kernel, OfOuterProducts):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once for each call."""
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -130,8 +130,9 @@ class Stationary(Kernel):
         return lambda x: self._profile(stationary_arrays, distances(_rows(x)))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        # made in float64, since torch refuses a number beyond float32 instead of calling it infinite
-        return torch.tensor([self._variance()], dtype=torch.float64, device=x.device).to(x.dtype).expand(len(x))
+        variance = self._variance()
+        known = variance if variance <= torch.finfo(x.dtype).max else math.inf  # which torch does not find out
+        return x.new_full((1,), known).expand(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         rows = _rows(x)

@@ -37,7 +37,8 @@ class Wrapped(Composed, Generic[K]):
     @property
     def kernel(self) -> K:
         """The kernel k, with the present parameters."""
-        return cast(K, self.parts[0])
+        (kernel,), (names,) = self._made_of, self._names
+        return cast(K, kernel._replaced({name: self._values[name] for name in names}))
 
     def _mapped(self, x: torch.Tensor) -> torch.Tensor:
         """Return f(x), (n, …). x: (n, …)."""
