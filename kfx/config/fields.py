@@ -53,7 +53,8 @@ def number(default: T, takes: str, meaning: str, *, null: str | None = None, **m
     def test(value: Any) -> bool:
         if value is None:
             return null is not None
-        return -math.inf < value < math.inf and all(compare(value, bound) for compare, bound in tests)
+        is_good = -math.inf < value < math.inf and all(compare(value, bound) for compare, bound in tests)
+        return is_good and not (is_whole and value % 1)
 
     words = f"a {'whole ' if is_whole else ''}number {limits}".rstrip() + (f", or null for {null}" if null else "")
     return ranged(default, words, test, meaning, **more)

@@ -68,14 +68,21 @@ class Option(Portable):
     """`module:name` of the class or function that it builds from its fields, imported when it is built."""
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
+        self.require(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
+
+    @classmethod
+    def require(cls, **values: object) -> None:
+        """Raise FieldError, a ValueError, for a value outside the range of its field, so that what is built from fields
+        need not state their ranges again."""
+        for item in dataclasses.fields(cls):
+            if item.name not in values or "test" not in item.metadata:
+                continue
             try:
-                good = "test" not in item.metadata or item.metadata["test"](value)
+                good = item.metadata["test"](values[item.name])
             except TypeError:  # a value of another type, such as a list for a word
                 good = False
             if not good:
-                raise FieldError(item.name, value, item.metadata["takes"])
+                raise FieldError(item.name, values[item.name], item.metadata["takes"])
 
     @classmethod
     def check_definition(cls) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import DICTIONARY, INDEFINITE, LENGTHS, RANDOM
 from kfx.config.fields import flag, nested, number, one_of, ranged, some_of
 from kfx.config.nodes import make_option
 from kfx.config.option import ConfigView, option
 from kfx.config.registry import OPTIONS
-from kfx.kernels.kernel_option import Image, KernelOption, is_number
+from kfx.kernels.kernel_option import LENGTHS, RANDOM, Image, KernelOption, is_number
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class CombinationOption(KernelOption):
     parts: Any = None
 
     def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import Scaled
+        from kfx.kernels.base import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
         parts = [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
@@ -123,6 +122,18 @@ class RBFNetworkOption(SumOption):
     )
 
 
+DICTIONARY = (
+    *("gaussian", "exponential", "inverse_multiquadric", "inverse_multiquadric_of_r", "inverse_power"),
+    *("inverse_power_of_r", "cauchy", "cauchy_of_r", "rational", "linear", "polynomial"),
+)
+"""Kernels of a dictionary that are positive definite: `kfx.kernels.dictionary`."""
+INDEFINITE = (
+    *("multiquadric", "periodic", "periodic_of_r", "decaying_periodic", "decaying_periodic_of_r", "parabola"),
+    *("triangle", "circular", "logarithm", "sigmoid"),
+)
+"""Kernels of a dictionary that are not positive definite in every dimension."""
+
+
 @option(
     "kernel",
     "dictionary",
@@ -177,7 +188,10 @@ class EmulatorOption(KernelOption):
         return {"lengths": (1e-4, 1e4)}
 
     def make(self, image: Image, **common: Any) -> Kernel:
-        from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
+        from kfx.kernels.ard import ARD
+        from kfx.kernels.base import Scaled, Sum
+        from kfx.kernels.dot_product import Linear
+        from kfx.kernels.stationary import Matern
 
         linear = Scaled(Linear(0.0, trainable=[]), self.linear)
         return ARD(Sum([Scaled(Matern(1.0, 1.5)), linear]), 1.0, **common)

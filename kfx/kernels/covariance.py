@@ -41,8 +41,10 @@ SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[
 
 
 class OfOuterProducts(abc.ABC):
-    """Base of kernels whose pullback takes a cotangent as `OuterProducts`, too: that of ρ has rank 2 and need not become
-    a matrix. Other kernels get the matrix."""
+    """Base of kernels whose pullback takes a cotangent as `OuterProducts` too; others get the matrix.
+
+    The cotangent of ρ is a sum of two outer products for each output, of which products need no matrix.
+    """
 
     @abc.abstractmethod
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kfx.config.choices import DICTIONARY, INDEFINITE
 from kfx.kernels.base import Kernel
+from kfx.kernels.combination_options import DICTIONARY, INDEFINITE
 from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Given, Value
 from kfx.kernels.stationary_tensors import squared_distances_by_differences

@@ -86,8 +86,7 @@ class Polynomial(DotProduct):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        if degree != int(degree) or degree < 1:
-            raise ValueError(f"Polynomial: degree takes a whole number >= 1, got {degree!r}")
+        options.PolynomialOption.require(degree=degree)
         super().__init__({"gamma": gamma, "bias_variance": bias_variance}, trainable, bounds)
         self.degree = int(degree)
 

@@ -42,10 +42,7 @@ class GreensFunction(Kernel):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        if conductivity not in elliptic.CONDUCTIVITIES:
-            raise ValueError(f"conductivity takes {', '.join(elliptic.CONDUCTIVITIES)}; got {conductivity!r}")
-        if modes < 1 or intervals < 2:
-            raise ValueError(f"expected modes >= 1 and intervals >= 2, got {modes} and {intervals}")
+        options.GreensFunctionOption.require(modes=modes, intervals=intervals, conductivity=conductivity)
         super().__init__({"cosine": np.zeros(modes), "sine": np.zeros(modes)}, trainable, bounds)
         self.modes, self.intervals = modes, intervals
         middles = elliptic.midpoints(intervals)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kfx.config.choices import LENGTHS, RANDOM
 from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, Settings
 from kfx.outcomes import ConfigError, DataError
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
 
     from kfx.kernels.base import Kernel
 
+LENGTHS = ("natural", "mean_squared_distance", "median_distance")
+"""Ways to take a length from the training points: `kfx.kernels.starts`."""
+RANDOM = ("random", "partly_random")
+"""Ways to draw initial parameters: `kfx.kernels.starts`."""
 Image = tuple[int, ...] | None
 """Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
 
@@ -270,6 +273,7 @@ class NetworkOption(KernelOption, abc.ABC):
     """A Gaussian kernel on the features of a network. A subclass gives the network by `module`; its fields are the
     network's settings."""
 
+    builds = "kfx.kernels.network_features:NetworkFeatures"
     has_network = True
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
@@ -310,12 +314,11 @@ class NetworkOption(KernelOption, abc.ABC):
     def make(self, image: Image, **common: Any) -> Kernel:
         import torch
 
-        from kfx.kernels import NetworkFeatures
         from kfx.numerics.streams import seeded
 
         made = partial(self.module, image)
         with seeded(0):
-            kernel = NetworkFeatures(
+            kernel: Kernel = self.constructor()(
                 made(),
                 self.gamma,
                 self.length_gradient,

@@ -6,14 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import (
-    ACTIVATIONS,
-    ARCHITECTURES,
-    BACKENDS,
-    ENGINES,
-    FIXED_LAYERS,
-    NETWORKS,
-)
 from kfx.config.fields import flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, option
 from kfx.kernels.kernel_option import ARDOption, DistanceOption, Image, KernelOption, NetworkOption, a_length
@@ -133,6 +125,10 @@ class GreensFunctionOption(KernelOption):
 
 # ---- kernels of infinitely wide networks
 
+_POOLED = ("convnet_gap", "cntk_gap", "myrtle5", "myrtle7", "myrtle10")
+_ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32", *_POOLED)
+"""Functions of `kfx.kernels.cnngp.architectures`."""
+
 
 @dataclass
 class _NetworkOption(KernelOption):
@@ -150,11 +146,11 @@ class NNGPOption(ARDOption, _NetworkOption):
 
     depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")
     activation: str = one_of(
-        "relu", *ACTIVATIONS, meaning="activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
+        "relu", "relu", "erf", meaning="activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
     )
     backend: str = one_of(
         "auto",
-        *BACKENDS,
+        *("auto", "fused", "torch", "native", "neural_tangents"),
         meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; "
         "native, neural_tangents: in JAX",
     )
@@ -189,7 +185,7 @@ class NetworkFeaturesOption(NetworkOption):
 
     architecture: str = one_of(
         "small",
-        *NETWORKS,
+        *("small", "mnist", "mnist_300", "fashion", "fashion_1024"),
         meaning="layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST",
     )
     weights: str = one_of(
@@ -221,7 +217,7 @@ class CNNGPOption(_NetworkOption):
     images_only = True
     implied = {"depth": None, "flips": False}  # noqa: RUF012
 
-    architecture: str = one_of("simple", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
+    architecture: str = one_of("simple", *_ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
     variances: str = one_of(
         "shared",
         "shared",
@@ -244,7 +240,7 @@ class CNNGPOption(_NetworkOption):
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = one_of(
         "auto",
-        *ENGINES,
+        *("auto", "fused", "torch", "triton"),
         meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
         "triton: GPU programs in float32",
     )
@@ -296,14 +292,18 @@ class CNTKOption(CNNGPOption):
     quick = ("kernel.depth=3",)
 
     architecture: str = one_of(
-        "cntk_gap", *ARCHITECTURES, meaning="layers of the network; their sizes follow the image"
+        "cntk_gap", *_ARCHITECTURES, meaning="layers of the network; their sizes follow the image"
     )
     engine: str = one_of(
-        "auto", *ENGINES[:-1], meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops"
+        "auto",
+        "auto",
+        "fused",
+        "torch",
+        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops",
     )
     fixed_layers: str = one_of(
         "none",
-        *FIXED_LAYERS,
+        *("none", "first", "last", "first_and_last"),
         meaning="layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
     )
 

@@ -267,8 +267,7 @@ class Matern(Stationary):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        if nu not in (0.5, 1.5, 2.5):
-            raise ValueError(f"Matern: nu must be 0.5, 1.5 or 2.5, got {nu!r}")
+        options.MaternOption.require(nu=nu)
         super().__init__({"sigma": sigma}, trainable, bounds)
         self.nu = nu
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from kfx.config.choices import ENGINES, FIXED_LAYERS
 from kfx.kernels import options
 from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
@@ -55,10 +54,7 @@ class CNNGP(Kernel):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        if variance_scaling not in ("fan_in", "weight"):
-            raise ValueError(f"variance_scaling must be fan_in or weight, got {variance_scaling!r}")
-        if engine not in ENGINES:
-            raise ValueError(f"engine must be {', '.join(ENGINES[:-1])} or {ENGINES[-1]}, got {engine!r}")
+        options.CNNGPOption.require(variance_scaling=variance_scaling, engine=engine, tile_megabytes=tile_megabytes)
         super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
         for name, value in self._values.items():
             if np.size(value) not in (1, architecture.convolutions):
@@ -213,8 +209,7 @@ class CNTK(CNNGP):
         fixed_layers: str = options.CNTKOption.fixed_layers,
         **settings: Any,
     ) -> None:
-        if fixed_layers not in FIXED_LAYERS:
-            raise ValueError(f"fixed_layers must be {', '.join(FIXED_LAYERS)}, got {fixed_layers!r}")
+        options.CNTKOption.require(fixed_layers=fixed_layers)
         super().__init__(architecture, weight_variance, bias_variance, **settings)
         self.fixed_layers = fixed_layers
 

@@ -19,7 +19,7 @@ from kfx.kernels.conv_dkm.skip import Skip
 from kfx.kernels.conv_dkm.top import AveragePooling, Linear
 
 BLOCKS = {"resnet20": 3, "small": 1}
-"""Residual blocks of a stage, by the architecture's name; `kfx.config.choices` has the same names."""
+"""Residual blocks of a stage, by the architecture's name."""
 _PATCH = 3
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
 from kfx.config.fields import FieldError, number, one_of, ranged
 from kfx.config.option import ConfigView, option
 from kfx.kernels.kernel_option import Image, KernelOption
@@ -20,6 +19,7 @@ _BY_BATCH = ("none", "batch", "local")
     "kernel", "conv_dkm", "Convolutional deep kernel machine: Gram matrices learned layer by layer (Milsom et al. 2023)"
 )
 class ConvDKMOption(KernelOption):
+    builds = "kfx.kernels.conv_dkm.kernel:ConvDKM"
     images_only = True
     is_deep = True
     quick = ("objective=elbo", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
@@ -30,7 +30,7 @@ class ConvDKMOption(KernelOption):
         meaning="weights drawn by seed, patches from training images, each Gram matrix G equal to its kernel K",
     )
     architecture: str = one_of(
-        "resnet20", *DEEP_KERNELS, meaning="number of residual blocks per stage: resnet20 three, small one"
+        "resnet20", "resnet20", "small", meaning="number of residual blocks per stage: resnet20 three, small one"
     )
     inducing: list[int] = ranged(
         [128, 256, 512],
@@ -84,7 +84,10 @@ class ConvDKMOption(KernelOption):
         meaning="top layer; average: average pooling over positions; linear: a convolution over the whole map",
     )
     likelihood: str = one_of(
-        "categorical", *LIKELIHOODS, meaning="likelihood of the outputs; gaussian: regression on one-hot targets"
+        "categorical",
+        "categorical",
+        "gaussian",
+        meaning="likelihood of the outputs; gaussian: regression on one-hot targets",
     )
     noise_variance: float = number(1.0, "> 0", "noise variance with likelihood=gaussian")
     jitter: float = number(
@@ -104,7 +107,6 @@ class ConvDKMOption(KernelOption):
 
     def make(self, image: Image, **common: Any) -> Kernel:
         from kfx.kernels.conv_dkm.architectures import BLOCKS, Architecture
-        from kfx.kernels.conv_dkm.kernel import ConvDKM
         from kfx.kernels.conv_dkm.normalization import Normalizing
         from kfx.numerics.streams import seeded
 
@@ -124,7 +126,7 @@ class ConvDKMOption(KernelOption):
             self.recompute,
         )
         with seeded(0):
-            return ConvDKM(architecture, self.likelihood, self.noise_variance, **common)
+            return self.constructor()(architecture, self.likelihood, self.noise_variance, **common)
 
     def own_threads(self) -> bool:
         return True

@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kfx.config.choices import ACTIVATIONS, BACKENDS
 from kfx.kernels import options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
@@ -50,12 +49,7 @@ class NNGP(Kernel):
         trainable: Iterable[str] | None = None,
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        if depth < 0:
-            raise ValueError(f"depth must be >= 0, got {depth}")
+        options.NNGPOption.require(depth=depth, activation=activation, backend=backend)
         super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
         for name, value in self._values.items():
             if np.size(value) not in (1, depth + 1):
