@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypedDict
 
 import numpy as np
 import torch
@@ -22,6 +22,17 @@ ANYWHERE: Bounds = (-math.inf, math.inf)
 NORM = ".norm"
 """Suffix of the name of an array's Euclidean norm, see `Parameters.shown`."""
 _MOST_SHOWN = 256
+
+
+class Training(TypedDict, total=False):
+    """Keywords of every kernel.
+
+    trainable: names of the parameters that optimizers move; None for the usual ones. bounds: ranges that differ from
+    the default ones, by the name of the parameter.
+    """
+
+    trainable: Iterable[str] | None
+    bounds: Mapping[str, Bounds] | None
 
 
 class Parameters:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar, Protocol, overload
+from typing import ClassVar, Protocol, Unpack, overload
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ import torch
 from kfx.kernels import options, stationary_arrays, stationary_tensors
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import OfOuterProducts, Pull, SmallPullback
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.parameters import Bounds, Training
 from kfx.numerics.arrays import A, Array, is_small
 from kfx.numerics.outer_products import OuterProducts
 
@@ -184,14 +184,8 @@ class RBF(Stationary):
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBFOption.default_bounds()
     length: ClassVar[str | None] = "sigma"
 
-    def __init__(
-        self,
-        sigma: float = 1.0,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        super().__init__({"sigma": sigma}, trainable, bounds)
+    def __init__(self, sigma: float = 1.0, **training: Unpack[Training]) -> None:
+        super().__init__({"sigma": sigma}, **training)
 
     def _profile(self, on: Arithmetic[A], r2: A) -> A:
         sigma = self._scalar("sigma")
@@ -219,11 +213,9 @@ class RationalQuadratic(Stationary):
         alpha: float = options.RationalQuadraticOption.alpha,
         beta: float = 1.0,
         gamma: float = options.RationalQuadraticOption.gamma,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
+        super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, **training)
 
     def _unit(self) -> float:
         return float(super()._unit() / (self._scalar("gamma") * max(self._scalar("alpha"), 1.0)))
@@ -259,16 +251,9 @@ class Matern(Stationary):
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.MaternOption.default_bounds()
     length: ClassVar[str | None] = "sigma"
 
-    def __init__(
-        self,
-        sigma: float = 1.0,
-        nu: float = options.MaternOption.nu,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
+    def __init__(self, sigma: float = 1.0, nu: float = options.MaternOption.nu, **training: Unpack[Training]) -> None:
         options.MaternOption.require(nu=nu)
-        super().__init__({"sigma": sigma}, trainable, bounds)
+        super().__init__({"sigma": sigma}, **training)
         self.nu = nu
 
     def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
@@ -308,14 +293,8 @@ class Laplace(Kernel):
     length: ClassVar[str | None] = "sigma"
     distance_norm = 1.0
 
-    def __init__(
-        self,
-        sigma: float = 1.0,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        super().__init__({"sigma": sigma}, trainable, bounds)
+    def __init__(self, sigma: float = 1.0, **training: Unpack[Training]) -> None:
+        super().__init__({"sigma": sigma}, **training)
 
     def _distances(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         a = x.reshape(len(x), -1)

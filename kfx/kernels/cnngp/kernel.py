@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
 from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, ForwardEngine, Gradient, engine_for, engine_on, is_compiled
-from kfx.kernels.parameters import Bounds, Value
+from kfx.kernels.parameters import Bounds, Training, Value
 
 
 class CNNGP(Kernel):
@@ -51,11 +51,10 @@ class CNNGP(Kernel):
         variance_scaling: str = options.CNNGPOption.variance_scaling,
         engine: str = options.CNNGPOption.engine,
         tile_megabytes: float = options.CNNGPOption.tile_megabytes,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
         options.CNNGPOption.require(variance_scaling=variance_scaling, engine=engine, tile_megabytes=tile_megabytes)
-        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
+        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, **training)
         for name, value in self._values.items():
             if np.size(value) not in (1, architecture.convolutions):
                 raise ValueError(

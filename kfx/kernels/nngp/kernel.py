@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from kfx.kernels import options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, engine_for, engine_on, is_compiled
-from kfx.kernels.parameters import Bounds, Value
+from kfx.kernels.parameters import Bounds, Training, Value
 
 _OF_JAX = {"neural_tangents": "kfx.kernels.nngp.by_neural_tangents", "native": "kfx.kernels.nngp.native"}
 
@@ -46,11 +46,10 @@ class NNGP(Kernel):
         bias_variance: float | Sequence[float] | np.ndarray = options.NNGPOption.bias_variance,
         *,
         backend: str = options.NNGPOption.backend,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
         options.NNGPOption.require(depth=depth, activation=activation, backend=backend)
-        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
+        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, **training)
         for name, value in self._values.items():
             if np.size(value) not in (1, depth + 1):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one per layer; got {np.size(value)}")
@@ -126,12 +125,9 @@ class NTK(NNGP):
         *,
         fixed_layers: int = options.NTKOption.fixed_layers,
         backend: str = options.NTKOption.backend,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        super().__init__(
-            depth, activation, weight_variance, bias_variance, backend=backend, trainable=trainable, bounds=bounds
-        )
+        super().__init__(depth, activation, weight_variance, bias_variance, backend=backend, **training)
         if self.backend == "torch":
             raise ValueError("NTK: backend must be one of auto, fused, native, neural_tangents, got 'torch'")
         if not 0 <= fixed_layers <= depth:
