@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import torch
 
-from kfx.kernels.engine import Gradient
+from kfx.kernels.engine import Engine, Gradient
 
 jax.config.update("jax_enable_x64", True)  # else JAX would reduce float64 to float32
 
 
-class JaxNetwork:
+class JaxNetwork(Engine):
     """K and its gradients by `module`, `native` or `by_neural_tangents`, in x's dtype and on its device.
 
     weights, biases: σ_w² and σ_b² of each layer. fixed: as for `FusedNetwork`.
@@ -29,15 +29,12 @@ class JaxNetwork:
         self.static: dict[str, Any] = {"of": module, "activation": activation, "fixed": fixed}
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""
         return _to_torch(_gram(*self._arguments(x, y), **self.static), x)
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         return _to_torch(_variance(*self._arguments(x), **self.static), x)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and with `inputs` to x, (n, …). cotangent: (n, n)."""
         pulled = _pull(*self._arguments(x, cotangent.to(x.dtype)), **self.static, inputs=inputs)
         to_parameters, to_x = pulled if inputs else (pulled[0], None)
         gradient = np.asarray(to_parameters, np.float64)
