@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kfx.config.fields import flag, nested, number, one_of, ranged, some_of
 from kfx.config.nodes import make_option
@@ -15,6 +15,7 @@ from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 
 def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
@@ -47,7 +48,7 @@ class CombinationOption(KernelOption):
 
     parts: Any = None
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.base import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
@@ -187,7 +188,7 @@ class EmulatorOption(KernelOption):
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
         return {"lengths": (1e-4, 1e4)}
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.ard import ARD
         from kfx.kernels.base import Scaled, Sum
         from kfx.kernels.dot_product import Linear

@@ -8,7 +8,7 @@ import math
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, Settings
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
@@ -105,7 +106,7 @@ class KernelOption(Option):
     def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         """Return the kernel. common: `trainable` and `bounds`, as for every kernel."""
         return self.constructor()(**self.beyond(KernelOption), **common)
 
@@ -183,18 +184,18 @@ class ARDOption(KernelOption):
         "a length for each feature of a table, `lengths`; for nngp and ntk they scale the weights of the first layer",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         if not self.ard:
             return self.constructor()(**self.beyond(ARDOption), **common)
         from kfx.kernels.ard import ARD
 
-        bounds = dict(common.pop("bounds"))
+        bounds = dict(common.get("bounds") or {})
         own = bounds.pop("lengths", None)
         inner = self.constructor()(**self.beyond(ARDOption), bounds=bounds)
         if inner.length is not None:
             own = own or inner.limits[inner.length]
         start = 1.0 if inner.length is None else inner.parameters[inner.length]
-        return ARD(inner, start, bounds={"lengths": own} if own else None, **common)
+        return ARD(inner, start, trainable=common.get("trainable"), bounds={"lengths": own} if own else None)
 
     def check(self, config: ConfigView) -> None:
         if self.ard and config.dataset.image is not None:
@@ -243,7 +244,7 @@ class DistanceOption(ARDOption):
     length: ClassVar[str] = "sigma"
     """The field of its length."""
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         if getattr(self, self.length) is not None:
             return super().make(image, **common)
         unit = copy(self)
@@ -311,7 +312,7 @@ class NetworkOption(KernelOption, abc.ABC):
     def module(self, image: Image) -> torch.nn.Module:
         """Return the network, which maps points (n, …) to features (n, features). image: size of the data's images."""
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         import torch
 
         from kfx.numerics.streams import seeded
@@ -363,11 +364,11 @@ class FormulaOption(KernelOption, abc.ABC):
                 f"formula({', '.join(['x', 'y', *names])})"
             ) from error
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.formula import Formula
 
         values = {name: getattr(self, name) for name in self.default_bounds()}
-        bounds = {**self.default_bounds(), **common.pop("bounds")}
+        common["bounds"] = {**self.default_bounds(), **(common.get("bounds") or {})}
         fields = self.fields().items()
         own = {kind: [k for k, item in fields if item.metadata.get(kind)] for kind in ("may_be_zero", "signed")}
-        return Formula(type(self).formula, values, bounds=bounds, name=self.name, **own, **common)
+        return Formula(type(self).formula, values, name=self.name, **own, **common)

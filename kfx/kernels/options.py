@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from kfx.config.fields import flag, number, one_of, parameter, ranged
 from kfx.config.option import ConfigView, Option, option
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 # ---- kernels of the distance
 
@@ -251,7 +252,7 @@ class CNNGPOption(_NetworkOption):
         "more is faster on a GPU",
     )
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         import numpy as np
 
         from kfx.kernels.cnngp.architectures import architecture
@@ -260,7 +261,7 @@ class CNNGPOption(_NetworkOption):
         assert image is not None
         size = (image[0], image[1])
         network = architecture(self.architecture, size, self.hidden_weight_multiplier, self.depth)
-        each: Any = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
+        each = np.ones(network.convolutions) if self.variances == "per_layer" else 1.0
         kernel = self.constructor()(
             network,
             np.multiply(self.weight_variance, each),
@@ -268,6 +269,7 @@ class CNNGPOption(_NetworkOption):
             variance_scaling=self.variance_scaling,
             engine=self.engine,
             tile_megabytes=self.tile_megabytes,
+            **self.beyond(CNNGPOption),
             **common,
         )
         return Flipped(kernel) if self.flips else kernel
@@ -306,6 +308,3 @@ class CNTKOption(CNNGPOption):
         *("none", "first", "last", "first_and_last"),
         meaning="layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
     )
-
-    def make(self, image: Image, **common: Any) -> Kernel:
-        return super().make(image, fixed_layers=self.fixed_layers, **common)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from kfx.config.fields import FieldError, number, one_of, ranged
 from kfx.config.option import ConfigView, option
@@ -11,6 +11,7 @@ from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
+    from kfx.kernels.parameters import Training
 
 _BY_BATCH = ("none", "batch", "local")
 
@@ -105,7 +106,7 @@ class ConvDKMOption(KernelOption):
         if len(self.strides) != len(self.inducing):
             raise FieldError("strides", self.strides, f"{len(self.inducing)} numbers, as inducing={self.inducing} has")
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
         from kfx.kernels.conv_dkm.architectures import BLOCKS, Architecture
         from kfx.kernels.conv_dkm.normalization import Normalizing
         from kfx.numerics.streams import seeded
