@@ -108,7 +108,7 @@ class Option(Portable):
         return {"name": cls.name, **plain} if cls.name else plain
 
     def constructor(self) -> Callable[..., Any]:
-        """What `builds` names."""
+        """What `builds` names; NotImplementedError if it names nothing."""
         if not self.builds:
             raise NotImplementedError(f"{type(self).__name__}: expected `builds`, or a method that builds it")
         module, _, name = self.builds.partition(":")
@@ -132,7 +132,7 @@ class Option(Portable):
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def option(group: str, name: str, description: str) -> Callable[[type[T]], type[T]]:
-    """Register a class as the option `group=name`; the class becomes a dataclass."""
+    """Register a class as the option `group=name`; the class becomes a dataclass. ConfigError if it cannot be one."""
 
     def register(cls: type[T]) -> type[T]:
         if group not in OPTIONS:

@@ -50,7 +50,7 @@ class Published(Quantity):
 
 
 def published(path: str, value: object) -> list[Published]:
-    """The entries of a config's key `published`."""
+    """The entries of a config's key `published`; ConfigError if there is anything else."""
     if value is None:
         return []
     if isinstance(value, Mapping):  # one entry without a list: records of version 0.1

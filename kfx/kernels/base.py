@@ -185,7 +185,8 @@ class Composed(Kernel):
 
 class Combination(Composed):
     """A kernel whose values are computed from those of its parts, entry by entry. It has their parameters, as
-    `0.sigma`, `1.alpha`, …, with the same bounds; those trainable in the parts are trainable here."""
+    `0.sigma`, `1.alpha`, …, with the same bounds; those trainable in the parts are trainable here. ValueError for parts
+    that are no kernels."""
 
     def __init__(
         self,

@@ -44,7 +44,8 @@ class Parameters:
     Immutable: `with_parameters` and `with_flat` return another object. `flat` is the vector of the *trainable*
     parameters in the order of `names`, and `bounds` are their ranges. `flat` is a tensor with the dtype and device of
     the blocks where some are trainable, else a float64 NumPy array. A subclass states `default_bounds` of every
-    parameter, in order.
+    parameter, in order. Raises ValueError for values out of range, unknown names, and bounds that begin at 0 or
+    below where a parameter must be > 0.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]]

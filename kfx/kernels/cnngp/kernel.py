@@ -37,7 +37,8 @@ class CNNGP(Kernel):
     width)² numbers a layer; `spatial_loops` and `spatial_torch_engine` compute it. There is no triton engine for it.
 
     Points are images, (n, channels, height, width). Results are computed in x's dtype, on x's device. Gram matrices and
-    exact gradients are computed tile by tile, so that memory holds a few tiles at any batch size and depth.
+    exact gradients are computed tile by tile, so that memory holds a few tiles at any batch size and depth. Raises
+    ValueError for another number of variances than convolutions, and for a word that is not listed here.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGPOption.default_bounds()

@@ -47,7 +47,10 @@ class Architecture:
     recomputed: bool | None = None
 
     def build(self) -> nn.Sequential:
-        """Return the network in float64, with weights and patches drawn by torch."""
+        """Return the network in float64, with weights and patches drawn by torch.
+
+        Raises ValueError where `inducing` and `strides` differ in length.
+        """
         channels, height, width = self.image
         if len(self.inducing) != len(self.strides):
             raise ValueError(f"inducing and strides differ in length, got {len(self.inducing)} and {len(self.strides)}")

@@ -19,7 +19,8 @@ jax.config.update("jax_enable_x64", True)  # else JAX would reduce float64 to fl
 class JaxNetwork(Engine):
     """K and its gradients by `module`, `native` or `by_neural_tangents`, in x's dtype and on its device.
 
-    weights, biases: σ_w² and σ_b² of each layer. fixed: as for `FusedNetwork`.
+    weights, biases: σ_w² and σ_b² of each layer. fixed: the number of first layers that are not trained; all but the
+    last for the NNGP.
     """
 
     def __init__(

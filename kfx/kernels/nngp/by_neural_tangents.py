@@ -40,8 +40,8 @@ _LEAST = 1e-30  # added to variances, since the standard deviation has no deriva
 def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
     """Return K(x, y), (n, m). Derivatives go through the standard deviations W_std and b_std.
 
-    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: as for
-    `FusedNetwork`.
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: the number
+    of first layers that are not trained; all but the last for the NNGP.
     """
     traces["gram"] += 1
     weight_stds, bias_stds = jnp.sqrt(parameters + _LEAST)

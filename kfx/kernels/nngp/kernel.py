@@ -28,7 +28,8 @@ class NNGP(Kernel):
     backend: `fused`, compiled loops on a CPU; `torch`, for any device; `native` and `neural_tangents`, by JAX; `auto`,
         fused for points on a CPU, else torch.
     weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each of the depth + 1 layers.
-    Images are treated as vectors of their pixels. Results have x's dtype and device.
+    Images are treated as vectors of their pixels. Results have x's dtype and device. Raises ValueError for another
+    number of variances than layers, and for a word that is not listed here; ImportError where a backend is not there.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGPOption.default_bounds()
@@ -111,7 +112,7 @@ class NTK(NNGP):
     the activation's derivative. At equal points the derivative of F' for a ReLU is infinite; it is taken as 0.
     fixed_layers: f, 0 ≤ f ≤ depth, the number of first layers that keep their initial weights (Arora et al. 2020,
         section 3.2); with f = depth Θ is the NNGP.
-    backend: as for `NNGP`, except torch; a GPU needs a backend by JAX.
+    backend: `auto`, `fused`, `native` or `neural_tangents`; a GPU needs one of the last two, which are by JAX.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()

@@ -124,8 +124,8 @@ def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: s
     """Return K(x, y), (n, m), by K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l), and for the tangent kernel
     Θ^f = K^f,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l, with f `fixed` layers.
 
-    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: as for
-    `FusedNetwork`.
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: the number
+    of first layers that are not trained; all but the last for the NNGP.
     """
     traces["gram"] += 1
     weights, biases = parameters
