@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from kfx.commands import catalogue, compare, export, gram, precision, predict, report, reproduce, run, runs, study
+from kfx.commands import run
 from kfx.outcomes import ConfigError, KfxError
 from kfx.screen import terminal
 from kfx.version import __version__
@@ -65,6 +65,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser of the command, and the parsers of its subcommands by name."""
+    from kfx.commands import catalogue, compare, export, gram, precision, predict, report, runs
+    from kfx.papers import reproduce, study
+
     parser = _Parser("kfx", description="An experiment runner for Kernel Flows.")
     parser.add_argument("--version", action="version", version=f"kfx {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")

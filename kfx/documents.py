@@ -16,7 +16,7 @@ Shape = str | tuple[Any] | Mapping[str, Any]
 where `key?` may be absent and `*` stands for all keys that are not listed. Other keys may hold anything."""
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308
 
 

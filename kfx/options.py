@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfx.config.fields import flag, number, one_of, parameter, ranged, some_of
+from kfx.config.fields import flag, number, parameter, ranged, word, words
 from kfx.config.metrics import metric
 from kfx.config.option import Option, option
 from kfx.data.own_options import OwnDataset as DatasetOption
@@ -45,9 +45,19 @@ __all__ = [
     "some_of",
     "variance",
     "whole",
+    "word",
+    "words",
 ]
 
-# ---- narrower words for `number` and `parameter`, as plugins have them
+# ---- narrower words for `number`, `parameter`, `word` and `words`, as plugins have them
+
+
+def one_of(default: str, *choices: str, meaning: str) -> str:
+    return word(choices, meaning, default=default)
+
+
+def some_of(default: list[str], *choices: str, meaning: str) -> list[str]:
+    return words(default, choices, meaning)
 
 
 def positive(default: float, meaning: str) -> float:

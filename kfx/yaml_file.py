@@ -6,13 +6,27 @@ import contextlib
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from kfx.outcomes import ConfigError
+
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TEXT_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""Those of libyaml, where PyYAML has them: ten times as fast on hundreds of files."""
 _MOST_VALUES, _MOST_DEPTH, _MOST_BYTES = 20_000, 50, 5_000_000
 _TEXT = 250
 """Characters of a text that count as one more value."""
+
+
+def read_yaml(path: Path, *, as_text: bool = False) -> Any:
+    """The content of a YAML file, numbers as they are written with as_text. ConfigError for a file that cannot be
+    read."""
+    try:
+        return yaml.load(bounded(path), _TEXT_LOADER if as_text else _LOADER)
+    except (OSError, yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 class YamlBoundsError(ValueError):

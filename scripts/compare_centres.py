@@ -37,9 +37,9 @@ from kfx.data import uci
 from kfx.data.dataset import Dataset, preprocess, with_targets
 from kfx.data.simulators import simulate
 from kfx.estimators import KernelFlowRegressor
+from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.interpolants import products
 from kfx.evaluation.nystrom import Approximation, passed, solved
-from kfx.evaluation.on_disk import DiskStores
-from kfx.evaluation.systems import products
 from kfx.kernels.base import Kernel
 from kfx.numerics.conjugate_gradients import LowRank, conjugate_gradients, solve
 from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper

@@ -21,7 +21,7 @@ for name in ${@:-boston diabetes wine_red wine_white}; do
     "hydra.sweep.dir=$folder/loo_noise"
   batch=1000
   if [[ $name == boston || $name == diabetes ]]; then batch=null; fi
-  run "${common[@]}" objective=nll optimizer=sklearn_gpr evaluation.regularization.value=null \
+  run --plugin scripts/sklearn_gpr.py "${common[@]}" objective=nll optimizer=sklearn_gpr evaluation.regularization.value=null \
     "sampler.batch_size=$batch" "hydra.sweep.dir=$folder/sklearn"
   kfx compare "$folder" --by kernel,objective,optimizer,regularization.selection --metric mse --csv "$folder.csv"
 done

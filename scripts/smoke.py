@@ -23,9 +23,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read whe
 
 from kfx.config.plugins import load_plugins, plugged_in
 from kfx.experiment.plan import Plan
-from kfx.jobs.smoke import jobs
 from kfx.outcomes import KfxError
 from kfx.running.story import run
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of a spawned process too
+from tests.smoke_runs import jobs
 
 KINDS = {"+experiment": "experiments", "kernel": "pairs of kernel and optimizer", "study": "runs of studies"}
 

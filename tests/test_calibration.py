@@ -114,8 +114,8 @@ def _evaluation(x):
 
     def deviations(at):
         data, tensors = Dataset("t", x, y, at, np.zeros((len(at), 1))), map(torch.as_tensor, (x, y, at))
-        found = evaluate("k", RBF(1.5), data, tuple(tensors), 0, np.arange(len(x)), [len(x)], scoring)[1]
-        return np.column_stack([found["k/30/0/0.01/deviation"], found["k/30/0/0.01/variance"]])
+        (found,) = evaluate(RBF(1.5), data, tuple(tensors), np.arange(len(x)), [len(x)], scoring)
+        return np.column_stack([found.arrays["deviation"], found.arrays["variance"]])
 
     return deviations
 

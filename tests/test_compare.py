@@ -16,7 +16,7 @@ from scipy.stats import ttest_ind, ttest_rel
 import kfx as package
 from kfx.commands.compare import shown_table
 from kfx.config.metrics import METRICS, known_better
-from kfx.evaluation import scoring, separate
+from kfx.evaluation import scoring
 from kfx.numerics.formatting import spread
 from kfx.numerics.significance import p_of_being_worse
 from kfx.plots import comparison as pictures
@@ -82,7 +82,7 @@ def test_every_metric_says_which_values_are_better():
     for solver in ("cholesky", *scoring._OF_SOLVERS):
         asked = dict.fromkeys(("variance", "train_error", "rho", "head", "calibration"), True)
         names |= {*scoring.metric_names(labelled, scoring.Scoring([], solver=solver, **asked))}
-        names |= {*separate.names(values, scoring.Scoring([], solver=solver, rollout=len, **asked))}
+        names |= {*scoring.metric_names(values, scoring.Scoring([], solver=solver, rollout=len, **asked), True)}
     assert {name.partition(".")[0] for name in names} <= METRICS.keys()
     assert len(names) > 30
 

@@ -6,6 +6,7 @@ import copy
 import gzip
 import itertools
 import json
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from omegaconf import OmegaConf
 
 from kfx.config import nodes, registry
 from kfx.config.catalogue import GROUPS, config_folder, description, options
+from kfx.config.published import published
 from kfx.config.registry import OPTIONS
 from kfx.experiment.compose import composed, load, smoke_words, with_smoke_words, without_hydra
 from kfx.experiment.config import check
-from kfx.jobs.smoke import pairs, words_of
 from kfx.kernels import Kernel
 from kfx.outcomes import ConfigError
 from kfx.report.measured import applicable
+from tests.smoke_runs import pairs, words_of
 
 from .slow import slow_after
 from .uci_files import write_uci
@@ -163,15 +165,12 @@ def test_legal_pairs_are_those_that_check():
     found = set(pairs())
     kernels, optimizers = OPTIONS["kernel"], OPTIONS["optimizer"]
     of_few = set(itertools.product(set(kernels) - {"greens_function", "network_features", "conv_dkm"}, optimizers))
-    assert {(k, o) for k, o in of_few if o != "sklearn_gpr"} <= found
+    assert of_few <= found
     gradient_methods = {"none", "sgd", "nesterov", "adam", "amsgrad"}
     assert {o for k, o in found if k == "greens_function"} == gradient_methods | {"finite_difference", "grid", "lbfgs"}
     assert {o for k, o in found if k == "conv_dkm"} == gradient_methods
     assert {o for k, o in found if k == "network_features"} == gradient_methods | {
         *("flow_euler", "flow_rk45", "hybrid", "lbfgs"),
-    }
-    assert {k for k, o in found if o == "sklearn_gpr"} == {
-        *("auto", "rbf", "rational_quadratic", "matern", "rbf_network"),
     }
     assert all(words_of(*pair) for pair in found)
 
@@ -210,20 +209,63 @@ def test_a_list_of_overrides_cannot_reach_hydra(kfx, in_folder):
 def test_published_numbers_are_read():
     found = load(["+experiment=khalid/three_bumps_rbf"]).published
     assert [(each.metric, each.kernel, each.value) for each in found] == [("mse", "initial", 6.865)]
-    old = check(
-        OmegaConf.merge(
-            without_hydra(composed([])),
-            {"published": {"metric": "mse of the initial kernel", "value": 1.5, "source": "a record of version 0.1"}},
-        )
-    )
-    assert (old.published[0].metric, old.published[0].kernel) == ("mse", "initial")
     with pytest.raises(ConfigError, match=r"published\[0\].statistic=median: expected one of mean"):
         load(["published=[{metric: mse, value: 1, source: a, statistic: median}]"])
+
+
+def listed(text):
+    return published("published", yaml.safe_load(text))
+
+
+def test_an_entry_may_be_a_table_of_published_numbers():
+    found = listed("""
+    - source: A
+      metric: [mse, mae]
+      statistic: [mean, sd]
+      overrides: [seed=1]
+      rows:
+        - {source: one, value: [[1, 2], [3, 4]]}
+        - {source: two, value: null, kernel: initial, overrides: [seed=2, report=true]}
+    """)
+    heads = list(itertools.product(("mse", "mae"), ("mean", "sd")))
+    assert [(each.metric, each.statistic) for each in found] == [*heads, *heads]
+    assert [each.value for each in found] == [1, 2, 3, 4, None, None, None, None]
+    assert {(each.source, each.kernel, *each.overrides) for each in found} == {
+        ("A, one", "trained", "seed=1"),
+        ("A, two", "initial", "seed=1", "seed=2", "report=true"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{metric: [mse, mae], value: [1]}", r"published\[0\].value=\[1\]: expected 2 values, one for each metric"),
+        ("{metric: mse, rows: 3}", r"published\[0\].rows=3: expected a list of"),
+        ("{metric: mse, rows: [{value: 1}, {value: a}]}", r"published\[0\].rows\[1\].value=a: expected a number"),
+        ("{metric: mse, rows: [2]}", r"published\[0\].rows\[0\]"),
+        ("{metric: mse, overrides: a, rows: [{value: 1}]}", r"published\[0\].rows\[0\].overrides=a: expected"),
+    ],
+)
+def test_a_table_of_published_numbers_is_refused_by_its_row(entry, said):
+    with pytest.raises(ConfigError, match=said):
+        listed(f"[{entry}]")
 
 
 def test_interpolations_that_name_keys(kfx):
     found = load(["kernel.sigma=${seed}", "seed=3", "optimizer.iterations=${dataset.n_test}", "dataset.n_test=70"])
     assert (found.kernel.sigma, found.optimizer.iterations) == (3.0, 70)
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in OPTIONS for name in OPTIONS[group]])
+def test_every_rule_can_be_explained(group, name):
+    config = load()
+    option = nodes.make_option(group, group, OPTIONS[group][name].defaults())
+    for rule in [rule for cls in type(option).__mro__ for rule in vars(cls).get("rules", ())]:
+        if key := rule.key.partition("=")[0]:
+            attrgetter(key)(option)
+        said = rule.why.format(own=option, config=config)
+        assert said
+        assert not set("{}") & set(said)
 
 
 def test_groups_of_the_command_are_those_of_the_registry():

@@ -710,21 +710,20 @@ def test_a_gram_matrix_on_disk_is_that_of_a_machine_with_patches_of_the_images(k
         ([*SMALL, "kernel.inducing=[4,1,6]"], "kernel.inducing=[4, 1, 6]: expected a list of whole numbers >= 2"),
         ([*SMALL, "sampler=dynamic"], "objective=elbo: has one sample a batch"),
         ([*SMALL, "kernel.starts=2"], "objective=elbo: trains all parameters"),
-        ([*SMALL, "optimizer=bayesian"], "objective=elbo: is minimised by gradients"),
+        ([*SMALL, "optimizer=bayesian"], "takes no objective=elbo, which gradients minimise"),
         ([*SMALL, "optimizer.milestones=[0.5,0.4]"], "expected a list of rising numbers > 0 and < 1"),
         (["dataset=diabetes", "sampler.augment=[flip]"], "sampler.augment=['flip']: dataset diabetes has no images"),
         (
             ["dataset=digits", "optimizer=flow_euler", "kernel=rbf", "sampler.augment=[flip]"],
             "sampler.augment=['flip']: optimizer=flow_euler takes images as they are",
         ),
-        (["dataset=digits", "optimizer=flow_euler", "kernel=rbf", "sampler=epochs"], "draws from points that move"),
         (
-            ["dataset=digits", "optimizer=sklearn_gpr", "kernel=rbf", "sampler.augment=[flip]"],
-            "takes images as they are",
+            ["dataset=digits", "optimizer=flow_euler", "kernel=rbf", "sampler=epochs"],
+            "optimizer=flow_euler moves points; use sampler=fixed",
         ),
         (["dataset=digits", "sampler.augment=[crop]", "sampler.padding=8"], "images have 8 pixels a side"),
         (["dataset=digits", "sampler=epochs", "sampler.choice=neighbourhood"], "an epoch has every point"),
-        (["dataset=diabetes", "dataset.preprocess=[normalize_channels]"], "it has no images; use normalize"),
+        (["dataset=diabetes", "dataset.preprocess=[normalize_channels]"], "diabetes has no images; use normalize"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(kfx, words, said):

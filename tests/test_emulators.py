@@ -17,8 +17,7 @@ from scipy.stats import multivariate_normal
 
 import kfx
 from kfx import ConfigError, KernelFlowRegressor, load_run
-from kfx.data.dataset import Dataset, with_targets
-from kfx.data.reduction import reduced
+from kfx.data.dataset import Dataset, reduced, with_targets
 from kfx.data.simulators import SIMULATORS, simulate
 from kfx.experiment.plan import Plan
 from kfx.kernels import ARD, RBF, Linear, Matern, Scaled, Sum
@@ -452,7 +451,7 @@ def test_a_design_is_the_order_of_largest_posterior_variances():
     for _ in range(4):
         total = np.zeros(len(candidates))
         for part in model.components_:
-            kernel, shift = part.kernel_, part._interpolant.effective
+            kernel, shift = part.kernel_, part._predictor.interpolant.effective
             gram = kernel.gram(points) + shift * np.eye(len(points))
             cross = kernel.gram(candidates, points)
             variance = kernel.diagonal(candidates) - np.einsum("ij,ij->i", cross @ np.linalg.inv(gram), cross)

@@ -17,14 +17,16 @@ from kfx.config.choices import SOLVERS
 from kfx.data import Dataset
 from kfx.data.dataset import folds
 from kfx.evaluation.cross_validation import errors_of_candidates, least
-from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metrics, summary
+from kfx.evaluation.judges import errors
+from kfx.evaluation.results import summary
+from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order
+from kfx.evaluation.systems import InMemory
 from kfx.experiment.compose import load
 from kfx.experiment.config import check
 from kfx.kernels import RBF
 from kfx.numerics import regression
 from kfx.numerics.incidents import collect
-from kfx.numerics.linear_algebra import cholesky
-from kfx.numerics.regression import coefficients, posterior_variance
+from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 
@@ -56,8 +58,9 @@ def test_posterior_variance_against_scikit_learn():
     kernel = RBF(1.5)
     process = GaussianProcessRegressor(sklearn_kernels.RBF(1.5), alpha=1e-3, optimizer=None).fit(x, y[:, 0])
     _, deviation = process.predict(x_test, return_std=True)
-    gram, cross, prior = (torch.as_tensor(a) for a in (kernel.gram(x), kernel.gram(x_test, x), kernel.diagonal(x_test)))
-    variance = posterior_variance(cholesky(gram, 1e-3), cross, prior)
+    system = InMemory(kernel, torch.as_tensor(x), torch.as_tensor(x_test))
+    interpolant = system.interpolant(Regularization(1e-3, "absolute"), torch.as_tensor(y))
+    variance = interpolant.variance(system.test)
     np.testing.assert_allclose(variance.numpy(), deviation**2, rtol=1e-7)
 
 
@@ -81,15 +84,15 @@ def test_balanced_heads_hold_the_classes_in_equal_numbers():
 def test_metrics():
     data = classified()
     prediction = data.y_test.copy()
-    assert metrics(prediction, data) == {"accuracy": 1.0, "mse": 0.0, "mae": 0.0}
+    assert errors(prediction, data) == {"accuracy": 1.0, "mse": 0.0, "mae": 0.0}
     prediction[:6] = [0, 1, 0]
-    measured = metrics(prediction, data)
+    measured = errors(prediction, data)
     assert measured["accuracy"] == pytest.approx(54 / 60)
     assert measured["mse"] == pytest.approx(6 * 2 / 180)
     signs = Dataset(
         "s", np.zeros((4, 1)), np.ones((4, 1)), np.zeros((4, 1)), np.ones((4, 1)), np.ones(4, int), np.ones(4, int)
     )
-    assert metrics(np.array([[0.3], [2.0], [-0.1], [0.9]]), signs)["accuracy"] == 0.75
+    assert errors(np.array([[0.3], [2.0], [-0.1], [0.9]]), signs)["accuracy"] == 0.75
 
 
 def test_one_gram_serves_every_size():
@@ -99,12 +102,11 @@ def test_one_gram_serves_every_size():
     regularization = Regularization(1e-3, "centered")
     rows = []
     for repeat, order in enumerate(orders):
-        measured, arrays, failures = evaluate(
-            "initial", RBF(1.0), data, tensors, repeat, order, [10, 30], Scoring([regularization])
-        )
-        rows += measured
-        assert failures == []
-        assert arrays[f"initial/10/{repeat}/0.001/mean"].shape == (60, 3)
+        for result in evaluate(RBF(1.0), data, tensors, order, [10, 30], Scoring([regularization])):
+            rows += result.rows("initial", repeat)
+            assert result.problems == []
+            named = result.named("initial", repeat)
+            assert named[f"initial/{result.n_interpolation}/{repeat}/0.001/mean"].shape == (60, 3)
     x, y = data.x_train[orders[1][:10]], data.y_train[orders[1][:10]]
     gram = RBF(1.0).gram(x)
     effective = 1e-3 * (np.trace(gram) / 10 - gram.sum() / 100)
@@ -341,8 +343,8 @@ def test_clipped_predictions_and_errors_in_training():
     data = Dataset("t", np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.zeros((1, 1)), np.array([[5.0]]))
     tensors = tuple(torch.as_tensor(a) for a in (data.x_train, data.y_train, data.x_test))
     scoring = Scoring([Regularization(1.0, "absolute")], clip=(0.0, 1.0), train_error=True)
-    rows, _, _ = evaluate("initial", RBF(1.0), data, tensors, 0, np.arange(2), [2], scoring)
-    found = {row["metric"]: row["value"] for row in rows}  # every prediction is 4/3
+    (result,) = evaluate(RBF(1.0), data, tensors, np.arange(2), [2], scoring)
+    found = result.metrics  # every prediction is 4/3
     assert (found["mse"], found["mae"]) == (16.0, 4.0)
     assert (found["train_mse"], found["train_mae"]) == (2.0, 1.0)
 
@@ -401,7 +403,13 @@ def test_validation_chooses_lambda_again_for_the_trained_kernel(kfx, in_folder):
     assert used["initial"] == trained["regularization"], "what it was trained with"
     config = check(run.config)
     data = config.dataset.build(Streams(0)["data"])
-    arguments = torch.as_tensor(data.x_train), torch.as_tensor(data.y_train), config.regularization.choices(), 5, 1000
+    arguments = (
+        torch.as_tensor(data.x_train),
+        torch.as_tensor(data.y_train),
+        config.regularization.selected("validation").values,
+        5,
+        1000,
+    )
     errors = errors_of_candidates(RBF(trained["sigma"]), *arguments, Streams(0)["validation"])
     chosen = least(arguments[2], errors)
     assert used["initial"] != used["trained"] == chosen.value
@@ -441,7 +449,7 @@ def test_what_a_person_should_know_is_said(kfx, in_folder):
 def test_published_stands_beside_measured(kfx):
     code, out, _ = kfx("run", "+experiment=khalid/three_bumps_rbf", "optimizer=none", "optimizer.iterations=1")
     assert code == 0
-    assert "published   mse of the initial kernel 6.865, measured 6.8701 (Khalid 2022" in out
+    assert "published   mse before training 6.865, measured 6.8701 (Khalid 2022" in out
 
 
 def test_an_evaluation_without_a_number_fails_the_run(kfx):

@@ -62,7 +62,7 @@ def test_a_flow_shows_its_positions_errors_and_steps(flowed):
     picture = plane.positions(flowed)
     drawn = picture.axes[-1].collections[-1].get_offsets()
     np.testing.assert_allclose(np.asarray(drawn), last, err_msg="the last panel is where the points ended")
-    picture = flow.errors(flowed)
+    picture = flow.errors_of_flow(flowed)
     assert_readable(picture)
     table = pd.read_csv("r/flow.csv")
     distance = table[table["metric"] == "distance_between"].groupby("layer")["value"].mean()
@@ -185,7 +185,7 @@ def test_the_precision_check_has_a_line_for_each_arithmetic(kfx, in_folder):
         drawn = line(picture.axes[0], f"{verdict['framework']} {verdict['device']} {verdict['dtype']}")
         assert drawn.get_xdata().tolist() == [int(n) for n in verdict["products"]]
     table = pd.read_csv("r/kernel_check.csv")
-    picture = precision.product_check(table)
+    picture = precision.product_check(load_run("r"))
     assert_readable(picture)
     single = table[(table["device"] == "cpu") & (table["dtype"] == "float32")]
     np.testing.assert_array_equal(line(picture.axes[0], "cpu float32").get_ydata(), single["norm_of_difference"])

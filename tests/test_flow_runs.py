@@ -195,7 +195,9 @@ def test_snapshots_are_whole(kfx, in_folder, monkeypatch):
 
 def test_what_the_points_do_not_give_is_refused(kfx, in_folder):
     few = ["dataset=digits", "dataset.classes=[2,4]", "dataset.n_test=50", "optimizer=flow_euler"]
-    code, _, err = kfx("run", *few, "sampler.batch_size=20", "follow.n_interpolation=[1000]", "hydra.run.dir=r")
+    code, _, err = kfx(
+        "run", *few, "sampler.batch_size=20", "follow.every=1", "follow.n_interpolation=[1000]", "hydra.run.dir=r"
+    )
     assert (code, "follow.n_interpolation" in err) == (2, True)
     code, _, err = kfx("run", "flow=null", "optimizer=flow_euler", "hydra.run.dir=r")
     assert (code, err.startswith("kfx: flow=null: expected field, step_rule")) == (2, True)

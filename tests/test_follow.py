@@ -45,7 +45,7 @@ def test_subsets_are_the_same_or_new_each_time(kfx):
     assert errors["anew"] > 2
 
 
-@pytest.mark.parametrize("optimizer", ["bayesian", "grid", "finite_difference", "sklearn_gpr"])
+@pytest.mark.parametrize("optimizer", ["bayesian", "grid", "finite_difference"])
 def test_a_search_is_followed_by_the_kernel_that_it_would_end_with(kfx, optimizer):
     quick = {"bayesian": ["optimizer.initial_points=3"], "grid": ["optimizer.points=3", "optimizer.space=log"]}
     words = [f"optimizer={optimizer}", "follow.every=2", *quick.get(optimizer, [])]

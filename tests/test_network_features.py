@@ -431,15 +431,15 @@ def test_weights_are_of_the_seed(kfx):
         (["optimizer=bayesian"], "at most 300 parameters"),
         (["optimizer=finite_difference"], "at most 1000 parameters"),
         (["optimizer=grid"], "no bounds"),
-        (["objective=cross_entropy", "optimizer=grid"], "minimised by gradients"),
+        (["objective=cross_entropy", "optimizer=grid"], "which gradients minimise"),
         (["objective=cross_entropy", "kernel=rbf"], "use network_features"),
         (["objective=cross_entropy", "sampler=dynamic"], "sampler=fixed"),
         (["objective=cross_entropy", "kernel.dropout=0.5"], "set kernel.dropout=0"),
-        (["objective=cross_entropy", "optimizer=flow_euler"], "minimised by gradients"),
+        (["objective=cross_entropy", "optimizer=flow_euler"], "which gradients minimise"),
         (["evaluation.draws=50"], "do not hold so many"),
         (["+kernel.initial_range.nothing=[0,1]"], "not a trainable parameter"),
         (["kernel.gamma=-1"], "kernel.gamma"),
-        (["kernel.mixed_precision=true"], "set float32"),
+        (["kernel.mixed_precision=true"], "needs device.dtype=float32"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(kfx, words, said):

@@ -17,8 +17,9 @@ from kfx.config.choices import BACKTESTED
 from kfx.estimators import KernelFlowClassifier, KernelFlowRegressor
 from kfx.estimators.recorded import Model
 from kfx.evaluation.centres import chosen_centres
+from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.interpolants import Computed
 from kfx.evaluation.nystrom import Approximation, passed, solved
-from kfx.evaluation.on_disk import DiskStores
 from kfx.experiment.compose import composed, without_hydra
 from kfx.experiment.config import check
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
@@ -263,7 +264,7 @@ def test_all_points_as_centres_give_exact_regression(tmp_path):
     assert torch.allclose(cross @ own.alpha, kernel.gram(test, x) @ torch.linalg.solve(matrix, y), atol=1e-7)
     explained = kernel.gram(test, x) @ torch.linalg.solve(matrix, kernel.gram(x, test))
     expected = kernel.diagonal(test) - explained.diagonal()
-    assert torch.allclose(own.variance(cross, kernel.diagonal(test)), expected, atol=1e-7)
+    assert torch.allclose(own.variance(Computed(kernel, test, own.points)), expected, atol=1e-7)
 
 
 def test_the_scale_gives_left_out_errors_the_predicted_variance(tmp_path):
@@ -275,7 +276,7 @@ def test_the_scale_gives_left_out_errors_the_predicted_variance(tmp_path):
     test = points_of(2000, seed=9)
     truth = 7 * (torch.sin(test[:, :1]) + 0.2 * points_of(2000, 1, seed=10))
     cross = kernel.gram(test, own.points)
-    z = (truth - cross @ own.alpha) / own.deviation(cross, kernel.diagonal(test))
+    z = (truth - cross @ own.alpha) / own.deviation(Computed(kernel, test, own.points))
     assert 0.8 < float(z.square().mean()) < 1.25
 
 
@@ -563,7 +564,10 @@ def test_repeated_rows_have_finite_deviations():
     [
         ({"solver": "lstsq"}, "solver='lstsq': expected auto, cholesky or nystrom"),
         ({"centres": 20, "n_interpolation": 400}, "n_interpolation=400: expected a whole number from 1 to 100"),
-        ({"centres": 20, "n_interpolation": 30}, "n_interpolation=.30.: expected null with centres or choose"),
+        (
+            {"centres": 20, "n_interpolation": 30},
+            "n_interpolation=.30.: solver=nystrom, which centres and choose stand for",
+        ),
     ],
 )
 def test_estimators_refuse_what_they_would_ignore(settings, message):
@@ -576,7 +580,7 @@ def test_the_estimator_of_a_run_has_its_centres(kfx, in_folder):
     table(in_folder)
     assert kfx(*RUN, "evaluation.centres=30")[0] == 0
     settings = load_run(Path("r")).config.evaluation
-    own = Model.of_run(load_run(Path("r"))).estimator.get_params()
+    own = Model.of_run(load_run(Path("r"))).estimator().get_params()
     assert (own["solver"], own["centres"], own["choose"]) == ("nystrom", 30, settings.choose)
 
 
@@ -598,7 +602,7 @@ def test_classes_have_probabilities():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["evaluation.centres=500"], "evaluation.centres=500: there are 320 training points; take at most 320"),
+        (["evaluation.centres=500"], "evaluation.centres=500: dataset table has 320 training points; take at most 320"),
         (
             ["evaluation.centres=300", "evaluation.memory=1MB"],
             "evaluation.centres=300: so many take 9.0 MB, and evaluation.memory is 1.0 MB; take at most 100",
@@ -607,9 +611,12 @@ def test_classes_have_probabilities():
         (["evaluation.choose=best"], "evaluation.choose=best: expected one of uniform, rpcholesky, flow, kmeans"),
         (
             ["evaluation.solver=cholesky", "evaluation.centres=9"],
-            "evaluation.centres=9: expected null with solver=chol",
+            "evaluation.centres=9: needs evaluation.solver=nystrom, and it is cholesky",
         ),
-        (["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"], "null with solver=nystrom, which takes all"),
+        (
+            ["evaluation.solver=nystrom", "evaluation.n_interpolation=[9]"],
+            "evaluation.n_interpolation=[9]: solver=nystrom",
+        ),
         (
             ["evaluation.centres=9", "evaluation.memory=1MB", "follow.every=2"],
             "follow.n_interpolation: needs the Gram matrix of 320 points in memory",
@@ -624,9 +631,9 @@ def test_classes_have_probabilities():
         ),
         (
             ["evaluation.centres=9", "evaluation.n_interpolation=[9,20]"],
-            "evaluation.n_interpolation=[9, 20]: expected null with centres or choose, which takes all points",
+            "evaluation.n_interpolation=[9, 20]: solver=nystrom, which centres and choose stand for, takes all",
         ),
-        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=True: expected false with solver=nystrom"),
+        (["evaluation.centres=9", "evaluation.rho=true"], "evaluation.rho=true: needs evaluation.solver=cholesky"),
         (
             ["evaluation.centres=9", "evaluation.regularization.value=backtest"],
             "evaluation.regularization.value=backtest: forecasts series, and dataset table has none",
@@ -635,7 +642,7 @@ def test_classes_have_probabilities():
             ["evaluation.centres=9", "outputs.reduce=pca"],
             "outputs.reduce=pca: needs evaluation.solver=cholesky, without centres and choose",
         ),
-        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=True: expected false"),
+        (["evaluation.solver=nystrom", "evaluation.rho=true"], "evaluation.rho=true: needs evaluation.solver=cholesky"),
         (
             ["evaluation.centres=9", "outputs.kernels=separate"],
             "outputs.kernels=separate: needs evaluation.solver=chol",

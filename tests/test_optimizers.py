@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process import kernels as sk
 
 from kfx import load_run
-from kfx.kernels import ARD, RBF, Matern, RationalQuadratic, Scaled, Sum
+from kfx.kernels import ARD, RBF
 from kfx.kernels.space import Space, random_within
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
@@ -24,7 +21,6 @@ from kfx.optimizers.lbfgs import LBFGS
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Row
 from kfx.optimizers.loss import Evaluation, Loss
 from kfx.optimizers.schedules import Exponential, Milestones, Plateau
-from kfx.optimizers.sklearn_gpr import AMPLITUDES, NOISES, SklearnGPR
 from kfx.outcomes import Event, NumericalError
 from kfx.sampling.samplers import FixedSampler
 from tests.fits import Rows, bumps, points
@@ -221,38 +217,6 @@ def test_grid_search_goes_over_the_grid_on_each_batch():
     assert len(set(values[:20])) == 20, "two batches"
 
 
-def test_scikit_learns_regressor_comes_back_as_a_kernel():
-    rng = np.random.default_rng(0)
-    x = torch.as_tensor(rng.normal(size=(60, 2)))
-    y = torch.sin(x[:, :1]) * 30 + torch.as_tensor(3 * rng.normal(size=(60, 1)))
-    scale = float(y.square().mean().sqrt())
-    theirs = {
-        "rbf": (RBF(1.0), sk.RBF(1.0, (1e-4, 1e4))),
-        "matern": (Matern(1.0, 2.5), sk.Matern(1.0, (1e-4, 1e4), nu=2.5)),
-        "rq": (RationalQuadratic(1.0, 1.5), sk.RationalQuadratic(1.5 / 2**0.5, 1.0, (1e-4, 1e4), (1e-3, 1e2))),
-        "network": (
-            Sum([Scaled(RBF(1.0)), Scaled(RBF(3.0))]),
-            sk.RBF(1.0, (1e-4, 1e4)) + sk.ConstantKernel(1.0, AMPLITUDES) * sk.RBF(3.0, (1e-4, 1e4)),
-        ),
-    }
-    for ours, rival in theirs.values():
-        optimizer = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(None), 100)
-        rows = Rows()
-        fitted = optimizer.fit(ours, (x, y), Streams(0), rows)
-        if isinstance(rival, sk.Sum):
-            whole = sk.ConstantKernel(1.0, AMPLITUDES) * rival.k1 + rival.k2
-        else:
-            whole = sk.ConstantKernel(1.0, AMPLITUDES) * rival
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            process = GaussianProcessRegressor(whole + sk.WhiteKernel(1e-2, NOISES)).fit(x.numpy(), y[:, 0] / scale)
-        there = rng.normal(size=(7, 2))
-        gram = fitted.gram(x) + fitted.own_regularization.value * torch.eye(60, dtype=torch.float64)
-        prediction = fitted.gram(there, x.numpy()) @ torch.linalg.solve(gram, y).numpy()
-        np.testing.assert_allclose(prediction[:, 0], process.predict(there) * scale, rtol=2e-2, atol=0.2)
-        assert rows[-1][1].regularization > 0
-
-
 def test_lengths_are_found_again_in_a_draw():
     """σ = 1 from 150 points of a Gaussian process at distances of about 0.13: the likelihood within 15 %, ρ within a
     factor of 2: on one draw ρ need not have its minimum at the length that made the data."""
@@ -274,23 +238,6 @@ def test_lengths_are_found_again_in_a_draw():
         found[objective] = optimizer.fit(RBF(0.6), (x, y), Streams(0), Rows()).parameters["sigma"]
     assert found[nll] == pytest.approx(1.0, rel=0.15)
     assert 0.5 < found[rho] < 2.0
-
-
-def test_a_fit_by_scikit_learn_that_had_ended_is_not_repeated(monkeypatch):
-    def fit(rows):
-        optimizer = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(20), 9)
-        return optimizer.fit(RBF(1.0), points(30), Streams(0), rows)
-
-    rows = Rows()
-    whole = fit(rows)
-    end = max(rows.kept)
-    monkeypatch.setattr(GaussianProcessRegressor, "fit", lambda *arguments: pytest.fail("it fits again"))
-    again = Rows(restored=rows.kept[end])
-    assert fit(again).parameters == whole.parameters
-    assert again == []
-    amid = Rows(restored=rows.kept[2])
-    assert fit(amid).parameters == whole.parameters
-    assert [row[1].objective for row in amid] == [row[1].objective for row in rows[2:]]
 
 
 class Drawn(Optimizer):
@@ -330,15 +277,6 @@ def test_a_resumed_fit_has_the_streams_of_one_that_goes_on(iteration):
     assert again[0] == expected[0]
     assert again[1] == expected[1][iteration:]
     assert again[2] == expected[2]
-
-
-def test_extreme_exponents_come_back_from_scikit_learn():
-    rng = np.random.default_rng(0)
-    x = torch.as_tensor(rng.normal(size=(40, 2)) * 300)
-    y = torch.as_tensor(rng.normal(size=(40, 1)))
-    optimizer = SklearnGPR(partial(Loss, rho, Regularization()), FixedSampler(None), 5)
-    fitted = optimizer.fit(RationalQuadratic(100.0, 1e-3), (x, y), Streams(0), Rows())
-    assert np.isfinite(fitted.gram(x).numpy()).all()
 
 
 def test_the_default_run_shows_what_tuning_does(kfx):

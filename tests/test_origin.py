@@ -15,7 +15,7 @@ import kfx
 from kfx import load_run
 from kfx.export import finished
 from kfx.outcomes import ChangedError, ConfigError, RecordError
-from kfx.report.tables import measure
+from kfx.papers.tables import measure
 
 SMALL = ("sampler.batch_size=20", "optimizer.iterations=2", "figures=false", "device.precision_check=off")
 TABLE = ("dataset=table", "dataset.target=y", *SMALL)

@@ -60,7 +60,7 @@ def test_folds_are_counted_in_whole_iterations_and_share_a_curve_of_errors(kfx):
     words = ["dataset=diabetes", "dataset.n_test=0", "evaluation=k_fold", "evaluation.folds=3", "follow.every=1"]
     assert kfx("run", *words, *QUICK, "optimizer.iterations=3", "figures=false", "hydra.run.dir=r")[0] == 0
     run = load_run("r")
-    pictures = [trace.objective_over_iterations(run), trace.parameters_over_iterations(run), flow.errors(run)]
+    pictures = [trace.objective_over_iterations(run), trace.parameters_over_iterations(run), flow.errors_of_fit(run)]
     for picture in pictures:
         assert all(tick == round(tick) for tick in picture.axes[0].get_xticks())
     (curve,) = pictures[-1].axes[0].lines

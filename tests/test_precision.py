@@ -127,7 +127,7 @@ def test_a_run_records_the_check(kfx, in_folder):
 
 @pytest.mark.slow
 def test_strict_refuses_and_warn_goes_on(kfx, monkeypatch):
-    monkeypatch.setattr(precision, "arithmetics", lambda frameworks: [Rounding(10)])
+    monkeypatch.setattr(precision, "of_this_process", lambda *_: measure([Rounding(10)], SIZES))
     words = [*SMALL, "device.dtype=float32"]
     code, _, err = kfx("run", *words, "device.precision_check=strict", "hydra.run.dir=strict")
     assert code == 1
@@ -181,14 +181,12 @@ def _damaged(**changed):
 
 
 @pytest.mark.slow
-def test_a_file_counts_once_and_an_old_one_takes_no_norm_from_others(kfx, in_folder):
+def test_a_file_counts_once(kfx, in_folder):
     (in_folder / "new.json").write_text(json.dumps({"machine": "a", **report([verdict_of(Rounding(23))], {})}))
-    (in_folder / "old.json").write_text(_damaged(distances=KeyError))
-    code, out, err = kfx("precision", "new.json", "new.json", "old.json", "--output", "p")
+    code, out, err = kfx("precision", "new.json", "new.json", "--output", "p")
     assert code == 0, err
-    assert sum(line.startswith("│") for line in out.splitlines()) == 2
-    contents = precision.read([in_folder / "new.json", in_folder / "old.json"])
-    assert len(error_against_size(contents).axes) == 2
+    assert sum(line.startswith("│") for line in out.splitlines()) == 1
+    assert len(error_against_size(precision.read([in_folder / "new.json"])).axes) == 2
 
 
 @pytest.mark.parametrize(
@@ -197,7 +195,7 @@ def test_a_file_counts_once_and_an_old_one_takes_no_norm_from_others(kfx, in_fol
         *("", "3", "{}", '{"switches": {}, "verdicts": [1]}', '{"switches": {}, "verdicts": []}', None),
         *(_damaged(products={}), _damaged(products=[1, 2]), _damaged(products={"100": None}), _damaged(distances=None)),
         *(_damaged(products={"a": 1.0}), _damaged(verdict=None)),
-        *(_damaged(keeps_promise=KeyError), _damaged(conv2d_7x7=KeyError)),
+        *(_damaged(keeps_promise=KeyError), _damaged(conv2d_7x7=KeyError), _damaged(distances=KeyError)),
     ],
 )
 def test_another_file_is_no_measurement(kfx, in_folder, text):

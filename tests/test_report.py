@@ -15,7 +15,7 @@ import pytest
 
 import kfx as package
 from kfx import plots
-from kfx.report.run_page import as_typed
+from kfx.report.typed import as_typed
 
 RUN = ("dataset.n_train=40", "dataset.n_test=20", "sampler.batch_size=20", "optimizer.iterations=4", "figures=false")
 RUN += ("device.precision_check=off",)
@@ -159,7 +159,7 @@ def drawn(tmp_path_factory):
 @pytest.mark.slow
 def test_these_runs_have_every_picture(drawn):
     runs = [package.load_run(folder) for folder in drawn.values()]
-    assert [name for name, kind in plots.FIGURES.items() if not any(kind.draw(run) for run in runs)] == []
+    assert [name for name, draw in plots.FIGURES.items() if not any(draw(run) for run in runs)] == []
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_every_report_is_quick_and_small(drawn, tmp_path, kfx, name):
     assert (code, time.process_time() - began < 10) == (0, True), err
     page = Page("page.html")
     assert Path("page.html").stat().st_size < 3_000_000
-    assert page.captions == [plots.FIGURES[name].says for name in plots.figures(drawn[name])]
+    assert page.captions == [plots.caption(name) for name in plots.figures(drawn[name])]
     assert len(page.ids) == len(set(page.ids))
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
 

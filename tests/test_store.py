@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from kfx.evaluation.on_disk import DiskStores, OnDisk, factored
+from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.on_disk import OnDisk, factored
 from kfx.evaluation.systems import InMemory
 from kfx.kernels import CNNGP, RBF, Conv2d, Matern, ReLU, Sequential
 from kfx.lock import Lock
@@ -505,19 +506,15 @@ def test_everything_that_evaluation_asks_is_as_in_memory(tmp_path, scale):
     head, x_test = torch.arange(100), points_of(30, 5, seed=1)
     in_memory = InMemory(kernel, x[:100], x_test)
     with beyond(tmp_path / "grams").store(kernel, x[:100], x_test) as store:
-        on_disk = OnDisk(store, beyond(tmp_path / "grams"), kernel, 100, "cholesky", 1e-6)
+        on_disk = OnDisk(store, beyond(tmp_path / "grams"), kernel, x_test, 100, "cholesky", 1e-6)
         for size in (40, 100):
-            a, b = (system.coefficients(regularization, y[:size]) for system in (in_memory, on_disk))
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-            torch.testing.assert_close(in_memory.predictions(a), on_disk.predictions(a), rtol=1e-12, atol=1e-13)
-            torch.testing.assert_close(in_memory.fitted(x, head, a), on_disk.fitted(x, head, a), rtol=1e-12, atol=1e-12)
-            prior = kernel.diagonal(x_test)
-            found = [system.variance(regularization, size, prior) for system in (in_memory, on_disk)]
-            torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
-            found = [system.effective(regularization, size) for system in (in_memory, on_disk)]
-            assert found[0] == pytest.approx(found[1], rel=1e-13)
-        found = [system.energies(regularization, y[:100]) for system in (in_memory, on_disk)]
-        torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+            a, b = (system.interpolant(regularization, y[:size]) for system in (in_memory, on_disk))
+            torch.testing.assert_close(a.alpha, b.alpha, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(a.mean(in_memory.test), a.mean(on_disk.test), rtol=1e-12, atol=1e-13)
+            torch.testing.assert_close(in_memory.fitted(a, x, head), on_disk.fitted(a, x, head), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(a.variance(in_memory.test), b.variance(on_disk.test), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(a.energies(), b.energies(), rtol=1e-9, atol=1e-12)
+            assert a.effective == pytest.approx(b.effective, rel=1e-13)
 
 
 def test_a_solution_is_kept_with_its_jitter(tmp_path):
@@ -527,14 +524,13 @@ def test_a_solution_is_kept_with_its_jitter(tmp_path):
         jitters = []
         for _ in range(2):
             with collect() as incidents:
-                OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), 120, "cholesky", 1e-6).coefficients(
-                    Regularization(0.0, "absolute"), y
-                )
+                system = OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), x[:4], 120, "cholesky", 1e-6)
+                system.interpolant(Regularization(0.0, "absolute"), y)
             jitters.append(incidents.jitter)
             shutil.rmtree(store.folder / "factor", ignore_errors=True)
         assert not (store.folder / "factor").exists()  # the second time it was found
         with collect() as incidents:
-            InMemory(RBF(1.0), x, x[:1]).coefficients(Regularization(0.0, "absolute"), y)
+            InMemory(RBF(1.0), x).interpolant(Regularization(0.0, "absolute"), y)
         assert jitters[0] == jitters[1] == pytest.approx(incidents.jitter, rel=1e-6)
         assert jitters[0] > 0
 
@@ -542,16 +538,16 @@ def test_a_solution_is_kept_with_its_jitter(tmp_path):
 def test_a_torn_solution_or_another_is_computed_again(tmp_path):
     x, y = points_of(60), points_of(60, 1, seed=3)
     with beyond(tmp_path / "g").store(RBF(1.0), x, x[:1]) as store:
-        system = OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), 60, "cholesky", 1e-6)
-        found = system.coefficients(Regularization(0.1, "absolute"), y)
+        system = OnDisk(store, beyond(tmp_path / "g"), RBF(1.0), x[:1], 60, "cholesky", 1e-6)
+        found = system.interpolant(Regularization(0.1, "absolute"), y).alpha
         [path] = (store.folder / "solutions").iterdir()
         path.write_bytes(path.read_bytes()[:50])
-        torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+        torch.testing.assert_close(system.interpolant(Regularization(0.1, "absolute"), y).alpha, found)
         own = path.read_bytes()
-        system.coefficients(Regularization(0.2, "absolute"), y)
+        system.interpolant(Regularization(0.2, "absolute"), y)
         [other] = {*path.parent.iterdir()} - {path}
         shutil.copy(other, path)  # of another λ
-        torch.testing.assert_close(system.coefficients(Regularization(0.1, "absolute"), y), found)
+        torch.testing.assert_close(system.interpolant(Regularization(0.1, "absolute"), y).alpha, found)
         assert path.read_bytes() == own
 
 
@@ -567,13 +563,13 @@ def test_fewer_points_have_their_own_jitter(tmp_path):
     x = torch.cat([points_of(60), points_of(60)])  # the first 60 differ; all have no factor
     y, none = points_of(120, 1, seed=3), Regularization(0.0, "absolute")
     with beyond(tmp_path / "g").store(RBF(0.3), x, x[:1]) as store:
-        system, jitters = OnDisk(store, beyond(tmp_path / "g"), RBF(0.3), 120, "cholesky", 1e-6), []
+        system, jitters = OnDisk(store, beyond(tmp_path / "g"), RBF(0.3), x[:1], 120, "cholesky", 1e-6), []
         for size in (60, 120):
             with collect() as incidents:
-                alpha = system.coefficients(none, y[:size])
+                alpha = system.interpolant(none, y[:size]).alpha
             jitters.append(incidents.jitter)
             if size == 60:
-                torch.testing.assert_close(alpha, InMemory(RBF(0.3), x[:60], x[:1]).coefficients(none, y[:60]))
+                torch.testing.assert_close(alpha, InMemory(RBF(0.3), x[:60]).interpolant(none, y[:60]).alpha)
     assert jitters[0] == 0
     assert jitters[1] > 0
 
@@ -598,13 +594,12 @@ def test_conjugate_gradients_against_a_direct_solution(tmp_path, regularization)
     x = points_of(300, 36).reshape(300, 1, 6, 6)
     y = points_of(300, 3, seed=2)
     store = filled(tmp_path / "s", kernel, x, tile=64)
-    on_disk = OnDisk(store, beyond(tmp_path / "s"), kernel, 300, "conjugate_gradients", 1e-11)
-    found = on_disk.coefficients(Regularization(regularization, "absolute"), y)
+    on_disk = OnDisk(store, beyond(tmp_path / "s"), kernel, x[:1], 300, "conjugate_gradients", 1e-11)
+    found = on_disk.interpolant(Regularization(regularization, "absolute"), y)
     expected = np.linalg.solve(whole(store) + regularization * np.eye(300), y.numpy())
-    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-8 * abs(expected).max())
-    report = on_disk.report()
-    assert report["residual"] < 1e-10
-    assert report["iterations"] > 1
+    np.testing.assert_allclose(found.alpha.numpy(), expected, rtol=0, atol=1e-8 * abs(expected).max())
+    assert found.report["residual"] < 1e-10
+    assert found.report["iterations"] > 1
 
 
 def test_the_preconditioner_saves_most_of_the_products():
@@ -780,9 +775,12 @@ def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
         (["evaluation.store=/dev/null"], "evaluation.store=/dev/null: cannot be written to"),
         (["evaluation.memory=lots"], "evaluation.memory=lots: expected a number of bytes"),
         (["evaluation.tolerance=2"], "evaluation.tolerance=2.0: expected a number > 0 and < 1"),
-        (["cluster.scheduler=here"], "cluster.scheduler=here: expected an address as tcp://host:8786, slurm, or null"),
+        (
+            ["cluster.scheduler=here"],
+            "cluster.scheduler=here: expected an address as tcp://host:8786, or slurm, or null",
+        ),
         (["cluster.dashboard=here"], "cluster.dashboard=here: expected an address as 127.0.0.1:8787"),
-        (["evaluation.rho=true", "evaluation.solver=conjugate_gradients"], "it needs cholesky"),
+        (["evaluation.rho=true", "evaluation.solver=conjugate_gradients"], "needs evaluation.solver=cholesky"),
     ],
 )
 def test_what_cannot_go_on_disk_is_one_line(tmp_path, kfx, words, complaint):

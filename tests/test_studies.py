@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 from kfx import load_run, version
 from kfx.config import catalogue, registry
-from kfx.jobs import study
 from kfx.kernels import CNNGP
 from kfx.kernels.cnngp.architectures import architecture
 from kfx.outcomes import ConfigError
-from kfx.plots.study import landscape, over_iterations, over_points, scaling, slope
+from kfx.papers import studies
+from kfx.papers.pictures import landscape, over_iterations, over_points, scaling, slope
 from kfx.plots.style import COLOURS
 from kfx.report.measured import SHARES
 
@@ -32,10 +32,10 @@ MANY = ("batch_size", "runtime", "memory")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY else name for name in study.names()]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY else name for name in studies.names()]
 )
 def test_every_study_composes_and_says_what_it_is(name):
-    read = study.read(name)
+    read = studies.read(name)
     assert len(read.runs) > 1
     assert all(known.source for known in read.published)
     assert read.columns
@@ -44,7 +44,7 @@ def test_every_study_composes_and_says_what_it_is(name):
 
 def test_a_recorded_table_says_when_and_where_it_was_made(kfx, in_folder):
     assert kfx("run", "optimizer=none", "figures=false", "hydra.run.dir=r")[0] == 0
-    table = study.dated(pd.DataFrame({"run": ["one"], "mse": [1.0]}), [in_folder / "r"])
+    table = studies.dated(pd.DataFrame({"run": ["one"], "mse": [1.0]}), [in_folder / "r"])
     assert list(table) == ["run", "mse", "date", "kfx", "machine"]
     assert table["kfx"].item() == version.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"].item())
@@ -122,7 +122,7 @@ def test_kernels_are_drawn_over_points_before_and_after(kfx):
 
 @pytest.mark.parametrize("relu", ["operations", "one_node"])
 def test_the_kept_graph_is_the_kernel_that_it_is_compared_with(relu):
-    study.read("memory")
+    studies.read("memory")
     common = {"trainable": None, "bounds": {}}
     plain = registry.OPTIONS["kernel"]["kept_graph"](relu=relu).make((28, 28), **common)
     kernel = CNNGP(architecture("simple", (28, 28)), 1.0, 1.0)
@@ -137,14 +137,14 @@ def test_the_kept_graph_is_the_kernel_that_it_is_compared_with(relu):
 
 def test_what_a_paper_prints_stands_in_the_table(kfx, in_folder):
     assert kfx("run", *WORDS, "hydra.run.dir=r", "figures=false")[0] == 0
-    known = study.Known("a", "mse", 2.5, "a paper")
-    asked = study.Study(runs={"a": [], "b": []}, columns=["mse"], published=[known])
+    known = studies.Known("a", "mse", 2.5, "a paper")
+    asked = studies.Study(runs={"a": [], "b": []}, columns=["mse"], published=[known])
     there = {"a": in_folder / "r", "b": in_folder / "r"}
-    table = study.table(asked, there)
+    table = studies.table(asked, there)
     assert list(table) == ["run", "mse", "mse, published"]
     assert table["mse, published"].to_list()[0] == 2.5
     assert np.isnan(table["mse, published"].to_list()[1])
-    assert list(study.table(asked, there, is_as_published=False)) == ["run", "mse"]
+    assert list(studies.table(asked, there, is_as_published=False)) == ["run", "mse"]
 
 
 def test_curves_are_named_before_the_last_comma():
@@ -167,7 +167,7 @@ def test_a_picture_of_what_no_run_records_is_one_line(kfx, in_folder):
 def test_studies_are_listed(kfx):
     code, out, _ = kfx("study")
     assert code == 0
-    assert len(out.splitlines()) == len(study.names())
+    assert len(out.splitlines()) == len(studies.names())
 
 
 def test_bad_words_are_one_line(kfx, in_folder):
@@ -209,10 +209,10 @@ def test_bad_words_are_one_line(kfx, in_folder):
 )
 def test_a_file_that_is_not_understood_is_one_line(tmp_path, monkeypatch, text, said):
     (tmp_path / "study.yaml").write_text(text)
-    monkeypatch.setattr(study, "names", lambda: ["study"])
+    monkeypatch.setattr(studies, "names", lambda: ["study"])
     monkeypatch.setattr(catalogue, "file_of", lambda group, name: tmp_path / "study.yaml")
     with pytest.raises(ConfigError, match=said):
-        study.jobs(study.read("study"), tmp_path)
+        studies.jobs(studies.read("study"), tmp_path)
 
 
 def test_the_trace_says_where_the_time_went(kfx, in_folder):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kfx.outcomes import ConfigError, RecordError
-from kfx.report import claims, reproduction, tables
+from kfx.papers import claims, numbers, tables
 from kfx.yaml_file import YamlBoundsError, bounded
 from tests.faults.conftest import ended, record  # noqa: F401
 
@@ -89,7 +89,7 @@ def test_other_files_with_a_bomb_are_a_line(kfx, record):  # noqa: F811
     assert (code, len(err.splitlines()), "evil.yaml: holds more than" in err) == (2, 1, True)
     for name, read, error in (
         (claims.FILE, claims.read, ConfigError),
-        ("remarks.yaml", reproduction.read_remarks, ConfigError),
+        ("remarks.yaml", numbers.read_remarks, ConfigError),
         ("t.yaml", tables.read, RecordError),
     ):
         Path(name).write_text(ALIASES)

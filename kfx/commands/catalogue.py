@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kfx.commands.arguments import Commands, add_plugins
 from kfx.config import registry
@@ -88,11 +87,11 @@ def _holds(text: str, words: Sequence[str]) -> bool:
 
 def _commands_of(described: Mapping[str, str], words: Sequence[str], own: str | None) -> dict[str, dict[str, str]]:
     """For each experiment the commands that repeat a published table or figure with all words, and where it is."""
-    from kfx.report.reproduction import read_published
+    from kfx.config.published import read_published
 
     found: dict[str, dict[str, str]] = {}
     for experiment in described:
-        for each in (printed.published for printed in read_published(experiment, own)):
+        for each in read_published(experiment, own):
             if _holds(f"{experiment} {each.source}", words) and not _holds(experiment, words):
                 command = shlex.join(["kfx", "run", f"+experiment={experiment}", *each.overrides])
                 found.setdefault(experiment, {}).setdefault(command, each.source)
@@ -122,7 +121,7 @@ def _show_sections(words: Sequence[str]) -> None:
         print()
 
 
-def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str = "default") -> None:
+def show_fields(schema: type[Option], values: Mapping[str, object], *, column: str = "default") -> None:
     """Print a table of an option's keys: values, allowed values, meaning."""
     from rich.table import Table
 
@@ -141,7 +140,7 @@ def show_fields(schema: type[Option], values: Mapping[str, Any], *, column: str 
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
-def _rows(schema: type[Option], values: Mapping[str, Any], prefix: str) -> list[tuple[str, str, str, str]]:
+def _rows(schema: type[Option], values: Mapping[str, object], prefix: str) -> list[tuple[str, str, str, str]]:
     found = []
     for key, item in sorted(schema.fields().items(), key=lambda pair: _distance(schema, pair[0])):
         factory, value = item.default_factory, values.get(key)
@@ -158,7 +157,7 @@ def _distance(schema: type[Option], key: str) -> int:
     return -max(i for i, base in enumerate(reversed(schema.__mro__)) if key in vars(base).get("__annotations__", {}))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value as it is typed on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from kfx.commands.arguments import Commands
 from kfx.numerics.formatting import spread
-from kfx.outcomes import ConfigError
 from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
@@ -58,13 +57,8 @@ def _compare(parsed: argparse.Namespace) -> int:
             pictures.check_name(f"--{name}", getattr(parsed, name))
     outputs = "csv", "latex", "markdown", "figure", "curve"
     require_places({f"--{name}": getattr(parsed, name) for name in outputs})
-    runs, unread = comparison.read(parsed.paths)
-    metric = parsed.metric or comparison.main_metric_of(runs)
-    found, unmeasured = comparison.measured(runs, metric, parsed.kernel, parsed.n_interpolation)
-    left_out = [*unread, *unmeasured]
-    if not found:
-        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        raise ConfigError(f"kfx compare: no run to show: {left_out[0]}{more}")
+    asked = parsed.metric, parsed.kernel, parsed.n_interpolation
+    runs, metric, found, left_out = comparison.gather(parsed.paths, *asked)
     for line in left_out:
         print(f"kfx: left out: {line}", file=sys.stderr)
     frame = comparison.table(found, by, metric, parsed.mix, comparison.better_in(runs, metric))

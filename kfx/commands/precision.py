@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
+from kfx.files import Document
 from kfx.screen.terminal import console
+
+if TYPE_CHECKING:
+    from kfx.report.table import Table
 
 
 def add(commands: Commands) -> None:
@@ -34,13 +40,13 @@ def _precision(parsed: argparse.Namespace) -> int:
     from kfx.plots.style import save
     from kfx.record.environment import processor
     from kfx.record.output import require_no_record
+    from kfx.report.table import screen
 
     output: Path = parsed.output
     require_no_record("--output", output)
-    screen = console(160)
     if parsed.files:
         contents = precision.read(parsed.files)
-        screen.print(precision.table(contents))
+        console(160).print(screen(_table(contents)))
         preflight.make_folder("--output", output, resume=True)
         save(error_against_size(contents), output / "machines.png")
         print(f"  {output / 'machines.png'}")
@@ -51,7 +57,7 @@ def _precision(parsed: argparse.Namespace) -> int:
         verdicts = precision.measure(precision.arithmetics(("torch", "jax")))
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     content = {"machine": ", ".join([processor(), *cards]), **precision.report(verdicts, switches)}
-    screen.print(precision.table({"": content}))
+    console(160).print(screen(_table({"": content})))
     for name, value in switches.items():
         print(f"  {name} = {value}")
     if not content["gpu"]:
@@ -60,3 +66,20 @@ def _precision(parsed: argparse.Namespace) -> int:
     save(error_against_size({"": content}), output / "precision.png")
     print(f"  {output / 'precision.json'}, {output / 'precision.png'}")
     return 0 if all(verdict.keeps_promise for verdict in verdicts) else 1
+
+
+def _table(contents: Mapping[str, Document]) -> Table:
+    """The verdicts on each arithmetic. contents: the content of `precision.json` by the machine's name."""
+    from kfx.report.table import Table
+
+    rows = []
+    for machine, content in contents.items():
+        for v in content["verdicts"]:
+            products, distances = list(v["products"].values()), list(v["distances"].values())
+            errors = [products[0], products[-1], distances[-1], v["conv2d_7x7"]]
+            named = [machine, v["framework"], v["device"], v["dtype"]][len(contents) == 1 :]
+            mark = "" if v["keeps_promise"] else f"  — less than {v['dtype']}"
+            rows.append([*named, *(f"{e:.1e}" for e in errors), v["verdict"] + mark])
+    heads = ["machine", "framework", "device", "dtype"][len(contents) == 1 :]
+    heads += ["product, N = 100#", "product, N = 1000#", "its norm, N = 1000#", "conv2d 7 × 7#", "delivers"]
+    return Table(heads, rows, "Precision of products and convolutions, relative to float64 on the CPU")

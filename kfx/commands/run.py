@@ -73,7 +73,8 @@ def _typed(words: Sequence[str]) -> _Typed:
 
 
 def run(words: Sequence[str]) -> int:
-    """Check every job of the command, then run them."""
+    """Check every job of the command, then run them; return the exit code. ConfigError or DataError, before a folder is
+    made, for words that cannot be run."""
     typed = _typed(words)
     from hydra._internal.utils import get_args_parser
 
@@ -170,6 +171,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 
     from kfx.jobs import sweep
     from kfx.outcomes import Status
+    from kfx.report.table import screen
     from kfx.running.signals import noted, undisturbed
 
     jobs = planned.identities if planned.is_complete else None
@@ -187,7 +189,7 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
             with undisturbed():
                 rows = sweep.rows(sweep.jobs_in(folder) if jobs is None else jobs, planned.roots(folder))
                 sweep.write(folder / "sweep.csv", rows)
-                console(140, stderr=True).print(sweep.table(rows))
+                console(140, stderr=True).print(screen(sweep.table(rows)))
                 print(f"kfx: {folder / 'sweep.csv'}", file=sys.stderr)
     if interrupted:
         print(f"kfx: interrupted; go on with {_again(typed, planned.key, str(folder))}", file=sys.stderr)
@@ -196,7 +198,8 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 
 
 def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
-    """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, as far as it is known."""
+    """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, 0 for a pool: `sweep.csv`
+    has its failures."""
     from kfx.jobs.attempt import run_here
     from kfx.jobs.pool import Pool, processes
 

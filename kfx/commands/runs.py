@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kfx.commands.arguments import Commands, add_cluster, add_plugins, of_cluster
 from kfx.config.plugins import load_plugins, require_plugins
-from kfx.numerics.formatting import spread
 from kfx.outcomes import ConfigError, KfxError, RecordError
 from kfx.screen.terminal import console
 
@@ -54,10 +53,11 @@ def add(commands: Commands) -> None:
 
 
 def _list(parsed: argparse.Namespace) -> int:
+    from kfx.record.findings import Findings, mean_of
     from kfx.record.reading import read_metrics, typed_words
     from kfx.record.search import runs_below
-    from kfx.report.results import command_of, main_row
     from kfx.report.table import Table, screen
+    from kfx.report.typed import command_of
     from kfx.screen.summary import relative
 
     if parsed.last is not None and parsed.last < 1:
@@ -73,12 +73,12 @@ def _list(parsed: argparse.Namespace) -> int:
             typed = typed_words(run.directory)
         except RecordError as error:  # it does not hide the others
             print(f"kfx: {error}", file=sys.stderr)
-        best = main_row(run.metrics)
+        best = Findings.of(run.metrics).row()
         rows.append(
             [
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(run.written)),
                 str(run.state),
-                "" if best is None else f"{best['metric']} {spread(best['mean'], best.get('sd'))}",
+                "" if best is None else f"{best['metric']} {mean_of(best)}",
                 str(relative(run.directory)),
                 command_of(run.metrics, typed),
             ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kfx.config.parts import Built
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 Better = str | float | None
 """Which values are better: `larger` ones, `smaller` ones, those near a number, or None where none are."""
-Measure = Callable[["np.ndarray", Any], float]
+Measure = Callable[["np.ndarray", Built], float]
 """(prediction (m, outputs), data set) → value."""
 
 
@@ -71,7 +72,7 @@ def metric(name: str, better: Better) -> Callable[[Measure], Measure]:
     return register
 
 
-def measured_by_plugins(prediction: np.ndarray, data: Any) -> dict[str, float]:
+def measured_by_plugins(prediction: np.ndarray, data: Built) -> dict[str, float]:
     """The metrics by `metric`. prediction: (m, outputs), in the units of the targets. ConfigError for no number."""
     found: dict[str, float] = {}
     for name, each in METRICS.items():

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kfx.config.fields import FieldError
-from kfx.config.option import Option, Part
+from kfx.config.fields import FieldError, Several
+from kfx.config.option import Option
 from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, chosen
 from kfx.outcomes import ConfigError
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Option)
 _MOST_SHOWN = 30
 
 
-def make_option(path: str, group: str, node: object) -> Part:
+def make_option(path: str, group: str, node: object) -> Option:
     """Make the option of `group` that the node at `path` names, with its fields; ConfigError in one line."""
     name = node.get("name") if isinstance(node, Mapping) else node
     schema = chosen(path, group, name)
@@ -34,28 +34,23 @@ def make_option(path: str, group: str, node: object) -> Part:
 def make(path: str, schema: type[T], node: object) -> T:
     """Make an option or section from plain keys and values; ConfigError names the key, the value found, and the allowed
     values."""
-    fields = schema.fields()
+    fields, at = schema.fields(), f"{path}." if path else ""
     if not isinstance(node, Mapping):
         shown = "null" if node is None else node
         raise ConfigError(f"{path}={shown}: expected {', '.join(fields)}; leave it out for the defaults")
     for key in map(str, node):
         if key not in fields:
-            raise ConfigError(
-                f"{path}.{key}: unknown key; {taken(schema, key)}"
-                if path
-                else f"{key}: unknown key; {taken(schema, key)}"
-            )
+            raise ConfigError(f"{at}{key}: unknown key; {taken(schema, key)}")
     made: dict[str, object] = {}
     for key, item in fields.items():
-        own = f"{path}.{key}" if path else key
         if key in node and "convert" in item.metadata:
-            made[key] = item.metadata["convert"](own, node[key])
+            made[key] = item.metadata["convert"](f"{at}{key}", node[key])
         elif key in node and isinstance(item.default_factory, type) and issubclass(item.default_factory, Option):
-            made[key] = make(own, item.default_factory, node[key])
+            made[key] = make(f"{at}{key}", item.default_factory, node[key])
     plain = {key: value for key, value in node.items() if key not in made}
     try:
-        hints = _hints(schema)  # type: ignore[arg-type]  # mypy takes a class for one of its instances
-        option: Any = (
+        hints = _hints(schema)
+        option: Several = (
             schema(**plain)  # much faster
             if all(_has_type(value, hints[key]) for key, value in plain.items())
             else OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(escaped(plain))))
@@ -64,26 +59,23 @@ def make(path: str, schema: type[T], node: object) -> T:
             setattr(option, key, value)
         return option
     except FieldError as error:
-        raise ConfigError(f"{path}.{error}" if path else str(error)) from error
+        raise ConfigError(f"{at}{error}") from error
     except OverflowError as error:  # of a whole number with hundreds of digits where any number is taken
         key = next(key for key, value in plain.items() if isinstance(value, int) and abs(value) > 1e308)
-        raise ConfigError(
-            f"{path}.{key}: is too large; expected {fields[key].metadata.get('takes', 'a number')}"
-        ) from error
+        takes = fields[key].metadata.get("takes", "a number")
+        raise ConfigError(f"{at}{key}: is too large; expected {takes}") from error
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, FieldError):
-            raise ConfigError(f"{path}.{error.__cause__}" if path else str(error.__cause__)) from error
+            raise ConfigError(f"{at}{error.__cause__}") from error
         key = str(error.full_key or "")
         wrong = fields.get(key.split("[")[0])
         takes = wrong.metadata.get("takes", "text") if wrong else "a value of another type"
         got = OmegaConf.select(OmegaConf.create({"node": escaped(plain)}), f"node.{key}") if key else ""
-        raise ConfigError(
-            f"{path}.{key}={got}: expected {takes}" if path else f"{key}={got}: expected {takes}"
-        ) from error
+        raise ConfigError(f"{at}{key}={got}: expected {takes}") from error
 
 
 @cache
-def _hints(schema: type[Option]) -> dict[str, Any]:
+def _hints(schema: type[Option]) -> dict[str, object]:
     return get_type_hints(schema)
 
 
@@ -131,6 +123,6 @@ def leaves(node: object, path: str = "", *, into_lists: bool = True) -> Iterator
         yield path, node
 
 
-def plain(node: object) -> Any:
+def plain(node: object) -> Several:
     """Keys and values without OmegaConf's types."""
     return OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node

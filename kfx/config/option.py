@@ -8,62 +8,36 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from kfx.config import registry
-from kfx.config.fields import FieldError
+from kfx.config.fields import FieldError, Several
+from kfx.config.parts import Built, ConfigView, Part
 from kfx.config.plugins import Portable
 from kfx.config.registry import OPTIONS, SECTIONS
+from kfx.config.rules import Rule
 from kfx.outcomes import ConfigError
 
 Settings = dict[str, Any]
 """Values by the names of fields: numbers, texts, lists and mappings, as a config has them."""
-Part = Any
-"""An option or section of a family, of which this room knows nothing."""
-
-
-class ConfigView(Protocol):
-    """The config as an option sees it: the other options and the sections, by name."""
-
-    dataset: Part
-    kernel: Part
-    objective: Part
-    sampler: Part
-    optimizer: Part
-    evaluation: Part
-    device: Part
-    regularization: Part
-    outputs: Part
-    checkpoint: Part
-    flow: Part
-    follow: Part
-    interpolation: Part
-    kernel_check: bool
-    seed: int
-
-    def training_size(self) -> int:
-        """The number of points that a kernel is trained on, as far as it is known before the data are read."""
-        ...
-
 
 T = TypeVar("T", bound="Option")
 
 
 @dataclass
-class Option(Portable):
+class Option(Portable, Part):
     """A choice of a group, or a section of the config. Construction checks each field against its range."""
 
     group: ClassVar[str] = ""
-    name: ClassVar[str] = ""
     description: ClassVar[str] = ""
     symbol: ClassVar[str] = ""
     """Its symbol in papers and pictures, if it has one."""
-    origin: ClassVar[str] = "kfx"
-    """Where it comes from: `kfx`, a distribution and its version, a plugin's file name, or a Python module."""
     quick: ClassVar[tuple[str, ...]] = ()
     """Overrides with which a run that uses it ends in seconds, for smoke tests."""
     implied: ClassVar[Settings] = {}
     """Values of fields that are newer than the first records; identities leave these out, so that they stay."""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """What it cannot be combined with: `needs` and `refuses` of `kfx.config.rules`."""
     builds: ClassVar[str] = ""
     """`module:name` of the class or function that it builds from its fields, imported when it is built."""
 
@@ -91,7 +65,7 @@ class Option(Portable):
             raise ConfigError(f"{cls.group}={cls.name}: expected its methods {', '.join(missing)}")
 
     @classmethod
-    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+    def fields(cls) -> dict[str, dataclasses.Field[Several]]:
         """Its fields by name, each with `takes`, `test` and `meaning` as metadata."""
         return {item.name: item for item in dataclasses.fields(cls)}
 
@@ -107,7 +81,7 @@ class Option(Portable):
                 plain[key] = factory() if factory is not dataclasses.MISSING else item.default
         return {"name": cls.name, **plain} if cls.name else plain
 
-    def constructor(self) -> Callable[..., Any]:
+    def constructor(self) -> Callable[..., Built]:
         """What `builds` names; NotImplementedError if it names nothing."""
         if not self.builds:
             raise NotImplementedError(f"{type(self).__name__}: expected `builds`, or a method that builds it")
@@ -118,16 +92,21 @@ class Option(Portable):
         """Its values of the fields that this base class does not have."""
         return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
 
-    def standing_for(self, config: ConfigView) -> Option:
-        """The option that this one stands for in a config; itself by default."""
-        return self
-
     def settled(self, config: ConfigView) -> Settings:
-        """Values of the fields whose default depends on the other options of a config; none by default."""
-        return {}
+        """Values of the fields whose default depends on the other options of a config, in place of null or `auto`; by
+        default as `settle` of each says."""
+        settle = {key: item.metadata["settle"] for key, item in self.fields().items() if "settle" in item.metadata}
+        return {key: value(self, config) for key, value in settle.items() if getattr(self, key) in (None, "auto")}
 
     def check(self, config: ConfigView) -> None:
-        """ConfigError if this option cannot be combined with the others of a config."""
+        """ConfigError if this option cannot be combined with the others of a config, beyond its rules."""
+
+    def check_together(self, config: ConfigView) -> None:
+        """ConfigError for the first rule of its base classes, or of its own, that a config breaks, or by `check`."""
+        for cls in reversed(type(self).__mro__):
+            for rule in vars(cls).get("rules", ()):
+                rule.check(self, config)
+        self.check(config)
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))

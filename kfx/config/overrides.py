@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*|0|[1-9][0-9
 """Texts that Hydra reads literally."""
 
 
-def escaped(value: Any) -> Any:
+def escaped(value: object) -> Any:
     """A text, or the texts in plain keys and values, as a config holds them: `${` begins no interpolation."""
     if isinstance(value, str):
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if "${" in value else value
@@ -26,7 +26,7 @@ def literal(value: str | Sequence[str]) -> Any:
 
 
 def quoted(text: str, mark: str = "'") -> str:
-    """Any text as the value of an override. mark: the quotation mark around it."""
+    """A text as the value of an override. mark: the quotation mark around it."""
     within = re.sub(rf"(\\+)({mark}|$)", lambda found: found[1] * 2 + found[2], escaped(text))
     return mark + within.replace(mark, f"\\{mark}") + mark
 

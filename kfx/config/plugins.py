@@ -54,11 +54,11 @@ def isolated() -> Iterator[None]:
         _plugins.update(in_use)
 
 
-def _registered() -> tuple[dict[str, dict[str, type[Any]]], dict[str, Metric]]:
+def _registered() -> tuple[dict[str, dict[str, Schema]], dict[str, Metric]]:
     return {group: dict(options) for group, options in OPTIONS.items()}, dict(METRICS)
 
 
-def _restore(options_before: Mapping[str, Mapping[str, type[Any]]], metrics: Mapping[str, Metric]) -> None:
+def _restore(options_before: Mapping[str, Mapping[str, Schema]], metrics: Mapping[str, Metric]) -> None:
     METRICS.clear()
     METRICS.update(metrics)
     for group, options in options_before.items():

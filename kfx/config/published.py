@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
-from kfx.config.fields import is_window, number, one_of, ranged
+from kfx.config import catalogue
+from kfx.config.fields import Several, is_window, number, ranged, word
 from kfx.config.nodes import make
 from kfx.config.option import Option
 from kfx.outcomes import ConfigError
+from kfx.yaml_file import read_yaml
 
 
 @dataclass
@@ -17,12 +19,10 @@ class Quantity(Option):
     """A quantity that a run measures."""
 
     metric: str = ranged("", "text", lambda v: v != "", "name of the metric or parameter: accuracy, mse, error, …")
-    kernel: str = one_of("trained", "initial", "trained", meaning="kernel to which the number belongs")
+    kernel: str = word("initial | trained", "kernel to which the number belongs", default="trained")
     n_interpolation: int | None = number(None, "whole >= 1", "N_I at which the number was measured", null="the largest")
-    statistic: str = one_of(
-        "mean", "mean", "sd", "se", "min", "max", meaning="statistic over folds, repeats, layers or seeds"
-    )
-    window: Any = ranged(  # noqa: RUF009
+    statistic: str = word("mean | sd | se | min | max", "statistic over folds, repeats, layers or seeds")
+    window: Several = ranged(  # noqa: RUF009
         None,
         "[first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or is_window(v),
@@ -49,20 +49,93 @@ class Published(Quantity):
     )
 
 
+@dataclass
+class Printed(Published):
+    """A published number with its digits as printed; None for a curve without numbers."""
+
+    text: str | None = None
+
+
+Numbers = TypeVar("Numbers", bound=Published)
+
+
+def of_most_overrides(numbers: Sequence[Numbers]) -> list[Numbers]:
+    """Of the numbers with the same metric, kernel, N_I, statistic and window those with the most overrides."""
+    most: dict[tuple[object, ...], int] = {}
+    for each in numbers:
+        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
+    return [each for each in numbers if len(each.overrides) == most[each.place]]
+
+
+_HEADS = ("n_interpolation", "metric", "kernel", "statistic")
+"""Keys of an entry that may be a list, the heads of a table's columns; within each of them come those of the next."""
+
+
 def published(path: str, value: object) -> list[Published]:
-    """The entries of a config's key `published`; ConfigError if there is anything else."""
-    if value is None:
-        return []
-    if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
-        return [make(path, Published, _modern(value))]
-    if not isinstance(value, list):
+    """The numbers of a config's key `published`.
+
+    An entry may stand for a table: with lists of metrics, kernels, N_I or statistics its value is a list for each of
+    them, and `rows` are entries that have its other keys too; their sources and overrides follow its own.
+    """
+    return [make(where, Published, entry) for where, entry in _entries(path, value)]
+
+
+def _entries(path: str, value: object) -> Iterator[tuple[str, Several]]:
+    """Yield the entries of a list, one for each number, with their paths."""
+    if not isinstance(value, list | None):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
-    return [make(f"{path}[{i}]", Published, _modern(entry)) for i, entry in enumerate(value)]
+    for i, entry in enumerate(value or ()):
+        yield from _numbers(f"{path}[{i}]", entry)
 
 
-def _modern(entry: object) -> object:
-    """Convert an entry of version 0.1, where the kernel was part of the metric."""
-    suffix = " of the initial kernel"
-    if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
-        return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
-    return entry
+def _numbers(path: str, entry: object) -> Iterator[tuple[str, Several]]:
+    """Yield the entries that one stands for, one for each number."""
+    if not isinstance(entry, Mapping):
+        yield path, entry
+    elif "rows" in entry:
+        rows = entry["rows"]
+        whole = [_with_table(row, entry) for row in rows] if isinstance(rows, list) else rows
+        yield from _entries(f"{path}.rows", whole)
+    elif head := next((key for key in _HEADS if isinstance(entry.get(key), list)), None):
+        names, value = entry[head], entry.get("value")
+        values = value if isinstance(value, list) else [value] * len(names)
+        if len(values) != len(names):
+            raise ConfigError(f"{path}.value={value}: expected {len(names)} values, one for each {head}")
+        for name, own in zip(names, values, strict=True):
+            yield from _numbers(path, {**entry, head: name, "value": own})
+    else:
+        yield path, entry
+
+
+def _with_table(row: object, table: Mapping[str, Several]) -> object:
+    """A row with what its table says of all rows."""
+    if not isinstance(row, Mapping):
+        return row
+    shared = {key: value for key, value in table.items() if key != "rows"}
+    lists = [each["overrides"] for each in (table, row) if "overrides" in each]
+    wrong = [each for each in lists if not isinstance(each, list)]
+    overrides = wrong[0] if wrong else [word for each in lists for word in each]
+    source = ", ".join(str(each["source"]) for each in (table, row) if each.get("source"))
+    return {**shared, **row, "source": source, "overrides": overrides}
+
+
+def read_published(experiment: str, own: str | None = None) -> list[Printed]:
+    """The numbers in an experiment's file, with the digits as written.
+
+    An experiment without its own list that builds on another one has the other's. own: a further folder of configs.
+    ConfigError for a file that cannot be read.
+    """
+    path = catalogue.file_of("experiment", experiment, own)
+    content = read_yaml(path) or {}
+    if "published" not in content:
+        bases = [word for word in content.get("defaults", []) if isinstance(word, str) and "/experiment/" in word]
+        return read_published(bases[0].split("/experiment/", 1)[1], own) if bases else []
+    where = f"{path}: published"
+    listed = published(where, content["published"])
+    if not listed:
+        return []
+    as_written = _entries(where, read_yaml(path, as_text=True)["published"])
+    return [
+        Printed(**vars(each), text=None if each.value is None else text.get("value"))
+        for each, (_, text) in zip(listed, as_written, strict=True)
+    ]

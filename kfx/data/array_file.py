@@ -5,15 +5,23 @@ from __future__ import annotations
 import lzma
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
+from kfx.data import row_file
 from kfx.data.files import require_file
-from kfx.data.own import Points, Targets, as_targets, looks_channels_last, require_numbers
+from kfx.data.new_rows import Chunk
+from kfx.data.own import Points, Targets, as_targets, looks_channels_last
+from kfx.data.table_columns import LARGEST, require_numbers
 from kfx.outcomes import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ONE, _TWO = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 _MOST_BYTES = 8 << 30
@@ -131,3 +139,47 @@ def _target(path: Path, name: str, y: np.ndarray) -> np.ndarray:
     if y.dtype.kind != "U":
         require_numbers(y.astype(np.float64), f"{path}: {name}")
     return y.astype(str) if y.dtype.kind == "b" else y
+
+
+@dataclass(frozen=True)
+class PointEncoding:
+    """How a run that is not on a table takes points: as they are. shape: that of a training point. channels: `last` for
+    images (n, height, width, channels)."""
+
+    shape: tuple[int, ...]
+    channels: str = "first"
+
+    def rows(self, points: pd.DataFrame | np.ndarray) -> Chunk:
+        """Check points, (n, …); rows with values that are no finite numbers are problems."""
+        try:
+            x = np.ma.filled(np.ma.asarray(points, dtype=np.float64), np.nan)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"new rows: {error}") from error
+        if x.ndim == 4 and self.channels == "last":
+            x = np.moveaxis(x, -1, 1)
+        return self._checked(x, 1, "new rows")
+
+    def chunks(self, path: Path, size: int) -> Iterator[Chunk]:
+        """Read the points of an .npz file, `x` or `x_test`, in chunks of `size`."""
+        if path.suffix.lower() != ".npz":
+            raise DataError(f"{path}: the run reads no table; expected an .npz file with its points x")
+        x = new_points(path, self.channels)
+        for start in range(0, len(x), size):
+            yield self._checked(x[start : start + size], start + 1, str(path))
+
+    def _checked(self, x: np.ndarray, first: int, where: str) -> Chunk:
+        if x.shape[1:] != self.shape:
+            last = x.ndim == 4 and (x.shape[3], *x.shape[1:3]) == self.shape
+            hint = ": give np.moveaxis(x, -1, 1)" if last else ""
+            raise DataError(
+                f"{where}: the points have the shape {x.shape[1:]}; expected {self.shape}, as in training{hint}"
+            )
+        with np.errstate(invalid="ignore"):
+            good = (np.abs(x) <= LARGEST).all(axis=tuple(range(1, x.ndim)))
+        rows = np.arange(first, first + len(x))
+        return Chunk(rows[good], x[good], dict.fromkeys(rows[~good].tolist(), "holds what is no finite number"))
+
+
+def count(path: Path) -> int:
+    """The number of points in a file, for a progress bar. DataError without a file."""
+    return len(new_points(path)) if path.suffix.lower() == ".npz" else row_file.count(path)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfx.config.choices import STEPS
-from kfx.data.reduction import Reduction
-from kfx.data.windows import SeriesParts
 from kfx.numerics.round_off import is_constant, scale
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
     from kfx.data.new_rows import Encoding
+    from kfx.data.reduction import Reduction
+    from kfx.data.windows import SeriesParts
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,21 @@ class Dataset:
         train, test = self.targets, self._as_targets(self.y_test)
         plain = replace(self, target_mean=0.0, target_scale=1.0, reduction=None, varying=None)
         return [replace(plain, y_train=train[:, [c]], y_test=test[:, [c]]) for c in range(train.shape[1])]
+
+
+def reduced(data: Dataset, how: str, components: float, regularization: float) -> Dataset:
+    """The data set with its outputs reduced by the training points: kernels are then trained on the components."""
+    from kfx.data.reduction import canonical, principal
+
+    mean = data.y_train.mean(axis=0)
+    if data.varying is not None:
+        mean = np.where(np.equal(data.target_scale, 0), data.target_mean, mean)
+    data = replace(data, target_mean=mean)
+    t = data.targets
+    if how == "pca":
+        return replace(data, reduction=principal(t, components))
+    x = data.x_train.reshape(len(t), -1)
+    return replace(data, reduction=canonical(t, x - x.mean(axis=0), components, regularization))
 
 
 def checked(data: Dataset, image: tuple[int, ...] | None, has_classes: bool) -> Dataset:

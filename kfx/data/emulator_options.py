@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import SIMULATORS
-from kfx.config.fields import number, one_of, ranged
-from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.config.fields import Several, number, ranged, word
+from kfx.config.option import Option, option, section
+from kfx.config.parts import ConfigView
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import OwnDataset
 from kfx.outcomes import ConfigError
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
 
 SEPARATE = "separate"
-
-
-def _is_count_or_share(value: object) -> bool:
-    return (type(value) is int and value >= 1) or (isinstance(value, float) and 0 < value < 1)
 
 
 @option(
@@ -34,11 +31,7 @@ class SimulatorOption(OwnDataset):
     n_test: int = number(
         1000, "whole >= 0 and <= 100000", "number of test runs, with uniform inputs; 0 with evaluation=k_fold"
     )
-    function: str = one_of(
-        "borehole",
-        *SIMULATORS,
-        meaning="simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'",
-    )
+    function: str = word(SIMULATORS, "simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'")
 
     noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
 
@@ -60,31 +53,26 @@ class SimulatorOption(OwnDataset):
 class OutputsSection(Option):
     implied = {"reduce": "none", "components": 0.999, "regularization": 0.01, "kernels": "shared"}  # noqa: RUF012
 
-    reduce: str = one_of(
-        "none",
-        "none",
-        "pca",
-        "cca",
-        meaning="what kernels are trained on; none: the targets; pca: their principal components; cca: their "
+    reduce: str = word(
+        "none | pca | cca",
+        "what kernels are trained on; none: the targets; pca: their principal components; cca: their "
         "directions most correlated with the points",
     )
-    components: Any = ranged(
+    components: Several = ranged(
         0.999,
         "a share > 0 and < 1, or a whole number >= 1",
-        _is_count_or_share,
+        lambda v: (type(v) is int and v >= 1) or (isinstance(v, float) and 0 < v < 1),
         "components that are kept: the share of the variance that they have, of cca of the squared correlations, or "
         "their number",
     )
     regularization: float = number(
         0.01, "> 0", "with cca: added to the diagonal of both covariances, in units of their mean diagonal"
     )
-    kernels: str = one_of(
-        "auto",
-        "auto",
-        "shared",
-        SEPARATE,
-        meaning="shared: one kernel for all outputs; separate: one for each output or component, with its own "
+    kernels: str = word(
+        ("auto", "shared", SEPARATE),
+        "shared: one kernel for all outputs; separate: one for each output or component, with its own "
         "parameters and lambda; auto: separate with components, else shared",
+        settle=lambda own, _: "shared" if own.reduce == "none" else SEPARATE,
     )
 
     @property
@@ -97,16 +85,11 @@ class OutputsSection(Option):
         """What has a fit of its own, for people."""
         return "kernel" if self.is_separate else "fold"
 
-    def settled(self, config: ConfigView) -> Settings:
-        if self.kernels != "auto":
-            return {}
-        return {"kernels": "shared" if self.reduce == "none" else SEPARATE}
-
     def applied(self, data: Dataset) -> Dataset:
         """The data set with its targets reduced as configured, by its training points."""
         if self.reduce == "none":
             return data
-        from kfx.data.reduction import reduced
+        from kfx.data.dataset import reduced
 
         return reduced(data, self.reduce, self.components, self.regularization)
 

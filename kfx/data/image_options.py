@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, number, one_of, ranged
+from kfx.config.fields import FieldError, number, ranged, word
 from kfx.config.option import option
 from kfx.data.options import DatasetOption, TableOption
 from kfx.outcomes import ConfigError
@@ -14,7 +14,7 @@ from kfx.outcomes import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from kfx.config.option import ConfigView
+    from kfx.config.parts import ConfigView
     from kfx.data.dataset import Dataset
 
 
@@ -46,15 +46,6 @@ class DigitsOption(TableOption):
         return left if self.classes is None else min(left, 183 * len(self.classes))
 
 
-def _range() -> list[int] | None:
-    return ranged(
-        None,
-        "[first, last], whole numbers with 0 <= first < last, or null for all",
-        lambda v: v is None or (len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1]),
-        "first and last training image to train on, counted from 0",
-    )
-
-
 @dataclass
 class Images(DatasetOption):
     """Images with separate training and test files."""
@@ -79,12 +70,15 @@ class IdxImages(Images):
     image = (28, 28)
     pool = 60_000
 
-    train_range: list[int] | None = _range()
-    test_on: str = one_of(
-        "test",
-        "test",
-        "rest",
-        meaning="images to test on; rest: the training images outside train_range, for validation",
+    train_range: list[int] | None = ranged(
+        None,
+        "[first, last], whole numbers with 0 <= first < last",
+        lambda v: len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1],
+        "first and last training image to train on, counted from 0",
+        null="all",
+    )
+    test_on: str = word(
+        "test | rest", "images to test on; rest: the training images outside train_range, for validation"
     )
     copies: int = number(
         0, "whole >= 0 and <= 1000", "copies of each training image, each moved at random, that are added to them"

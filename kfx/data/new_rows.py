@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kfx.data import row_file
-from kfx.data.array_file import new_points
 from kfx.data.cells import numbers_of
-from kfx.data.own import LARGEST
-from kfx.data.table_columns import MOST_FEATURES, MOST_SHOWN, Layout, levels, meaning
+from kfx.data.table_columns import LARGEST, MOST_FEATURES, MOST_SHOWN, Layout, levels, meaning
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -118,7 +116,7 @@ class Encoding:
             if self.layout.missing not in ("mean", "median"):
                 blame(absent, name, "has no value")
             if name in self.values:
-                codes = self._codes(name, column)
+                codes = self.codes(name, column)
                 note(unknown, (codes < 0) & ~absent, name, "holds {}, which no training row has; it counts as none")
                 part = (codes[:, None] == np.arange(len(self.values[name]))).astype(np.float64)
                 part[absent] = np.nan
@@ -133,7 +131,7 @@ class Encoding:
         unknown = {row: what for row, what in unknown.items() if row not in problems}
         return Chunk(rows[good], np.concatenate(parts, axis=1)[good], problems, unknown)
 
-    def _codes(self, name: str, column: pd.Series) -> np.ndarray:
+    def codes(self, name: str, column: pd.Series) -> np.ndarray:
         """The places of the values in those of the training rows, (n,), −1 for others; as tools write one value in two
         ways, `1` and `1.0`, a value is compared as it is written and then by its meaning."""
         codes = {str(value): code for code, value in enumerate(self.values[name])}
@@ -164,47 +162,3 @@ class Encoding:
 
 
 _FLAGS = {"true": 1, "false": 0}
-
-
-@dataclass(frozen=True)
-class PointEncoding:
-    """How a run that is not on a table takes points: as they are. shape: that of a training point. channels: `last` for
-    images (n, height, width, channels)."""
-
-    shape: tuple[int, ...]
-    channels: str = "first"
-
-    def rows(self, points: pd.DataFrame | np.ndarray) -> Chunk:
-        """Check points, (n, …); rows with values that are no finite numbers are problems."""
-        try:
-            x = np.ma.filled(np.ma.asarray(points, dtype=np.float64), np.nan)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"new rows: {error}") from error
-        if x.ndim == 4 and self.channels == "last":
-            x = np.moveaxis(x, -1, 1)
-        return self._checked(x, 1, "new rows")
-
-    def chunks(self, path: Path, size: int) -> Iterator[Chunk]:
-        """Read the points of an .npz file, `x` or `x_test`, in chunks of `size`."""
-        if path.suffix.lower() != ".npz":
-            raise DataError(f"{path}: the run reads no table; expected an .npz file with its points x")
-        x = new_points(path, self.channels)
-        for start in range(0, len(x), size):
-            yield self._checked(x[start : start + size], start + 1, str(path))
-
-    def _checked(self, x: np.ndarray, first: int, where: str) -> Chunk:
-        if x.shape[1:] != self.shape:
-            last = x.ndim == 4 and (x.shape[3], *x.shape[1:3]) == self.shape
-            hint = ": give np.moveaxis(x, -1, 1)" if last else ""
-            raise DataError(
-                f"{where}: the points have the shape {x.shape[1:]}; expected {self.shape}, as in training{hint}"
-            )
-        with np.errstate(invalid="ignore"):
-            good = (np.abs(x) <= LARGEST).all(axis=tuple(range(1, x.ndim)))
-        rows = np.arange(first, first + len(x))
-        return Chunk(rows[good], x[good], dict.fromkeys(rows[~good].tolist(), "holds what is no finite number"))
-
-
-def count(path: Path) -> int:
-    """The number of points in a file, for a progress bar. DataError without a file."""
-    return len(new_points(path)) if path.suffix.lower() == ".npz" else row_file.count(path)

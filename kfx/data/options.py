@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import MOST_POINTS, FieldError, nested, number, one_of, ranged, rising, some_of
+from kfx.config.fields import MOST_POINTS, FieldError, Several, nested, number, ranged, rising, word, words
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, Settings, option
-from kfx.outcomes import ConfigError, DataError
+from kfx.config.option import Option, Settings, option
+from kfx.config.parts import ConfigView, DatasetPart
+from kfx.config.rules import IMAGES, needs, refuses, rows
+from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,65 +22,47 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
 
 
+def usual_targets(own: DatasetOption, _: ConfigView) -> str:
+    """The `targets` of a person's own data if the config does not say."""
+    return "as_given" if own.has_classes else "standardized"
+
+
 @dataclass
-class DatasetOption(Option):
+class DatasetOption(Option, DatasetPart):
     """A data set. A subclass has the fields `n_train` and `n_test`, and `builds` or `build`."""
 
-    n_train: Any = ranged(None, "a number", lambda v: True, "number of training points")
-    n_test: Any = ranged(None, "a number", lambda v: True, "number of test points")
-    preprocess: list[str] = some_of(
-        [], *STEPS, meaning="preprocessing steps, applied in this order with statistics of the training points alone"
+    n_train: Several = ranged(None, "a number", lambda v: True, "number of training points")
+    n_test: Several = ranged(None, "a number", lambda v: True, "number of test points")
+    preprocess: list[str] = words(
+        [], STEPS, "preprocessing steps, applied in this order with statistics of the training points alone"
     )
     zca_epsilon: float = number(
         0.1, "> 0", "with zca: regularization added to the eigenvalues of the features' covariance matrix"
     )
-    zca_unit: str = one_of(
-        "absolute",
-        "absolute",
-        "mean_eigenvalue",
-        meaning="unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix",
+    zca_unit: str = word(
+        "absolute | mean_eigenvalue", "unit of zca_epsilon: 1, or the mean eigenvalue of the covariance matrix"
     )
-    targets: str = one_of(
-        "as_given",
-        *TARGETS,
-        meaning="targets of a regression during training, by the training points; centered: minus their mean; "
+    targets: str = word(
+        TARGETS,
+        "targets of a regression during training, by the training points; centered: minus their mean; "
         "standardized: also divided by their standard deviation; errors and predictions stay in the given units",
+        settle=usual_targets,
     )
 
     implied = {"targets": "as_given"}  # noqa: RUF012
+    rules = rows(
+        needs(IMAGES, "use normalize", "preprocess=normalize_channels"),
+        refuses(
+            lambda own, _: own.targets != "as_given" and own.has_classes,
+            "of a regression; this data set has classes, set as_given",
+            "targets",
+        ),
+    )
 
-    has_classes: ClassVar[bool] = False
-    """Whether its targets are classes."""
-    image: ClassVar[tuple[int, ...] | None] = None
-    """Height, width and, if it is not 1, the number of channels of its images; None for a table of numbers."""
-    is_table: ClassVar[bool] = False
-    """Whether it is one table from which test points are taken, so that cross-validation can use all of it."""
     pool: ClassVar[int | None] = None
     """Number of points from which training points are taken; None for data that are generated."""
-    is_own: ClassVar[bool] = False
-    """Whether it is a person's own data, for which `Option.settled` chooses what is not given."""
     from_path: ClassVar[bool] = False
     """Whether it is read from a file named in the config."""
-    is_simulated: ClassVar[bool] = False
-    """Whether its targets are computed and hold no noise."""
-    is_series: ClassVar[bool] = False
-    """Whether its points are windows of series, from which forecasts are made."""
-
-    def settled(self, config: ConfigView) -> Settings:
-        changes: Settings = {}
-        if self.preprocess is None:
-            changes["preprocess"] = [] if self.image else ["normalize"]
-        if self.targets == "auto":
-            changes["targets"] = "as_given" if self.has_classes else "standardized"
-        return changes
-
-    def check(self, config: ConfigView) -> None:
-        if "normalize_channels" in self.preprocess and self.image is None:
-            raise ConfigError(
-                f"dataset.preprocess={self.preprocess}: expected no normalize_channels: it has no images; use normalize"
-            )
-        if self.targets != "as_given" and self.has_classes:
-            raise ConfigError(f"dataset.targets={self.targets}: of a regression; this data set has classes")
 
     def build(self, rng: np.random.Generator) -> Dataset:
         """Load or generate the data set. rng: picks subsets and random points."""
@@ -137,14 +121,6 @@ class DatasetOption(Option):
         """What was chosen of its settings, for people."""
         return self.name
 
-    def usual_length(self) -> float | None:
-        """The kernel's length that was chosen together with fields of the data set, or None."""
-        return None
-
-    def feature_count(self) -> int | None:
-        """The number of features of own data; None if it is not known before the data are read."""
-        return None
-
     def test_size(self) -> int | None:
         """The number of test points that the config asks for; None for all."""
         return self.n_test
@@ -183,9 +159,7 @@ class ThreeBumpsOption(DatasetOption):
 
     n_train: int = _any(2, "number of training points", 100)
     n_test: int = _any(1, "number of test points", 200)
-    points: str = one_of(
-        "grid", "grid", "random", meaning="training points on a uniform grid, or drawn uniformly at random"
-    )
+    points: str = word("grid | random", "training points on a uniform grid, or drawn uniformly at random")
 
 
 @option("dataset", "swiss_roll", "Points on two interleaved spirals, with labels +1 and -1")
@@ -194,12 +168,9 @@ class SwissRollOption(DatasetOption):
 
     n_train: int = _any(2, "number of training points on both spirals together", 120)
     n_test: int = _any(1, "number of test points on both spirals together", 200)
-    variant: str = one_of(
-        "symmetric",
-        "symmetric",
-        "darcy",
-        "khalid",
-        meaning="symmetric: +-(t sin t, t cos t) with t in t_range; darcy, khalid: the spirals of their code",
+    variant: str = word(
+        "symmetric | darcy | khalid",
+        "symmetric: +-(t sin t, t cos t) with t in t_range; darcy, khalid: the spirals of their code",
     )
     t_range: list[float] = rising(
         [math.pi / 2, 5 * math.pi / 2], "with variant=symmetric: range of the spirals' angle t, in radians"
@@ -222,14 +193,11 @@ class GPSampleOption(DatasetOption):
     n_test: int = number(100, "whole >= 1 and <= 20000", "number of test points")
     dimensions: int = number(1, "whole >= 1 and <= 10000", "number of coordinates of a point")
     width: float = number(20.0, "> 0", "side of the box, centred at 0, in which points are drawn uniformly")
-    function: str = one_of(
-        "sample",
-        "sample",
-        "kernel",
-        meaning="sample: a draw of the Gaussian process; kernel: K(x, 0) instead, as in Darcy's scripts",
+    function: str = word(
+        "sample | kernel", "sample: a draw of the Gaussian process; kernel: K(x, 0) instead, as in Darcy's scripts"
     )
     noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
-    kernel: Any = nested(
+    kernel: Several = nested(
         {"name": "rbf"},
         "a kernel: name and parameters",
         lambda path, value: make_option(path, "kernel", value),
@@ -278,18 +246,12 @@ class Elliptic1DOption(DatasetOption):
     intervals: int = number(
         256, "whole >= 3 and <= 4096", "number of finite elements on (0, 1), one more than inner nodes"
     )
-    points: str = one_of(
-        "random",
-        "random",
-        "dyadic",
-        meaning="order of training points; random: by seed; dyadic: from coarse to fine, the first 2^k - 1 with "
-        "spacing 2^-k",
+    points: str = word(
+        "random | dyadic",
+        "order of training points; random: by seed; dyadic: from coarse to fine, the first 2^k - 1 with spacing 2^-k",
     )
-    conductivity: str = one_of(
-        "rough",
-        "rough",
-        "one",
-        meaning="conductivity a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j = 0 to 4; one: a = 1",
+    conductivity: str = word(
+        "rough | one", "conductivity a; rough: log a = sum of 2^(-j/2) cos(2 pi 3^j x + j), j = 0 to 4; one: a = 1"
     )
 
     def __post_init__(self) -> None:
@@ -337,19 +299,11 @@ class BostonOption(TableOption):
 
 @option("dataset", "wine_red", "Red wine: 1599 wines, 11 measurements, a grade from 1 to 10")
 class WineRedOption(TableOption):
+    builds = "kfx.data.tabular:wine_red"
     pool = 1599
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.tabular import wine
-
-        return wine("red", self.n_train, self.n_test, rng)
 
 
 @option("dataset", "wine_white", "White wine: 4898 wines, 11 measurements, a grade from 1 to 10")
 class WineWhiteOption(TableOption):
+    builds = "kfx.data.tabular:wine_white"
     pool = 4898
-
-    def build(self, rng: np.random.Generator) -> Dataset:
-        from kfx.data.tabular import wine
-
-        return wine("white", self.n_train, self.n_test, rng)

@@ -10,6 +10,7 @@ import numpy as np
 
 from kfx.data.dataset import Dataset, one_hot, split, take
 from kfx.data.files import warn_once
+from kfx.data.table_columns import require_numbers
 from kfx.numerics.round_off import is_constant
 from kfx.outcomes import DataError
 
@@ -20,8 +21,6 @@ _MOST_SHOWN = 3
 _MOST_CLASSES = 1000
 _MOST_CLASSES_OF_NUMBERS = 20
 """A target with more distinct numbers is taken for values, unless the config says otherwise."""
-LARGEST = 1e100
-"""Largest number whose squared distances stay within the range of float64."""
 
 
 @dataclass(frozen=True)
@@ -128,19 +127,6 @@ def _from_one_hot(y: np.ndarray, where: str) -> Targets:
 
 def _name(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
-    """DataError unless all values, of any shape, are finite and small enough to be squared. missing: allow NaN."""
-    with np.errstate(invalid="ignore"):
-        wrong = ~(np.abs(values) <= LARGEST)
-    if missing:
-        wrong &= ~np.isnan(values)
-    if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        value = values[place]
-        why = "too large to be squared; rescale it" if np.isfinite(value) else "no finite number"
-        raise DataError(f"{where}: holds {value:g} in row {place[0] + 1}, which is {why}")
 
 
 def as_dataset(

@@ -6,30 +6,23 @@ import abc
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import STEPS, TARGETS
-from kfx.config.fields import number, one_of, ranged
-from kfx.config.option import ConfigView, Settings, option
-from kfx.data.options import DatasetOption, TableOption
-from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, matching, path_of
+from kfx.config.fields import Several, number, ranged, word, words
+from kfx.config.option import Settings, option
+from kfx.config.parts import ConfigView
+from kfx.data.options import DatasetOption, TableOption, usual_targets
+from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, matching, path_of
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from kfx.data.array_file import PointEncoding
     from kfx.data.dataset import Dataset
-    from kfx.data.new_rows import PointEncoding
     from kfx.data.own import Points
     from kfx.data.table_columns import Layout
-
-
-def named_file(option: DatasetOption, path: str | None) -> Path:
-    """The path of an option's file; ConfigError if none is named."""
-    if path is None:
-        takes = option.fields()["path"].metadata["takes"]
-        raise ConfigError(f"dataset.path=null: dataset={option.name} is read from a file; expected {takes}")
-    return Path(path).expanduser()
 
 
 def _is_fraction(value: object) -> bool:
@@ -41,23 +34,19 @@ _TASK = "kind of target; auto: classification for words, true and false, or a fe
 
 def own_preprocess() -> list[str] | None:
     """The field `preprocess` of a person's own data."""
-    return ranged(
-        None,
-        f"a list out of {', '.join(STEPS)}, or null for normalize, and nothing for images",
-        lambda v: v is None or all(step in STEPS for step in v),
-        "preprocessing steps, applied in this order with statistics of the training points alone",
-    )
+    meaning = "preprocessing steps, applied in this order with statistics of the training points alone"
+    usual = "normalize, and nothing for images"
+    return words(None, STEPS, meaning, null=usual, settle=lambda own, _: [] if own.image else ["normalize"])
 
 
 def own_targets() -> str:
     """The field `targets` of a person's own data."""
-    return one_of(
-        "auto",
-        "auto",
-        *TARGETS,
-        meaning="targets of a regression during training, by the training points; auto: standardized, for classes "
+    return word(
+        ("auto", *TARGETS),
+        "targets of a regression during training, by the training points; auto: standardized, for classes "
         "as_given; centered: minus their mean; standardized: also divided by their standard deviation; errors and "
         "predictions stay in the given units",
+        settle=usual_targets,
     )
 
 
@@ -83,10 +72,8 @@ class OwnRows(TableOption):
 
 
 @dataclass
-class OwnFile(OwnDataset, abc.ABC):
+class OwnFile(FromFile, OwnDataset, abc.ABC):
     """Points in a file named in the config. A subclass reads it."""
-
-    from_path = True
 
     n_train: int | None = number(None, "whole >= 2", "number of training points, drawn at random by seed", null="all")
     n_test: int | None = number(
@@ -97,22 +84,16 @@ class OwnFile(OwnDataset, abc.ABC):
     )
     path: str | None = None
     task: str = "auto"
-    test: Any = None
+    test: Several = None
     predict: str | None = ranged(
         None,
-        "the path of a file, or null",
-        lambda v: v is None or (isinstance(v, str) and bool(v.strip())),
+        "the path of a file",
+        lambda v: bool(v.strip()),
         "file with new rows, or points, whose predictions a completed run writes to new_predictions.csv",
+        null="none",
     )
 
     implied = {**DatasetOption.implied, "predict": None}  # noqa: RUF012
-
-    def file(self) -> Path:
-        """The path of the file; ConfigError if none is named."""
-        return named_file(self, self.path)
-
-    def paths(self) -> list[Path]:
-        return [self.file()]
 
     @abc.abstractmethod
     def read(self) -> Points:
@@ -159,31 +140,28 @@ class OwnFile(OwnDataset, abc.ABC):
 
     def with_absolute_paths(self, node: Settings) -> Settings:
         new = {} if self.predict is None else {"predict": str(Path(self.predict).expanduser().absolute())}
-        return {**node, "path": str(self.file().absolute()), **new}
+        return super().with_absolute_paths(node) | new
 
     def without_places(self, node: Settings) -> Settings:
-        return {**super().without_places(node), "path": self.file().name, "predict": None}
+        return super().without_places(node) | {"predict": None}
 
 
 # ---- tables
 
 
-Columns = Any
+Columns = Several
 """A list of columns, or one: a union that no typed config holds."""
 
 
-def _names(default: Columns, null: str, meaning: str, *, one: bool = False) -> Columns:
-    """A field of column names of a table: a list; with `one` also a single name."""
-    takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
+def _names(default: Columns, meaning: str, *, null: str | None = None, one: bool = False) -> Columns:
+    """A field of column names of a table: a list; with `one` also a single name, or null until one is given."""
 
     def test(value: object) -> bool:
-        if value is None:
-            return bool(null) or one
-        if one and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        if one and isinstance(value, str | int | float | None) and not isinstance(value, bool):
             return True
         return _is_list_of_names(value) and (value != [] or default == [])
 
-    return ranged(default, takes, test, meaning)
+    return ranged(default, f"{'a column, or ' if one else ''}a list of columns", test, meaning, null=null)
 
 
 def _is_list_of_names(value: object) -> bool:
@@ -202,31 +180,28 @@ class OwnTableOption(RowFile, OwnFile):
     implied = {**OwnFile.implied, **RowFile.implied_by_rows, "exclude": []}  # noqa: RUF012
 
     path: str | None = path_of(FILES_OF_ROWS)
-    target: Columns = _names(None, "", "column to predict, or several, also as y*; must be given", one=True)
-    features: Columns = _names(None, "all columns without another use", "columns used as features")
-    exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
-    categorical: Any = ranged(
+    target: Columns = _names(None, "column to predict, or several, also as y*; must be given", one=True)
+    features: Columns = _names(None, "columns used as features", null="all columns without another use")
+    exclude: Columns = _names([], "columns to leave out, such as row numbers or names of the points")
+    categorical: Several = ranged(
         "auto",
         "auto or a list of columns",
         lambda v: v == "auto" or _is_list_of_names(v),
         "features that are words or codes, replaced by one-hot columns; auto: those that hold words, at most 50 "
         "different ones",
+        settle=lambda own, _: "auto" if own.path is None else list(own._layout().categorical),
     )
-    task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
-    test: Any = ranged(
+    task: str = word("auto | regression | classification", _TASK)
+    test: Several = ranged(
         0.2,
         "a fraction >= 0 and < 1, a column, or the path of a second table",
         _test_of_table,
         "source of test points: a fraction of the rows, drawn at random by seed; a column that marks them; "
         "a second table",
     )
-    missing: str = one_of(
-        "refuse",
-        "refuse",
-        "mean",
-        "median",
-        "drop",
-        meaning="missing values of features; refuse: an error; mean, median: that of the training points; "
+    missing: str = word(
+        "refuse | mean | median | drop",
+        "missing values of features; refuse: an error; mean, median: that of the training points; "
         "drop: their rows are left out; rows without a target are always left out, but with refuse",
     )
 
@@ -276,12 +251,6 @@ class OwnTableOption(RowFile, OwnFile):
         is_column = layout.test is None or layout.test in columns(self.file(), form)
         return replace(layout, categorical=_of_words(state, layout if is_column else replace(layout, test=None)))
 
-    def settled(self, config: ConfigView) -> Settings:
-        found = super().settled(config)
-        if self.categorical == "auto" and self.path is not None:
-            found["categorical"] = list(self._layout().categorical)
-        return found
-
     def read(self) -> Points:
         layout, second = self._layout(), self.second()
         if second is not None:
@@ -330,19 +299,16 @@ def _of_words(file: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
 @option("dataset", "arrays", "Your own arrays in an .npz file: x and y, or x_train, y_train, x_test and y_test")
 class OwnArraysOption(OwnFile):
     path: str | None = path_of(".npz")
-    task: str = one_of("auto", "auto", "regression", "classification", meaning=_TASK)
-    test: Any = ranged(
+    task: str = word("auto | regression | classification", _TASK)
+    test: Several = ranged(
         0.2,
         "a fraction >= 0 and < 1",
         _is_fraction,
         "fraction of the points used as test points, drawn at random by seed",
     )
-    channels: str = one_of(
-        "auto",
-        "auto",
-        "first",
-        "last",
-        meaning="images are (n, channels, height, width), first, or (n, height, width, channels), last; auto: first, "
+    channels: str = word(
+        "auto | first | last",
+        "images are (n, channels, height, width), first, or (n, height, width, channels), last; auto: first, "
         "and an error for a shape that looks like last",
     )
 
@@ -358,7 +324,7 @@ class OwnArraysOption(OwnFile):
         return _arrays(changes(self.file()), self.task, self.channels)
 
     def encoding_of_rows(self, shape: tuple[int, ...]) -> PointEncoding:
-        from kfx.data.new_rows import PointEncoding
+        from kfx.data.array_file import PointEncoding
 
         return PointEncoding(shape, "last" if self.channels == "last" else "first")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from kfx.outcomes import DataError
-
-if TYPE_CHECKING:
-    from kfx.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -72,16 +68,3 @@ def _count(sizes: np.ndarray, components: float) -> int:
     if components > rank:
         raise DataError(f"outputs.components={components:g}: the training points give {rank}; take at most so many")
     return int(components)
-
-
-def reduced(data: Dataset, how: str, components: float, regularization: float) -> Dataset:
-    """The data set with its outputs reduced by the training points: kernels are then trained on the components."""
-    mean = data.y_train.mean(axis=0)
-    if data.varying is not None:
-        mean = np.where(np.equal(data.target_scale, 0), data.target_mean, mean)
-    data = replace(data, target_mean=mean)
-    t = data.targets
-    if how == "pca":
-        return replace(data, reduction=principal(t, components))
-    x = data.x_train.reshape(len(t), -1)
-    return replace(data, reduction=canonical(t, x - x.mean(axis=0), components, regularization))

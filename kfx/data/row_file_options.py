@@ -7,15 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, one_of, ranged
-from kfx.config.option import Settings
+from kfx.config.fields import FieldError, Several, ranged, word
+from kfx.config.option import Option, Settings
+from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.data.cells import Form
 
 FILES_OF_ROWS = ".csv, .tsv, .txt (also with .gz, .bz2, .xz or .zip) or .parquet"
+
+
+class FromFile:
+    """A mixin for data sets that are read from a file named in their field `path`."""
+
+    from_path = True
+    path: str | None
+
+    def file(self) -> Path:
+        """The path of the file; ConfigError if none is named."""
+        if self.path is None:
+            own: Option = self  # type: ignore[assignment]  # a mixin of options
+            takes = own.fields()["path"].metadata["takes"]
+            raise ConfigError(f"dataset.path=null: dataset={own.name} is read from a file; expected {takes}")
+        return Path(self.path).expanduser()
+
+    def paths(self) -> list[Path]:
+        return [self.file()]
+
+    def with_absolute_paths(self, node: Settings) -> Settings:
+        return {**node, "path": str(self.file().absolute())}
+
+    def without_places(self, node: Settings) -> Settings:
+        return {**node, "path": self.file().name}
 
 
 def path_of(endings: str) -> str | None:
@@ -32,10 +57,6 @@ def _is_encoding(name: str) -> bool:
         return False
 
 
-def _is_list_of_words(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(word, (str, int, float)) for word in value))
-
-
 @dataclass
 class RowFile:
     """The fields of a text file with a row a line; of Parquet those of words alone."""
@@ -44,11 +65,12 @@ class RowFile:
 
     separator: str | None = ranged(
         None,
-        "one character, or null to detect it",
-        lambda v: v is None or len(v) == 1,
+        "one character",
+        lambda v: len(v) == 1,
         "character between the fields of a text file",
+        null="the one that the lines show",
     )
-    decimal: str = one_of(".", ".", ",", meaning="decimal mark of numbers in text")
+    decimal: str = word(". | ,", "decimal mark of numbers in text")
     thousands: str | None = ranged(
         None,
         "one of , . ' _ or a blank, or null for none",
@@ -56,11 +78,12 @@ class RowFile:
         "thousands mark of numbers in text, as in 1,037; numbers may leave it out",
     )
     encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "character encoding of a text file")
-    missing_words: Any = ranged(
+    missing_words: Several = ranged(
         None,
-        "a list of words, or null for NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None, ? and -",
-        _is_list_of_words,
+        "a list of words",
+        lambda v: isinstance(v, list) and all(isinstance(word, (str, int, float)) for word in v),
         "words, or numbers, that mean a missing value; an empty cell always does",
+        null="NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None, ? and -",
     )
 
     def __post_init__(self) -> None:

@@ -7,14 +7,15 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from kfx.config.choices import BACKTESTED, SYSTEMS
-from kfx.config.fields import flag, number, one_of, ranged
-from kfx.config.option import ConfigView, Settings, option
+from kfx.config.fields import Several, flag, number, ranged, word
+from kfx.config.option import Settings, option
+from kfx.config.parts import ConfigView, KernelPart
 from kfx.data.options import DatasetOption
-from kfx.data.own_options import named_file, own_targets
-from kfx.data.row_file_options import FILES_OF_ROWS, RowFile, changes, path_of
+from kfx.data.own_options import own_targets
+from kfx.data.row_file_options import FILES_OF_ROWS, FromFile, RowFile, changes, path_of
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ class SeriesData(DatasetOption, abc.ABC):
     lags: int | None = _steps(None, 1, "the best in a backtest on the training series", "number of values in a window")
     stride: int = number(1, "whole >= 1", "number of steps from one value in a window to the next")
     horizon: int = number(1, "whole >= 1", "number of steps from the last value of a window to its target")
-    target: str = one_of(
-        INCREMENT, INCREMENT, NEXT, meaning="target of a window; increment: the change until then; next: the value"
-    )
+    target: str = word((INCREMENT, NEXT), "target of a window; increment: the change until then; next: the value")
     elapsed: bool = flag(False, "the times from a window's values to its target are features too, for irregular series")
     noise: float = number(
         0.0, ">= 0", "standard deviation of noise added to the training series, in units of each coordinate's own"
@@ -122,7 +121,7 @@ class SeriesData(DatasetOption, abc.ABC):
 
     def settled(self, config: ConfigView) -> Settings:
         changes = super().settled(config)
-        kernel = config.kernel.standing_for(config)
+        kernel = cast(KernelPart, config.kernel.standing_for(config))
         wants_length = kernel.length_is_free()
         if self.lags is not None and not wants_length:
             return changes
@@ -137,7 +136,7 @@ class SeriesData(DatasetOption, abc.ABC):
         choice: Choice | None = getattr(self, "_choice", None)
         return None if choice is None else choice.length
 
-    def _chosen(self, config: ConfigView, kernel: Any, wants_length: bool) -> Choice:
+    def _chosen(self, config: ConfigView, kernel: KernelPart, wants_length: bool) -> Choice:
         from kfx.data import backtest
         from kfx.data.windows import Windows
         from kfx.numerics.regularization import Regularization
@@ -205,9 +204,8 @@ _IMPLIED = {"decimal": ".", "encoding": "utf-8", "date_format": None}
 
 
 @option("dataset", "series", "Your own series: CSV, TSV or Parquet, a row for each step; also several in one table")
-class OwnSeriesOption(RowFile, SeriesData):
+class OwnSeriesOption(RowFile, FromFile, SeriesData):
     implied = {**SeriesData.implied, **RowFile.implied_by_rows, **_IMPLIED}  # noqa: RUF012
-    from_path = True
 
     path: str | None = path_of(FILES_OF_ROWS)
     columns: list[str] = ranged(
@@ -216,28 +214,22 @@ class OwnSeriesOption(RowFile, SeriesData):
         lambda v: all(isinstance(name, str) for name in v) and len(set(v)) == len(v),
         "columns that hold the coordinates; []: all",
     )
-    time: Any = ranged(
+    time: Several = ranged(
         None,
         "a column, a list of the columns year and quarter, or year, month, day and hour, or null for steps of 1",
         lambda v: v is None or isinstance(v, str) or (isinstance(v, list) and all(isinstance(name, str) for name in v)),
         "column of rising numbers or dates",
     )
     series: str | None = ranged(
-        None, "a column, or null", lambda v: v is None or isinstance(v, str), "column that names the series of each row"
+        None, "a column", lambda v: isinstance(v, str), "column that names the series of each row", null="one series"
     )
     date_format: str | None = ranged(
         None,
         "codes such as %d.%m.%Y, ISO8601, or null for the one reading that all dates have",
         lambda v: v is None or "%" in v or v == "ISO8601",
         "how the dates of time are written: the codes of strftime, and %q for a quarter",
+        settle=lambda own, _: (dates := own.trajectories()[0][0].dates) and dates.format,
     )
-
-    def file(self) -> Path:
-        """The path of the file; ConfigError if none is named."""
-        return named_file(self, self.path)
-
-    def paths(self) -> list[Path]:
-        return [self.file()]
 
     def trajectories(self) -> tuple[Sequence[Trajectory], Sequence[str], float | None]:
         found, names = self.series_of(self.file())
@@ -250,17 +242,6 @@ class OwnSeriesOption(RowFile, SeriesData):
         time = [] if self.time is None else self.time if isinstance(self.time, list) else [self.time]
         coordinates = tuple(self.columns) if columns is None else tuple(columns)
         return read(changes(path), Rows(coordinates, tuple(time), self.series, self.date_format, self.form()))
-
-    def settled(self, config: ConfigView) -> Settings:
-        dates = self.trajectories()[0][0].dates
-        found = {} if dates is None or self.date_format is not None else {"date_format": dates.format}
-        return super().settled(config) | found
-
-    def with_absolute_paths(self, node: Settings) -> Settings:
-        return {**node, "path": str(self.file().absolute())}
-
-    def without_places(self, node: Settings) -> Settings:
-        return {**super().without_places(node), "path": self.file().name}
 
 
 @option("dataset", "dynamics", "A trajectory of a chaotic flow or map, by its formula")
@@ -315,7 +296,7 @@ class GilpinOption(SeriesData):
         200, "whole >= 1", "number of steps after them to test on", null="a fifth of the series"
     )
     system: str = ranged("Lorenz", "a system's name", lambda v: isinstance(v, str) and v != "", "name of the system")
-    points_per_period: Any = ranged(100, "100 or 15", lambda v: v in (15, 100), "number of steps in a period")
+    points_per_period: Several = ranged(100, "100 or 15", lambda v: v in (15, 100), "number of steps in a period")
 
     def paths(self) -> list[Path]:
         from kfx.data.series import gilpin_path

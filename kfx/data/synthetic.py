@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from kfx.data.dataset import Dataset, take
-from kfx.numerics import elliptic
 from kfx.outcomes import DataError
 
 
@@ -122,6 +121,8 @@ def elliptic_1d(
 
     Errors are also measured in the energy norm ∫ a v'² on all nodes (Owhadi & Yoo 2019, eq. 5.1 and Fig. 5.1–5.3).
     """
+    from kfx.numerics import elliptic
+
     x = elliptic.nodes(intervals)
     a = elliptic.CONDUCTIVITIES[conductivity](elliptic.midpoints(intervals))
     u = elliptic.solution(a, elliptic.smooth_source(x))

@@ -14,7 +14,6 @@ import numpy as np
 from kfx.config.overrides import typed
 from kfx.data.cells import PLAIN, Form, numbers_of, shown, spelling_problem
 from kfx.data.files import warn_once
-from kfx.data.own import require_numbers
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 MOST_FEATURES = 20_000
 MOST_SHOWN = 3
 MOST_NAMED = 20
+LARGEST = 1e100
+"""Largest number whose squared distances stay within the range of float64."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,19 @@ def require_present(frame: pd.DataFrame, path: Path, layout: Layout) -> None:
         f"{path}: {len(rows)} rows miss a value, rows {', '.join(rows[:MOST_SHOWN])}{more}, in the columns "
         f"{', '.join(names[:MOST_SHOWN])}{', …' if len(names) > MOST_SHOWN else ''}; set dataset.missing={remedy}"
     )
+
+
+def require_numbers(values: np.ndarray, where: str, *, missing: bool = False) -> None:
+    """DataError unless all values, of any shape, are finite and small enough to be squared. missing: allow NaN."""
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.abs(values) <= LARGEST)
+    if missing:
+        wrong &= ~np.isnan(values)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        value = values[place]
+        why = "too large to be squared; rescale it" if np.isfinite(value) else "no finite number"
+        raise DataError(f"{where}: holds {value:g} in row {place[0] + 1}, which is {why}")
 
 
 def make_numbers(frame: pd.DataFrame, names: Sequence[str], path: Path, layout: Layout) -> None:

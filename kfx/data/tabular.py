@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,9 @@ def wine(colour: str, n_train: int | None, n_test: int, rng: np.random.Generator
     """Vinho verde, 1599 `red` or 4898 `white`, 11 measurements; a taster's grade from 3 to 9 (Cortez et al. 2009)."""
     rows = {"red": 1599, "white": 4898}[colour]
     return _regression(f"wine_{colour}", f"winequality-{colour}.csv", (rows, 12), ";", 1, n_train, n_test, rng)
+
+
+wine_red, wine_white = partial(wine, "red"), partial(wine, "white")
 
 
 def _regression(

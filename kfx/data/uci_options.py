@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kfx.config.fields import number, ranged
+from kfx.config.fields import Several, number, ranged
 from kfx.config.option import option
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import own_preprocess, own_targets
@@ -30,7 +30,7 @@ class _Collection(DatasetOption, abc.ABC):
     preprocess: list[str] | None = own_preprocess()  # type: ignore[assignment]
     targets: str = own_targets()
     set: str = ""
-    split: Any = 0
+    split: Several = 0
 
     @abc.abstractmethod
     def sizes(self) -> tuple[int, int, int]:
@@ -76,7 +76,7 @@ class UCIOption(_Collection):
     has_classes = True
 
     set: str = _set("wine", "wine or abalone")
-    split: Any = ranged(
+    split: Several = ranged(
         0,
         "a whole number from 0 to 3, or tuning",
         lambda v: v == "tuning" or (type(v) is int and 0 <= v <= 3),

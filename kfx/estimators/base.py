@@ -8,14 +8,10 @@ import math
 import numbers
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from functools import partial
 from inspect import signature
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
@@ -37,22 +33,14 @@ from kfx.estimators.settings import (
     settings_of,
     with_settings,
 )
-from kfx.evaluation.interpolants import Exact, Interpolant
+from kfx.evaluation.predictor import Predictor, Separate, without_points
 from kfx.evaluation.scoring import interpolation_order
-from kfx.evaluation.systems import products
 from kfx.kernels.base import Kernel
-from kfx.numerics import threads
-from kfx.numerics.arrays import in_numpy
-from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
-from kfx.numerics.process import exclusively
-from kfx.numerics.regression import ROWS
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
 from kfx.objectives.base import Function, Objective
 
 _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
-_ENTRIES = 250_000
-"""Entries of a Gram matrix that are computed at a time for a mean: as many as a cache holds."""
 
 
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
@@ -282,118 +270,61 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         nothing, of_none = x[:0], None if labels is None else labels[:0]
         data = Dataset("given", x, y, nothing, y[:0], labels, of_none, features=self._features)
         data = config.outputs.applied(with_targets(data, config.dataset.targets))
-        self._keep_units(data)
         if config.outputs.is_separate:
             self.components_ = [self._of_one_output().fit(x, column) for column in data.targets.T]
             self.kernel_: Kernel = self.components_[-1].kernel_
+            self._predictor: Predictor | Separate = Separate(
+                [part for each in self.components_ for part in each._predictor.parts], without_points(data)
+            )
             return
         fitted = fit(config, data, bool(self.verbose))
         self.kernel_, self.trace_, self.remarks_ = fitted.kernel, fitted.trace, fitted.remarks
-        self.regularization_, self._threads = fitted.regularization, fitted.threads
-        self._dtype = getattr(torch, config.device.dtype)
-        self._device, self._allow_tf32 = config.device.pick(), config.device.allow_tf32
+        self.regularization_ = fitted.regularization
+        units = without_points(data)
         if fitted.interpolant is not None:
-            self._take(fitted.interpolant)
-        else:
-            self._interpolate(data)
+            self._predictor = Predictor(fitted.kernel, fitted.interpolant, units, fitted.arithmetic)
+            return
+        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[:size]
+        points, targets = data.x_train[order], data.targets[order]
+        self._predictor = Predictor.solved(
+            fitted.kernel, points, targets, fitted.regularization, units, fitted.arithmetic
+        )
+
+    def holding(self, predictor: Predictor | Separate) -> Self:
+        """The estimator as one that has been fitted, with the kernel and the solution of a run."""
+        last = predictor.parts[-1]
+        self._predictor, self.kernel_ = predictor, last.kernel
+        self.regularization_ = Regularization(last.interpolant.effective, "absolute")
+        shape, targets = predictor.units.x_train.shape, predictor.units.y_train
+        self.n_features_in_, self._names, self._is_flat = shape[1], predictor.units.features, targets.shape[1] == 1
+        if isinstance(predictor, Separate):
+            self.components_ = [self._of_one_output().holding(part) for part in predictor.parts]
+        return self
 
     def _of_one_output(self) -> Self:
         """The estimator of one output or component."""
         alone: Self = clone(self).set_params(outputs=None, targets="as_given")
         return alone
 
-    def _keep_units(self, data: Dataset) -> None:
-        """Keep what takes predictions to the units of y: the data set without its points."""
-        nothing = {name: getattr(data, name)[:0] for name in ("x_train", "y_train", "x_test", "y_test")}
-        self._units = replace(data, **nothing, labels_train=None, labels_test=None, series=None)
-
     def _seed(self) -> int:
         if isinstance(self.random_state, numbers.Integral):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _interpolate(self, data: Dataset) -> None:
-        """Solve for the coefficients of kernel ridge regression on the interpolation points."""
-        order = interpolation_order(data, False, Streams(self._seed_)["evaluation"])[: self.n_interpolation]
-        self._solve(data.x_train[order], data.targets[order])
-
     categories_: Mapping[str, Sequence[object]] = {}  # a recorded run encodes its rows itself
     components_: list[Self] = []  # noqa: RUF012
     _names: Sequence[str] = ()  # of the features of a recorded run
-    _units: Dataset
-
-    def _solve(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Solve for the coefficients at interpolation points x, (n, …), with targets y, (n, outputs), as learned."""
-        with self._own_settings():
-            mapped, compare = self.kernel_.feature_map_and_kernel()
-            points, targets = mapped(self._tensor(x)), torch.as_tensor(y, device=self._device)
-            gram = compare.gram(points)
-            effective = self.regularization_.of(gram)
-            factor = cholesky(gram, effective)
-            alpha = solve_upper(factor, solve_lower(factor, targets))
-        self._take(Exact(points, alpha, effective, targets, partial(_factor, compare, points, effective)))
-
-    def _take(self, interpolant: Interpolant) -> None:
-        """Predict by this interpolant from now on."""
-        self._interpolant = interpolant
-
-    def _tensor(self, x: np.ndarray) -> torch.Tensor:
-        return torch.as_tensor(x, dtype=self._dtype, device=self._device)
-
-    def _predicted(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """The prediction at x, (n, outputs), and with `deviation` the standard deviation of a target observed there."""
-        mean, spread = self._predicted_as_learned(x, deviation)
-        return self._units.in_units(mean), None if spread is None else self._units.deviation_in_units(spread)
-
-    def _predicted_as_learned(self, x: np.ndarray, deviation: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """As `_predicted`, of the targets that the kernel learned, standardized or components."""
-        if self.components_:
-            each = [part._predicted(x, deviation) for part in self.components_]
-            mean = np.concatenate([own for own, _ in each], axis=1)
-            return mean, np.concatenate([spread for _, spread in each], axis=1) if deviation else None
-        own = self._interpolant
-        with self._own_settings():
-            mapped, compare = self.kernel_.feature_map_and_kernel()
-            points = self._tensor(x)
-            of_a_row = compare.multiplications(points[:1], own.points) + deviation * len(own.points) ** 2
-            with threads.as_many_as_worth(len(x) * of_a_row):
-                if not deviation:
-                    rows = max(_ENTRIES // len(own.points), 1)
-                    blocks = (compare.gram(mapped(block), own.points) for block in points.split(rows))
-                    return in_numpy(torch.cat([products(block, own.alpha) for block in blocks])), None
-                found = own.alpha.new_empty(2, len(x), own.alpha.shape[1])
-                for block, part in zip(points.split(ROWS), found.split(ROWS, dim=1), strict=True):
-                    cross = compare.gram(mapped(block), own.points)
-                    part[0], part[1] = products(cross, own.alpha), own.deviation(cross, self.kernel_.diagonal(block))
-                return in_numpy(found[0]), in_numpy(found[1])
 
     @property
     def scale_(self) -> np.ndarray:
         """The factor of the kernel, (outputs,), with which leave-one-out errors have the predicted variance; of
         components, (components,), in their units."""
         check_is_fitted(self, "kernel_")
-        if self.components_:
-            return np.concatenate([part.scale_ for part in self.components_])
-        with self._own_settings():
-            scale = in_numpy(self._interpolant.scale())
-        return scale if self._units.reduction else np.square(self._units.target_scale) * self._units.of_all(scale)
-
-    def _covariance(self, x: np.ndarray, prior: bool) -> np.ndarray:
-        """The covariance of the latent function at x, (n, n), for a kernel of scale 1: K(x, x) − K(x, X) A⁻¹ K(X, x),
-        or with `prior` K(x, x)."""
-        with self._own_settings():
-            mapped, compare = self.kernel_.feature_map_and_kernel()
-            points = mapped(self._tensor(x))
-            covariance: np.ndarray = in_numpy(compare.gram(points)).astype(np.float64)
-            if prior:
-                return covariance
-            half = in_numpy(self._interpolant.half(compare.gram(points, self._interpolant.points)))
-        covariance -= half.T @ half
-        return covariance
-
-    def _own_settings(self) -> AbstractContextManager[None]:
-        """A block that computes with the precision and the threads of the device's settings."""
-        return exclusively(*self._threads, allow_tf32=self._allow_tf32)
+        scales, units = [part.scale for part in self._predictor.parts], self._predictor.units
+        if self.components_ or units.reduction:
+            return np.concatenate(scales)
+        found: np.ndarray = np.square(units.target_scale) * units.of_all(scales[0])
+        return found
 
     def _columns_are_names(self) -> bool:
         """Whether scikit-learn compares the columns itself, as it does names that are texts."""
@@ -411,11 +342,6 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         else:
             x = validate_data(self, X, reset=False, **_ACCEPTED)
         x = self._folded(x)
-        if x.shape[1:] != (expected := self._units.x_train.shape[1:]):
+        if x.shape[1:] != (expected := self._predictor.units.x_train.shape[1:]):
             raise ValueError(f"X has points of shape {x.shape[1:]}; the fit had {expected}")
         return x
-
-
-def _factor(kernel: Kernel, points: torch.Tensor, effective: float) -> torch.Tensor:
-    """The Cholesky factor of K(points, points) + λI."""
-    return cholesky(kernel.gram(points), effective)

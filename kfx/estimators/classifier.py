@@ -11,8 +11,6 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from kfx.data.dataset import one_hot
 from kfx.estimators.base import KernelFlow
-from kfx.evaluation.interpolants import Interpolant
-from kfx.numerics.calibration import probabilities, sharpness
 
 
 class KernelFlowClassifier(ClassifierMixin, KernelFlow):
@@ -38,7 +36,8 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         X: (n, features) or (n, channels, height, width). return_std: also return the posterior standard deviation, in
             the same shape.
         """
-        mean, deviation = self._predicted(self._points_of(X), return_std)
+        points = self._points_of(X)
+        mean, deviation = self._predictor(points, return_std)
         if len(self.classes_) == 2:
             # The two targets of a point add up to 1, so the deviation of their difference is the sum of both.
             mean, deviation = mean[:, 1] - mean[:, 0], None if deviation is None else deviation.sum(axis=1)
@@ -50,19 +49,8 @@ class KernelFlowClassifier(ClassifierMixin, KernelFlow):
         The factor a fits best the classes of training points that are left out one by one, at most 2000 of them. X: (n,
         features) or (n, channels, height, width).
         """
-        return self._probabilities(self._predicted(self._points_of(X), False)[0])
-
-    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """The probabilities of the classes, (n, classes), for predicted targets (n, classes)."""
-        if not self._kept_sharpness:
-            with self._own_settings():
-                targets, predicted = self._interpolant.left_out()
-            self._kept_sharpness.append(sharpness(predicted, targets.argmax(axis=1)))
-        return probabilities(scores, self._kept_sharpness[0])
-
-    def _take(self, interpolant: Interpolant) -> None:
-        super()._take(interpolant)
-        self._kept_sharpness: list[float] = []
+        points = self._points_of(X)
+        return self._predictor.parts[0].probabilities(self._predictor(points)[0])
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The class with the largest predicted target, (n,). X: (n, features) or (n, channels, height, width)."""

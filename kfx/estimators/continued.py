@@ -51,7 +51,7 @@ def forecast_onwards(model: Model, path: Path, steps: int | None) -> pd.DataFram
         time = np.concatenate([last.time, time])
 
         def predicted(x: np.ndarray) -> np.ndarray:
-            return np.asarray(model.estimator._predicted(x, False)[0] / windows.scale)
+            return np.asarray(model.predictor(x)[0] / windows.scale)
 
         values = windows.forecast(predicted, last.values[None], time[None], count)[0]
         table = pd.DataFrame(values, columns=list(parts.coordinates))

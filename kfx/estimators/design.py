@@ -24,9 +24,8 @@ def design(emulator: KernelFlowRegressor, candidates: ArrayLike, count: int) -> 
     x = emulator._points_of(candidates)
     if not 1 <= count <= len(x):
         raise ConfigError(f"count={count}: expected a whole number from 1 to the {len(x)} candidates")
-    parts = emulator.components_ or [emulator]
-    weights = _weights(emulator)
-    covariances = [part._covariance(x, False) for part in parts]
+    parts, weights = emulator._predictor.parts, _weights(emulator)
+    covariances = [part.covariance(x) for part in parts]
     left = np.stack([covariance.diagonal() for covariance in covariances]).copy()
     factors = [np.zeros((count, len(x))) for _ in parts]
     chosen: list[int] = []
@@ -37,7 +36,7 @@ def design(emulator: KernelFlowRegressor, candidates: ArrayLike, count: int) -> 
         chosen.append(best)
         for covariance, factor, own, part in zip(covariances, factors, left, parts, strict=True):
             column = covariance[best] - factor[:step, best] @ factor[:step]
-            factor[step] = column / np.sqrt(max(own[best], 0.0) + part._interpolant.effective)
+            factor[step] = column / np.sqrt(max(own[best], 0.0) + part.interpolant.effective)
             own -= factor[step] ** 2
     return np.array(chosen)
 
@@ -46,8 +45,7 @@ def _weights(emulator: KernelFlowRegressor) -> np.ndarray:
     """What the variance of each kernel counts, (kernels,): the outputs' variance per unit of the kernel's."""
     if not emulator.components_:
         return np.ones(1)
-    scales = np.concatenate([part.scale_ for part in emulator.components_])
-    reduction = emulator._units.reduction
+    scales, reduction = emulator.scale_, emulator._predictor.units.reduction
     return scales if reduction is None else scales * np.square(reduction.basis).sum(axis=1)
 
 
@@ -65,10 +63,10 @@ def sensitivities(
     """
     from scipy.stats import sobol_indices, uniform
 
-    points = emulator._units.x_train
-    pairs = _in_order(ranges, emulator._units.features, math.prod(points.shape[1:]))
+    points = emulator._predictor.units.x_train
+    pairs = _in_order(ranges, emulator._predictor.units.features, math.prod(points.shape[1:]))
     found = sobol_indices(
-        func=lambda x: emulator._predicted(x.T.reshape(-1, *points.shape[1:]), False)[0].T,
+        func=lambda x: emulator._predictor(x.T.reshape(-1, *points.shape[1:]))[0].T,
         n=count,
         dists=[uniform(low, high - low) for low, high in pairs],
         random_state=np.random.default_rng(random_state),

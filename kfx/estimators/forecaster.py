@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,10 +17,11 @@ from kfx.data.backtest import Backtest, Choice, choose, kernel_with_length, pred
 from kfx.data.windows import Trajectory, Windows, smape
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import Chosen, kernel_option
+from kfx.evaluation.systems import InMemory
 from kfx.kernels.base import Kernel
-from kfx.numerics.arrays import as_tensor
-from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.numerics.arrays import as_tensor, in_numpy
 from kfx.numerics.process import exclusively
+from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.base import Function, Objective
 from kfx.outcomes import ConfigError, DataError
@@ -108,12 +108,10 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         x, targets = (np.concatenate(kind) for kind in zip(*cut, strict=True))
         kernel, choice = self._trained(choice, train, x, targets)
         with exclusively():
-            gram = torch.as_tensor(np.asarray(kernel.gram(x), dtype=np.float64))
-            factor = cholesky(gram, choice.regularization.of(gram))
-            solved = solve_upper(factor, solve_lower(factor, torch.as_tensor(targets)))
+            solved = InMemory(kernel, as_tensor(x)).interpolant(choice.regularization, as_tensor(targets))
         self.windows_, self.kernel_, self.backtest_error_ = windows, kernel, choice.error
         self.regularization_ = choice.regularization.value
-        self._points, self._coefficients = x, solved.numpy()
+        self._points, self._coefficients = x, in_numpy(solved.alpha)
         self.n_features_in_ = train[0].values.shape[1]
         self._train, self._last = train, train[-1]
         self._is_flat = np.ndim(_first(series)) == 1
@@ -215,12 +213,11 @@ class KernelFlowForecaster(Portable, BaseEstimator):
         if self._deviations is None:
             test = Backtest.of(self.windows_, self._train, self.steps, _BLOCKS)
             with exclusively():
-                gram = np.asarray(self.kernel_.gram(test.x))
-                shift = Regularization(self.regularization_, "centered").of(as_tensor(gram))
+                gram, y = as_tensor(self.kernel_.gram(test.x)), as_tensor(test.y)
+                shift = Regularization(self.regularization_, "centered").of(gram)
                 solved = np.zeros((len(test.kept), 1, *test.y.shape))
                 for block, own in enumerate(map(np.flatnonzero, test.kept)):
-                    inner = gram[np.ix_(own, own)] + shift * np.eye(len(own))
-                    solved[block, 0, own] = np.linalg.solve(inner, test.y[own])
+                    solved[block, 0, own] = in_numpy(coefficients(gram[own][:, own], y[own], shift))
                 forecasts = test.forecasts(self.kernel_, solved)[:, 0]
             self._deviations = np.sqrt(np.nanmean((forecasts - test.truth) ** 2, axis=0))
         found = self._deviations

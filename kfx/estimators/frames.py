@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from kfx.data.table_columns import MOST_WORDS, holds_dates, numbers_of
+from kfx.data.new_rows import Encoding
+from kfx.data.table_columns import MOST_WORDS, Layout, holds_dates, numbers_of
 
 _MOST_VALUES = 1000
 
@@ -54,19 +55,18 @@ def as_numbers(X: Any, known: Mapping[str, Sequence[object]]) -> Any:
     import pandas as pd
 
     parts: dict[str, Any] = {}
+    encoding = Encoding(Layout(()), (), known, frozenset())
     for name, column in _columns(X):
         if str(name) not in known:
             parts[str(name)] = column
             continue
         if column.isna().any():
             raise ValueError(f"column {name} has {int(column.isna().sum())} missing values; fill them or drop the rows")
-        values = list(known[str(name)])
-        others = {repr(value) for value in column.tolist() if value not in values}
-        if others:
-            warnings.warn(
-                f"column {name} holds {min(others)}, which no training row has; it counts as none", stacklevel=4
-            )
-        parts |= {f"{name}={value}": (column == value).astype(float) for value in values}
+        codes = encoding.codes(str(name), column)
+        if (codes < 0).any():
+            other = min(map(repr, column[codes < 0].tolist()))
+            warnings.warn(f"column {name} holds {other}, which no training row has; it counts as none", stacklevel=4)
+        parts |= {f"{name}={value}": (codes == i).astype(float) for i, value in enumerate(known[str(name)])}
     return pd.DataFrame({name: np.asarray(part) for name, part in parts.items()}, index=X.index)
 
 

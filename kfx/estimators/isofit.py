@@ -87,8 +87,8 @@ def _wavelengths(model: Model, outputs: int) -> np.ndarray | None:
 def _write(group: Any, model: Model, directory: Path) -> None:
     """One emulator: how inputs are scaled and outputs recovered in G, and a kernel for each component in M1, M2, …"""
     data, steps = model.data, model.config.dataset.preprocess
-    parts, units = model.estimator.components_, model.estimator._units
-    if not parts or units.reduction is None:
+    parts, units = model.predictor.parts, model.predictor.units
+    if units.reduction is None:
         raise RecordError(f"{directory}: outputs.reduce=none: the file holds components; run it with pca or cca")
     if steps not in ([], ["normalize"]):
         raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
@@ -101,8 +101,8 @@ def _write(group: Any, model: Model, directory: Path) -> None:
     geometry["Yproj/vectors"] = units.reduction_in_units()[0]
     geometry["Yproj/values"] = np.ones(len(parts))
     for number, part in enumerate(parts, start=1):
-        weight, length, slope, lengths = _parameters(part.kernel_, directory)
-        points, alpha = in_numpy(part._interpolant.points) / lengths, in_numpy(part._interpolant.alpha)[:, 0]
+        weight, length, slope, lengths = _parameters(part.kernel, directory)
+        points, alpha = in_numpy(part.interpolant.points) / lengths, in_numpy(part.interpolant.alpha)[:, 0]
         apart = _apart(points)
         if 1.5 * weight * (apart / length) ** 2 * np.abs(alpha).sum() > _TOLERANCE:
             raise RecordError(
@@ -114,7 +114,7 @@ def _write(group: Any, model: Model, directory: Path) -> None:
         own = group.create_group(f"M{number}")
         own["Z"] = np.concatenate([points.T, np.full((1, len(points)), apart)])
         own["lambda"], own["h"] = np.append(1 / lengths, 1.0), alpha
-        own["theta"] = np.array([weight, length, slope, part._interpolant.effective])
+        own["theta"] = np.array([weight, length, slope, part.interpolant.effective])
 
 
 _TOLERANCE = 1e-3

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,18 +16,21 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from kfx.data.array_file import PointEncoding, count
 from kfx.data.dataset import Dataset
-from kfx.data.new_rows import Chunk, Encoding, PointEncoding, count
+from kfx.data.new_rows import Chunk, Encoding
 from kfx.estimators.base import KernelFlow
 from kfx.estimators.classifier import KernelFlowClassifier
 from kfx.estimators.frames import as_frame
 from kfx.estimators.regressor import KernelFlowRegressor
 from kfx.estimators.settings import EVALUATION, NESTED
-from kfx.evaluation.follower import some_of
+from kfx.evaluation.predictor import Arithmetic, Predictor, Separate, without_points
+from kfx.evaluation.scoring import EFFECTIVE
 from kfx.experiment.config import Config, typed
 from kfx.files import whole_path
 from kfx.kernels import Kernel
 from kfx.numerics import threads
+from kfx.numerics.arrays import some_of
 from kfx.numerics.process import exclusively
 from kfx.numerics.regularization import Regularization
 from kfx.numerics.streams import Streams
@@ -53,14 +56,16 @@ class Model:
     """A run's trained kernel with the interpolation points and λ of its first evaluation at the largest N_I; of a
     cross-validation, those of the last fold.
 
-    data: the points of that evaluation, before preprocessing. estimator: takes points after it. encoding: how new rows
-    are read.
+    data: the points of that evaluation, before preprocessing. predictor: takes points after it. encoding: how new rows
+    are read. classes: the names of classes, (classes,), texts or whole numbers; None for targets that are numbers.
     """
 
+    run: Run
     config: Config
     data: Dataset
-    estimator: KernelFlow
+    predictor: Predictor | Separate
     encoding: Encoding | PointEncoding
+    classes: np.ndarray | None
 
     @classmethod
     def of_run(cls, run: Run) -> Model:
@@ -85,46 +90,37 @@ class Model:
         repeat, _, order = next(split for split in splits if split[1] == len(parts) - 1)
         last = prepared[-1]
         order = order[: max(config.evaluation.n_interpolation or [len(last.x_train)])]
-        through_centres = config.evaluation.solver == "nystrom"
-        if not through_centres and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
+        if config.evaluation.solver != "nystrom" and 16 * len(order) ** 2 > config.evaluation.memory_bytes():
             raise RecordError(f"{run.directory}: the Gram matrix of {len(order)} points does not fit in memory")
-        estimator = _unfitted(run, config, last, whole.classes)
         count = config.device.threads or threads.available()
         machine = Machine(config.device.pick(), getattr(torch, config.device.dtype), count, {})
         of_evaluation = stages.threads_for(config, prepared, machine)[1]
+        arithmetic = Arithmetic(machine.dtype, machine.device, (of_evaluation, count), config.device.allow_tf32)
 
-        def solved(model: KernelFlow, data: Dataset, kernel: Kernel, metric: str) -> KernelFlow:
-            """The model with a recorded kernel, and with the λ recorded under a metric."""
-            model._threads = of_evaluation, count
-            model._dtype, model._device = machine.dtype, machine.device
-            model._allow_tf32 = config.device.allow_tf32
-            kernel = kernel if machine.device.type == "cpu" else kernel.to(machine.dtype, machine.device)
+        def solved(data: Dataset, kernel: Kernel, metric: str) -> Predictor:
+            """A recorded kernel with its solution for the λ recorded under a metric."""
+            found = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
+            kernel, units = kernel.to(machine.dtype, machine.device), without_points(data)
             with exclusively():
-                model.kernel_ = bare(kernel).fixed_on(some_of(model._tensor(data.x_train)))
-            model.regularization_ = Regularization(_regularization(run, repeat, len(order), metric), "absolute")
-            model.n_features_in_, model._names = data.x_train.shape[1], data.features
-            model._keep_units(data)
-            if through_centres:
+                kernel = bare(kernel).fixed_on(some_of(arithmetic.tensor(data.x_train)))
+            if config.evaluation.solver == "nystrom":
                 own = recorded_solution(run.directory, machine.device)
-                model._take(own.of_two_classes() if _is_one_column_of_classes(data) else own)
-            else:
-                model._solve(data.x_train[order], _targets(data)[order])
-            return model
+                own = own.of_two_classes() if _is_one_column_of_classes(data) else own
+                return Predictor(kernel, own, units, arithmetic)
+            x, y = data.x_train[order], _targets(data)[order]
+            return Predictor.solved(kernel, x, y, found, units, arithmetic)
 
-        effective = "effective_regularization"
+        predictor: Predictor | Separate
         if config.outputs.is_separate:
-            each = enumerate(zip(last.components(), run.kernels, strict=True))
-            estimator.components_ = [
-                solved(_unfitted(run, config, own, whole.classes)._of_one_output(), own, kernel, f"{effective}.{c}")
-                for c, (own, kernel) in each
+            each = [
+                solved(own, kernel, f"{EFFECTIVE}.{c}")
+                for c, (own, kernel) in enumerate(zip(last.components(), run.kernels, strict=True))
             ]
-            for model in estimator.components_:
-                model._is_flat = True
-            estimator.kernel_, estimator.n_features_in_ = run.kernel, last.x_train.shape[1]
-            estimator._keep_units(last)
+            predictor = Separate(each, without_points(last))
         else:
-            solved(estimator, last, run.kernel, effective)
-        return cls(config, parts[-1], estimator, whole.encoding or PointEncoding(parts[-1].x_train.shape[1:]))
+            predictor = solved(last, run.kernel, EFFECTIVE)
+        encoding = whole.encoding or PointEncoding(parts[-1].x_train.shape[1:])
+        return cls(run, config, parts[-1], predictor, encoding, _classes(config, whole, last))
 
     def predict_all(self, rows: pd.DataFrame | np.ndarray) -> pd.DataFrame:
         """Return the predictions for the rows of a frame, with its index, or for points before preprocessing, (n, …).
@@ -150,8 +146,7 @@ class Model:
 
     def predictions(self, path: Path) -> Iterator[tuple[Chunk, pd.DataFrame]]:
         """Read new rows from a file, and yield them in chunks with their predictions: `row`, from 1, and `columns`."""
-        model = self.estimator.components_[0] if self.estimator.components_ else self.estimator
-        size = min(max(_MOST_PAIRS // len(model._interpolant.points), 500), _MOST_ROWS)
+        size = min(max(_MOST_PAIRS // len(self.predictor.parts[0].interpolant.points), 500), _MOST_ROWS)
         for chunk in self.encoding.chunks(path, size):
             predicted = self.predict(chunk.x)
             predicted.insert(0, "row", chunk.rows)
@@ -165,14 +160,13 @@ class Model:
             return pd.DataFrame(columns=self.columns)
         nothing = np.zeros((len(x), self.data.y_test.shape[1]))
         prepared = self.config.dataset.preprocessed(replace(self.data, x_test=x, y_test=nothing, labels_test=None))
-        of_classes = isinstance(self.estimator, KernelFlowClassifier)
-        scores, deviation = self.estimator._predicted(prepared.x_test, not of_classes)
-        mean = scores
+        mean, deviation = self.predictor(prepared.x_test, self.classes is None)
+        scores = mean
         if (clip := self.config.evaluation.scoring(self.config).clip) is not None:
-            mean = scores.clip(*clip)
-        if isinstance(self.estimator, KernelFlowClassifier):
-            found = pd.DataFrame(self.estimator._probabilities(scores), columns=self.columns[1:])
-            found.insert(0, "prediction", self.estimator.classes_[mean.argmax(axis=1)])
+            mean = mean.clip(*clip)
+        if self.classes is not None:
+            found = pd.DataFrame(self.predictor.parts[0].probabilities(scores), columns=self.columns[1:])
+            found.insert(0, "prediction", self.classes[mean.argmax(axis=1)])
             return found
         assert deviation is not None
         return pd.DataFrame(np.stack([mean, deviation], axis=2).reshape(len(x), -1), columns=self.columns)
@@ -181,13 +175,27 @@ class Model:
     def columns(self) -> list[str]:
         """The columns of predictions: `prediction` and `deviation` of a target; `prediction.<target>` and
         `deviation.<target>` of several; of classes `prediction`, the class, and `probability.<class>`."""
-        if isinstance(self.estimator, KernelFlowClassifier):
-            return ["prediction", *(f"probability.{name}" for name in self.estimator.classes_)]
+        if self.classes is not None:
+            return ["prediction", *(f"probability.{name}" for name in self.classes)]
         outputs = self.data.y_train.shape[1]
         if outputs == 1:
             return ["prediction", "deviation"]
         names = self.config.dataset.target_names() or tuple(map(str, range(outputs)))
         return [f"{kind}.{name}" for name in names for kind in ("prediction", "deviation")]
+
+    def estimator(self) -> KernelFlow:
+        """Return it as a fitted estimator with the settings of the run; it takes points after preprocessing."""
+        config, evaluation = self.config, self.config.evaluation
+        settings = {name: OmegaConf.to_container(self.run.config[name], resolve=True) for name in NESTED}
+        settings |= {"targets": config.dataset.targets, "solver": "cholesky"}
+        if evaluation.solver == "nystrom":
+            settings |= {name: getattr(evaluation, name) for name in EVALUATION}
+        settings |= {"n_interpolation": max(evaluation.n_interpolation or [0]) or None, "random_state": config.seed}
+        if self.classes is None:
+            return KernelFlowRegressor(**settings).holding(self.predictor)  # type: ignore[arg-type]
+        classifier = KernelFlowClassifier(**settings).holding(self.predictor)  # type: ignore[arg-type]
+        classifier.classes_ = self.classes
+        return classifier
 
 
 NEW_PREDICTIONS = "new_predictions.csv"
@@ -233,23 +241,13 @@ def predict_as_configured(config: Config, directory: Path) -> None:
             write_predictions(Model.of_run(load_run(directory)), Path(file).expanduser(), partial)
 
 
-def _unfitted(run: Run, config: Config, data: Dataset, classes: Sequence[str]) -> KernelFlow:
-    """The estimator with the settings of the run, and with its classes, by name if they have names, or the shape of its
-    targets."""
-    settings = {name: OmegaConf.to_container(run.config[name], resolve=True) for name in NESTED}
-    settings |= {"targets": config.dataset.targets, "solver": "cholesky"}
-    if config.evaluation.solver == "nystrom":
-        settings |= {name: getattr(config.evaluation, name) for name in EVALUATION}
-    settings |= {"n_interpolation": max(config.evaluation.n_interpolation or [0]) or None, "random_state": config.seed}
+def _classes(config: Config, whole: Dataset, data: Dataset) -> np.ndarray | None:
+    """The names of classes, numbers if all are whole numbers; None for targets that are numbers."""
     if data.labels_train is None:
-        regressor = KernelFlowRegressor(**settings)  # type: ignore[arg-type]
-        regressor._is_flat = data.y_train.shape[1] == 1
-        return regressor
-    classifier = KernelFlowClassifier(**settings)  # type: ignore[arg-type]
-    names = classes or config.dataset.class_names() or [str(i) for i in range(_targets(data).shape[1])]
+        return None
+    names = whole.classes or config.dataset.class_names() or [str(i) for i in range(_targets(data).shape[1])]
     of_numbers = all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names)
-    classifier.classes_ = np.array([int(name) for name in names] if of_numbers else names)
-    return classifier
+    return np.array([int(name) for name in names] if of_numbers else names)
 
 
 def _targets(data: Dataset) -> np.ndarray:

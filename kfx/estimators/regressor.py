@@ -10,7 +10,6 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 
 from kfx.estimators.base import KernelFlow
-from kfx.numerics.arrays import in_numpy
 
 
 class KernelFlowRegressor(RegressorMixin, KernelFlow):
@@ -33,7 +32,8 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
 
         X: (n, features) or (n, channels, height, width).
         """
-        mean, deviation = self._predicted(self._points_of(X), return_std)
+        points = self._points_of(X)
+        mean, deviation = self._predictor(points, return_std)
         if self._is_flat:
             mean, deviation = mean[:, 0], None if deviation is None else deviation[:, 0]
         return (mean, deviation) if return_std else mean
@@ -44,11 +44,13 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
 
         X: as for `predict`. ValueError unless `outputs` has the estimator learn components.
         """
-        if self._units.reduction is None:
+        points = self._points_of(X)
+        own = self._predictor
+        if own.units.reduction is None:
             raise ValueError("outputs: reduce=none has no components; set pca or cca")
-        deviation = self._predicted_as_learned(self._points_of(X), True)[1]
+        deviation = own.as_learned(points, True)[1]
         assert deviation is not None
-        return deviation, *self._units.reduction_in_units()
+        return deviation, *own.units.reduction_in_units()
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, *, prior: bool = False) -> np.ndarray:
         """Draw functions from the Gaussian process, given the training data or, with `prior`, without them.
@@ -57,21 +59,9 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
         (n, outputs, n_samples) as y.
         """
         x, rng = self._points_of(X), check_random_state(random_state)
-        drawn = np.stack([self._units.in_units(each) for each in self._drawn(x, n_samples, rng, prior)], axis=2)
+        own = self._predictor
+        drawn = np.stack([own.units.in_units(each) for each in own.draws(x, n_samples, rng, prior)], axis=2)
         return np.asarray(drawn[:, 0] if self._is_flat else drawn)
-
-    def _drawn(self, x: np.ndarray, count: int, rng: np.random.RandomState, prior: bool) -> np.ndarray:
-        """Draws of the targets as learned, (count, n, outputs)."""
-        if self.components_:
-            return np.concatenate([part._drawn(x, count, rng, prior) for part in self.components_], axis=2)
-        with self._own_settings():
-            scale = in_numpy(self._interpolant.scale())
-        mean = np.zeros((len(x), len(scale))) if prior else self._predicted_as_learned(x, False)[0]
-        values, vectors = np.linalg.eigh(self._covariance(x, prior))
-        root = vectors * np.sqrt(np.maximum(values, 0.0))  # rounding makes zero eigenvalues slightly negative
-        normal = rng.standard_normal((len(scale), len(x), count))
-        found: np.ndarray = mean + np.moveaxis(root @ normal, (0, 1, 2), (2, 1, 0)) * np.sqrt(scale)
-        return found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

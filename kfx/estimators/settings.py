@@ -5,30 +5,32 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy as np
 from omegaconf import OmegaConf
 
 from kfx.config.choices import TARGETS
+from kfx.config.fields import Several
 from kfx.config.nodes import make_option, near
-from kfx.config.option import Option
+from kfx.config.option import Option, Settings
 from kfx.config.overrides import escaped
 from kfx.config.registry import OPTIONS, SECTIONS, chosen, load
 from kfx.data.options import DatasetOption
 from kfx.experiment.compose import composed, options_in_hydra, without_hydra
 from kfx.experiment.config import Config, typed
 from kfx.kernels.base import Kernel
-from kfx.kernels.kernel_option import Image, KernelOption
+from kfx.kernels.kernel_option import Common, Image, KernelOption
 from kfx.numerics.regularization import Regularization
 from kfx.objectives.options import ObjectiveOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
+    from kfx.objectives.base import Function
 
 Chosen = str | Mapping[str, object]
 """An option by its name, or by settings with a name."""
@@ -43,20 +45,19 @@ NESTED = (*GROUPS, *SECTIONS_TAKEN)
 
 
 def as_config(
-    settings: Mapping[str, Any], shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, seed: int
+    settings: Settings, shape: tuple[int, ...], image: Image, has_classes: bool, targets: str, seed: int
 ) -> Config:
     """The checked config of a run with these settings on points of this shape; ConfigError in one line for a wrong
     setting.
 
     targets: as `dataset.targets`.
     """
-    size = shape[0]
     if settings["solver"] not in _SOLVERS:
         raise ConfigError(f"solver={settings['solver']!r}: expected {', '.join(_SOLVERS[:-1])} or {_SOLVERS[-1]}")
     if targets not in ("auto", *TARGETS):
         raise ConfigError(f"targets={targets!r}: expected auto, {', '.join(TARGETS)}")
     content = dict(_plain_usual())
-    objects: dict[str, Any] = {"dataset": _Given(shape, image, has_classes, targets)}
+    objects: Settings = {"dataset": _Given(shape, image, has_classes, targets)}
     for name in NESTED:
         value = settings.get(name)
         if _is_object(value):
@@ -69,8 +70,6 @@ def as_config(
         content[name] = {**content[name], **objects.pop(name)}
     config = replace(_typed(content), **objects, seed=seed)
     config.settle()
-    if (asked := config.sampler.batch_size) is not None and asked > size:
-        raise ConfigError(f"sampler.batch_size={asked}: there are {size} points; take at most {size}")
     if config.optimizer.moves_points:
         config.flow.record_layers = True  # new points go through the layers
     if image is None and config.kernel.images_only:
@@ -82,12 +81,12 @@ def as_config(
     return config
 
 
-def kernel_option(value: Chosen) -> Any:
+def kernel_option(value: Chosen) -> KernelOption:
     """The option of a kernel that is given by its name, or by settings with a name; ConfigError for a wrong one."""
-    return make_option("kernel", "kernel", _node("kernel", value))
+    return cast(KernelOption, make_option("kernel", "kernel", _node("kernel", value)))
 
 
-def settings_of(name: str, value: Any) -> dict[str, Any]:
+def settings_of(name: str, value: object) -> Settings:
     """The settings of a parameter by name: fields of an option, or a kernel's parameters.
 
     Empty for a wrong value, which is reported when it is used.
@@ -107,7 +106,7 @@ def settings_of(name: str, value: Any) -> dict[str, Any]:
     return {key: setting for key, setting in node.items() if key != "name"}
 
 
-def modules_of(group: str, value: Any) -> set[str]:
+def modules_of(group: str, value: object) -> set[str]:
     """The modules of the options that a parameter names, including options within options."""
     if isinstance(value, str):
         return {OPTIONS[group][value].__module__} if value in OPTIONS[group] else set()
@@ -115,7 +114,7 @@ def modules_of(group: str, value: Any) -> set[str]:
     return {module for each in within for module in modules_of(group, each)}
 
 
-def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
+def with_settings(name: str, value: object, changes: Settings) -> object:
     """The same parameter with other settings; ValueError names the allowed ones."""
     known = settings_of(name, value)
     if not known and isinstance(value, (str, Mapping)):
@@ -135,14 +134,14 @@ def with_settings(name: str, value: Any, changes: Mapping[str, Any]) -> Any:
     return {**named, **own, **changes}
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(np.all(one == other))
 
 
 # ---- names and partial settings
 
 
-def _typed(content: Mapping[str, Any]) -> Config:
+def _typed(content: Settings) -> Config:
     """The typed config of plain settings, by names of options; the same settings are checked once in a process."""
     options = tuple(OPTIONS[group].get(content[group].get("name")) for group in OPTIONS)
     try:
@@ -158,7 +157,7 @@ def _typed_once(content: str, options: tuple[type[Option] | None, ...]) -> Confi
 
 
 @cache
-def _plain_usual() -> Mapping[str, Any]:
+def _plain_usual() -> Settings:
     """All default settings; not to be changed."""
     with options_in_hydra():
         content = OmegaConf.to_container(without_hydra(composed([])), resolve=True)
@@ -167,7 +166,7 @@ def _plain_usual() -> Mapping[str, Any]:
 
 
 @cache
-def _usual_option(group: str, name: str) -> dict[str, Any]:
+def _usual_option(group: str, name: str) -> Settings:
     """The default settings of an option, or of a preset."""
     if name not in OPTIONS[group]:
         try:
@@ -181,7 +180,7 @@ def _usual_option(group: str, name: str) -> dict[str, Any]:
     return dict(OPTIONS[group][name].defaults())
 
 
-def _own_settings(value: Any) -> dict[str, Any]:
+def _own_settings(value: object) -> Settings:
     """The settings that a person gave beside the name."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -190,7 +189,7 @@ def _own_settings(value: Any) -> dict[str, Any]:
     return {"value": value}  # the section regularization
 
 
-def _in_python(value: Any) -> Any:
+def _in_python(value: object) -> Several:
     """The value without NumPy's types, which occur in the grids of searches."""
     if isinstance(value, np.generic):
         return value.item()
@@ -199,7 +198,7 @@ def _in_python(value: Any) -> Any:
     return {key: _in_python(each) for key, each in value.items()} if isinstance(value, Mapping) else value
 
 
-def _node(name: str, value: Any) -> dict[str, Any]:
+def _node(name: str, value: object) -> Settings:
     load()
     value = _in_python(value)
     if name not in GROUPS:
@@ -222,11 +221,11 @@ def _node(name: str, value: Any) -> dict[str, Any]:
 # ---- objects
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     return isinstance(value, (Kernel, Option, Regularization)) or callable(value)
 
 
-def _as_option(parameter: str, value: Any) -> Any:
+def _as_option(parameter: str, value: Several) -> object:
     load()
     if callable(value) and parameter != "objective":
         raise ConfigError(f"{parameter}={value!r}: expected a name, settings with a name, or an object")
@@ -270,7 +269,7 @@ class _GivenKernel(KernelOption):
     def name(self) -> str:  # type: ignore[override]
         return type(self.kernel).__name__
 
-    def make(self, image: Image, **common: Any) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         return self.kernel
 
 
@@ -279,9 +278,9 @@ class _GivenObjective(ObjectiveOption):
 
     name = "given"
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Function) -> None:
         super().__init__()
         self.function = function
 
-    def build(self) -> Callable[..., Any]:
+    def build(self) -> Function:
         return self.function

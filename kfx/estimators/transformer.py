@@ -76,7 +76,8 @@ class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, K
         """The points X moved by the flow, in X's shape, (n, …); with `image_shape` as rows, (n, features)."""
         points = self._points_of(X)
         assert isinstance(self.kernel_, FlowedKernel)
-        with self._own_settings():
-            moved = self.kernel_.transform(self._tensor(points))
+        arithmetic = self._predictor.parts[0].arithmetic
+        with arithmetic.block():
+            moved = self.kernel_.transform(arithmetic.tensor(points))
         found: np.ndarray = moved.cpu().numpy().astype(np.float64)
         return found if self.image_shape is None else found.reshape(len(found), -1)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.systems import System
+from kfx.evaluation.interpolants import Covariances, Interpolant
 from kfx.numerics import calibration
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.regularization import Regularization
 
 OF_CLASSES = ("log_loss", "brier", "calibration_error")
 OF_VALUES = ("nlpd", "crps", "coverage_95")
@@ -23,30 +21,20 @@ def names(data: Dataset) -> tuple[str, ...]:
     return OF_VALUES if data.reduction is None else (*OF_VALUES, OF_VECTORS)
 
 
-def distribution(
-    system: System,
-    regularization: Regularization,
-    alpha: torch.Tensor,
-    targets: torch.Tensor,
-    prior: torch.Tensor,
-    data: Dataset,
-) -> dict[str, np.ndarray]:
-    """Return `deviation`, (m, outputs), of observed targets in their units, with reduced outputs also `components`, the
-    deviations of the components, (m, components); for classes `probability`, (m, classes).
+def distribution(interpolant: Interpolant, at: Covariances, data: Dataset) -> dict[str, np.ndarray]:
+    """Return `deviation`, (m, outputs), of targets observed at x*, in their units, with reduced outputs also
+    `components`, the deviations of the components, (m, components); for classes `probability`, (m, classes).
 
-    Empty if the Gram matrix is on disk. alpha: A⁻¹Y. targets: Y, (k, outputs). prior: K(x*, x*), (m,).
+    Empty for an interpolant without points left out.
     """
-    if data.labels_test is None:
-        deviation = system.deviation(regularization, alpha, targets, prior)
-        return {} if deviation is None else deviations(in_numpy(deviation), data)
-    left_out = system.left_out(regularization, alpha, targets)
-    if left_out is None:
+    if not interpolant.is_calibrated:
         return {}
-    labels, of_training = (_scores(each) for each in left_out)
-    of_test = _scores(in_numpy(system.predictions(alpha)))
-    return {
-        "probability": calibration.probabilities(of_test, calibration.sharpness(of_training, labels.argmax(axis=1)))
-    }
+    if data.labels_test is None:
+        return deviations(in_numpy(interpolant.deviation(at)), data)
+    labels, of_training = (_scores(each) for each in interpolant.left_out())
+    of_test = _scores(in_numpy(interpolant.mean(at)))
+    sharpness = calibration.sharpness(of_training, labels.argmax(axis=1))
+    return {"probability": calibration.probabilities(of_test, sharpness)}
 
 
 def deviations(as_learned: np.ndarray, data: Dataset) -> dict[str, np.ndarray]:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from kfx.evaluation.nystrom import Approximation, passed
-from kfx.evaluation.on_disk import DiskStores, factored
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.kernels.base import Kernel
-from kfx.numerics.linear_algebra import cholesky, solve_lower, solve_upper
+from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
-from kfx.store import products
-from kfx.store.gram_store import GramStore
-from kfx.store.identity import Identity, digest
-from kfx.store.selection import Selection
-from kfx.store.tiles import block_of
+
+if TYPE_CHECKING:
+    from kfx.evaluation.nystrom import Approximation
 
 _FOLDS_ON_DISK = 5
 _LEAST = 1e-14
@@ -50,6 +46,8 @@ def errors_of_candidates(
     all n points are in the five folds of its pass.
     """
     if approximation is not None:
+        from kfx.evaluation.nystrom import passed
+
         assert disk is not None
         with passed(kernel, x, y, approximation, disk) as found:
             return found.nystrom.errors(candidates)
@@ -57,7 +55,9 @@ def errors_of_candidates(
     order = torch.as_tensor(np.sort(some) if in_blocks else some, device=x.device)
     chosen, targets = x[order], y[order].to(torch.float64)
     if disk is not None and disk.takes(len(order), 0, chosen.element_size()):
-        return _errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)
+        from kfx.evaluation.cross_validation_on_disk import errors_on_disk
+
+        return errors_on_disk(disk, kernel, chosen, targets.cpu(), candidates, folds or _FOLDS_ON_DISK)
     if folds is None:
         return _errors_left_out(kernel.gram(chosen), targets, candidates)
     return _errors(kernel.gram(chosen), targets, candidates, folds)
@@ -78,12 +78,11 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
         inner, cross = gram[rest][:, rest], gram[held][:, rest].to(torch.float64)
         for i, candidate in enumerate(candidates):
             try:
-                factor = cholesky(inner, candidate.of(inner))
+                alpha = coefficients(inner, targets[rest], candidate.of(inner))
             except NumericalError:
                 errors[i] = math.inf
                 continue
-            prediction = cross @ solve_upper(factor, solve_lower(factor, targets[rest]))
-            errors[i] += float((prediction - targets[held]).square().sum())
+            errors[i] += float((cross @ alpha - targets[held]).square().sum())
     return errors
 
 
@@ -103,57 +102,3 @@ def _errors_left_out(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequ
         left_out = (vectors @ (rotated / shifted[:, None])) / (squares @ (1 / shifted))[:, None]
         errors.append(float(left_out.square().sum()))
     return errors
-
-
-def _errors_on_disk(
-    disk: DiskStores,
-    kernel: Kernel,
-    points: torch.Tensor,
-    targets: torch.Tensor,
-    candidates: Sequence[Regularization],
-    folds: int,
-) -> list[float]:
-    """`_errors` from a store, opened only for errors not yet known. A fold is one range of points, the rest are two."""
-    n, errors = len(targets), [0.0] * len(candidates)
-    identity = Identity.of(kernel, points)
-    common = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points), digest(targets)]
-    with ExitStack() as held:
-        stored: _Stored | None = None
-
-        def error_of(fold: slice, candidate: Regularization) -> float:
-            nonlocal stored
-            if stored is None:
-                stored = _Stored(disk, held.enter_context(disk.store(kernel, points, None)), targets)
-            return stored.error_without(fold, candidate)
-
-        for part in np.array_split(np.arange(n), folds):
-            fold = slice(int(part[0]), int(part[-1]) + 1)
-            for i, candidate in enumerate(candidates):
-                key = [*common, fold.start, fold.stop, candidate.value, candidate.scale]
-                errors[i] += disk.known(key, partial(error_of, fold, candidate))
-    disk.discard()
-    return errors
-
-
-class _Stored:
-    """A Gram matrix on disk, from which one fold after another is left out."""
-
-    def __init__(self, disk: DiskStores, store: GramStore, targets: torch.Tensor) -> None:
-        self._disk, self._store, self._targets, n = disk, store, targets, len(targets)
-        self._diagonal = products.diagonal(store)[:n]
-        self._row_sums = products.product(store, torch.ones(n, 1, dtype=torch.float64))[:, 0]
-
-    def error_without(self, fold: slice, candidate: Regularization) -> float:
-        """Sum of squared errors on a fold, predicted from the other points; infinite without a Cholesky factor."""
-        rest = Selection.without(self._store, fold, len(self._targets))
-        inside = torch.cat([torch.arange(start, stop) for start, stop in rest.ranges])
-        within = float(block_of(self._store.gram, fold, fold).sum(dtype=np.float64))
-        total = float(self._row_sums.sum() - 2 * self._row_sums[fold].sum()) + within
-        effective = candidate.of_sums(len(rest), float(self._diagonal[inside].sum()), total)
-        try:
-            factor = factored(self._disk, self._store, rest, effective)
-        except NumericalError:
-            return math.inf
-        alpha = torch.zeros_like(self._targets)
-        alpha[inside] = factor.solve_upper(factor.solve_lower(self._targets[inside]))
-        return float((products.product(self._store, alpha)[fold] - self._targets[fold]).square().sum())

@@ -9,21 +9,21 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.scoring import Scoring, metrics, predicted
-from kfx.evaluation.systems import products
+from kfx.evaluation.judges import Tensors, errors, in_units
+from kfx.evaluation.scoring import Scoring
+from kfx.evaluation.systems import InMemory
 from kfx.files import Document
 from kfx.kernels.base import Kernel
-from kfx.numerics.regression import coefficients
+from kfx.numerics.regression import ROWS
 from kfx.outcomes import NumericalError
 
 COLUMNS = ("draw", "n_interpolation", "metric", "value")
-_BLOCK = 2000
 
 
 def errors_of_draws(
     kernel: Kernel,
     data: Dataset,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    tensors: Tensors,
     order: np.ndarray,
     size: int,
     count: int,
@@ -31,7 +31,7 @@ def errors_of_draws(
 ) -> tuple[list[Document], np.ndarray]:
     """Return the rows of `draws.csv` and the indices of each draw, (count, size).
 
-    tensors: x_train (n, …), y_train (n, outputs), x_test (m, …). order: indices of training points, at least size ·
+    order: indices of training points, at least size ·
         count; draw i takes its i-th stretch of `size` indices.
     The error of a draw is the share of misclassified test points, or the mean squared error; NaN if its system cannot
     be solved.
@@ -39,17 +39,15 @@ def errors_of_draws(
     x_train, y_train, x_test = tensors
     parts = order[: size * count].reshape(count, size)
     mapped, compare = kernel.feature_map_and_kernel()
-    test = torch.cat([mapped(block) for block in x_test.split(_BLOCK)])
+    test = torch.cat([mapped(block) for block in x_test.split(ROWS)])
     regularization = (kernel.own_regularization if scoring.own else None) or scoring.regularizations[0]
     metric, rows = "mse" if data.labels_test is None else "error", []
     for draw, indices in enumerate(parts):
         own = torch.as_tensor(indices, device=x_train.device)
         try:
-            points = mapped(x_train[own])
-            gram = compare.gram(points)
-            targets = y_train[own].to(torch.float64)
-            alpha = coefficients(gram, targets, regularization.of(gram), scoring.solver, scoring.rcond)
-            found = metrics(predicted(products(compare.gram(test, points), alpha), data, scoring.clip), data)
+            system = InMemory(compare, mapped(x_train[own]), test, scoring.solver, scoring.rcond)
+            mean = system.interpolant(regularization, y_train[own]).mean(system.test)
+            found = errors(in_units(mean, data, scoring.clip), data)
             value = 1 - found["accuracy"] if metric == "error" else found["mse"]
         except NumericalError:
             value = math.nan

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kfx.config.choices import CHOSEN
-from kfx.config.fields import MOST_REPEATS, is_window, number, one_of, ranged, sizes
-from kfx.config.option import ConfigView, Option, section
+from kfx.config.fields import MOST_REPEATS, Several, is_window, number, ranged, sizes, word
+from kfx.config.option import Option, section
+from kfx.config.parts import ConfigView
 from kfx.outcomes import ConfigError
 
 
@@ -22,10 +21,8 @@ class FollowSection(Option):
     repeats: int = number(
         1, f"whole >= 1 and <= {MOST_REPEATS}", "number of random subsets of interpolation points for each N_I"
     )
-    draw: str = one_of(
-        "once", "once", "anew", meaning="once: the same subsets at every evaluation; anew: other subsets each time"
-    )
-    windows: Any = ranged(
+    draw: str = word("once | anew", "once: the same subsets at every evaluation; anew: other subsets each time")
+    windows: Several = ranged(
         None,
         "a list of [first, last], whole numbers with 1 <= first <= last, or null",
         lambda v: v is None or (isinstance(v, list) and v != [] and all(map(is_window, v))),
@@ -39,17 +36,11 @@ class FollowSection(Option):
                     f"follow.windows: none of the {config.optimizer.iterations} iterations from {first} to {last} is "
                     "evaluated; set follow.every to at most the window's length, or another window"
                 )
-        if not self.every + self.last:
-            return
-        if (how := config.evaluation.regularization.value) in CHOSEN:
+        if self.every + self.last and (how := config.evaluation.regularization.value) in CHOSEN:
             raise ConfigError(
                 f"evaluation.regularization.value={how}: would be chosen anew at every evaluation on the way; set "
                 "follow.every=0 and follow.last=0, or a number"
             )
-        size = config.training_size()
-        for n in self.n_interpolation or ():
-            if n > size:
-                raise ConfigError(f"follow.n_interpolation: {n} exceeds the {size} training points of the data set")
 
     def _evaluates_within(self, first: int, last: int, iterations: int) -> bool:
         last, of_end = min(last, iterations), min(self.last, max(iterations // 10, 1))

@@ -19,7 +19,7 @@ from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
 from kfx.kernels.module_kernel import ModuleKernel
 from kfx.kernels.wrapped import within
-from kfx.numerics.arrays import digests
+from kfx.numerics.arrays import MOST_SETTLING, digests, some_of
 from kfx.numerics.linear_algebra import Factored
 from kfx.objectives import interpolation_error, rho
 from kfx.outcomes import CheckpointError, NumericalError
@@ -28,11 +28,10 @@ from kfx.sampling.samplers import Batch
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kfx.config.option import ConfigView
+    from kfx.config.parts import ConfigView
 
 _MOST_COORDINATES = 10
 _FAR = 1e150
-_MOST_SETTLING = 5000
 _MOST_OF_LAYERS = 500
 ERRORS = ("error", "head_error", "mse", "energy_error")
 SQUARED_ERROR = "squared_error"
@@ -45,11 +44,6 @@ OF_FLOWS, OF_OTHERS = ("flow.csv", "layer"), ("follow.csv", "iteration")
 def columns(counted: str) -> tuple[str, ...]:
     """Columns of the table; counted: `layer` or `iteration`."""
     return "part", counted, "n_interpolation", "regularization", "repeat", "metric", "value"
-
-
-def some_of(x: torch.Tensor, most: int = _MOST_SETTLING) -> torch.Tensor:
-    """At most `most` of the points x, (n, …), evenly spaced in their order."""
-    return x[:: -(-len(x) // most)] if len(x) > most else x
 
 
 class Follower:
@@ -87,7 +81,7 @@ class Follower:
         flows = tensors if self.moves_points else ()
         self._first = [_first_of_equals(torch.cat([x, along])) for x, _, along in flows]
         size = config.sampler.batch_size or max(len(part.x_train) for part in parts)
-        takes_batches = not config.objective.is_of_deep_kernels and size <= _MOST_SETTLING
+        takes_batches = not config.objective.is_of_deep_kernels and size <= MOST_SETTLING
         follows = self.node.every + self.node.last > 0 and takes_batches
         self._batches = [self._batch(config, part) for part in range(len(parts))] if follows else []
         self._rows: CsvFile | None = None
@@ -167,16 +161,14 @@ class Follower:
         if self.node.draw == "anew":
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
         for repeat, order in enumerate(orders):
-            measured, _, _ = evaluate("flowed", kernel, data, (x, y, along), repeat, order, sizes, self.scoring)
-            for row in measured:
-                if row["metric"] == "head_accuracy" and repeat == 0 and row["n_interpolation"] == sizes[0]:
-                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", 1 - row["value"]))
-                if row["metric"] in wanted:
-                    is_accuracy = row["metric"] == "accuracy"
-                    name = names.get(row["metric"], row["metric"])
-                    error = ("error", 1 - row["value"]) if is_accuracy else (name, row["value"])
-                    place = row["n_interpolation"], row["configured_regularization"], repeat
-                    rows.append((part, iteration, *place, *error))
+            for i, result in enumerate(evaluate(kernel, data, (x, y, along), order, sizes, self.scoring)):
+                for metric in filter(result.metrics.__contains__, wanted):
+                    value = result.metrics[metric]
+                    error = ("error", 1 - value) if metric == "accuracy" else (names.get(metric, metric), value)
+                    rows.append((part, iteration, result.n_interpolation, result.configured, repeat, *error))
+                if i == 0 == repeat and "head_accuracy" in result.metrics:
+                    head_error = 1 - result.metrics["head_accuracy"]
+                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", head_error))
         more = [*self._of_layers(kernel, x, y), *self._of_batch(kernel, x, y, part)]
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in more]
         if not self.moves_points:  # then distances of the kernel's features, if it has any

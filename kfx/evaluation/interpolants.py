@@ -1,32 +1,97 @@
-"""Solved kernel ridge regression: K(x, points) α with its variance, from all points or through centres."""
+"""Solved kernel ridge regression, f = K(·, X) α: its mean and its variance, from all points or through centres."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
 
+from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
-from kfx.numerics.linear_algebra import solve_lower
-from kfx.numerics.regression import inverse_diagonal, left_out_scale, spread_over, unexplained
+from kfx.numerics.linear_algebra import Factored, solve_lower
+from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
+
+
+class Covariances(abc.ABC):
+    """Covariances of m points x* with the interpolation points X, K(x*, X), some rows at a time."""
+
+    @cached_property
+    @abc.abstractmethod
+    def prior(self) -> torch.Tensor:
+        """K(x*, x*) of each point, (m,)."""
+
+    @abc.abstractmethod
+    def blocks(self, size: int) -> Iterator[torch.Tensor]:
+        """Yield K(x*, X), (rows, size), for the first `size` interpolation points, until all x* had their turn."""
+
+    def times(self, alpha: torch.Tensor) -> torch.Tensor:
+        """K(x*, X) α, (m, outputs), float64. alpha: α, (k, outputs), of the first k interpolation points."""
+        return torch.cat([products(cross, alpha) for cross in self.blocks(len(alpha))])
+
+
+def products(rows: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """K(x*, X) α, (m, outputs), in float64, computed for some rows at a time. rows: K(x*, X), (m, k). alpha: α, (k,
+    outputs)."""
+    return torch.cat([block.to(torch.float64) @ alpha for block in rows.split(ROWS)])
+
+
+@dataclass
+class Kept(Covariances):
+    """Covariances in memory. cross: K(x*, X), (m, n). kernel: computes those of `x`, x*, (m, …), with themselves."""
+
+    cross: torch.Tensor
+    kernel: Kernel
+    x: torch.Tensor
+
+    @cached_property
+    def prior(self) -> torch.Tensor:
+        return self.kernel.diagonal(self.x)
+
+    def blocks(self, size: int) -> Iterator[torch.Tensor]:
+        yield from self.cross[:, :size].split(ROWS)
+
+
+@dataclass
+class Computed(Covariances):
+    """Covariances that are computed when they are needed. x: x*, (m, …). points: X, mapped, (n, …)."""
+
+    kernel: Kernel
+    x: torch.Tensor
+    points: torch.Tensor
+    rows: int = ROWS
+
+    @cached_property
+    def prior(self) -> torch.Tensor:
+        return self.kernel.diagonal(self.x)
+
+    def blocks(self, size: int) -> Iterator[torch.Tensor]:
+        mapped, compare = self.kernel.feature_map_and_kernel()
+        return (compare.gram(mapped(block), self.points[:size]) for block in self.x.split(self.rows))
 
 
 class Interpolant(abc.ABC):
-    """The prediction K(x, points) α.
+    """The prediction f = K(·, X) α with the effective λ, and the variance of the Gaussian process.
 
-    points: mapped, (k, …). alpha: α, (k, outputs). effective: λ.
+    alpha: α, (k, outputs). report: what the solver says of the solution, by metric.
     """
 
-    points: torch.Tensor
     alpha: torch.Tensor
     effective: float
+    report: Mapping[str, float]
+    is_calibrated: ClassVar[bool] = True
+    """Whether points can be left out, which sets the scale of deviations."""
 
     @abc.abstractmethod
     def half(self, cross: torch.Tensor) -> torch.Tensor:
-        """Return H, (k, m), where HᵀH is what the data take from the prior covariance. cross: K(x, points), (m, k)."""
+        """Return H, (k, m), where HᵀH is what the data take from the prior covariance at m points x*.
+
+        cross: K(x*, X), (m, k).
+        """
 
     @abc.abstractmethod
     def scale(self) -> torch.Tensor:
@@ -38,22 +103,49 @@ class Interpolant(abc.ABC):
         """Return the targets of at most 2000 training points, (j, outputs), and their predictions from points without
         them, (j, outputs)."""
 
-    def variance(self, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
-        """Return the posterior variance, (m,), ≥ 0, for a kernel of scale 1.
+    def energies(self) -> torch.Tensor:
+        """Return Σ over outputs of (L⁻¹Y)² for each point, (k,): what each adds to the squared RKHS norm of f."""
+        raise NotImplementedError
 
-        cross: as for `half`. prior: K(x, x), (m,).
+    def mean(self, at: Covariances) -> torch.Tensor:
+        """Return f at x*, (m, outputs), float64."""
+        return at.times(self.alpha)
+
+    def variance(self, at: Covariances) -> torch.Tensor:
+        """Return the posterior variance of f at x*, (m,), ≥ 0, for a kernel of scale 1.
+
+        It is K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*) (Rasmussen & Williams 2006, eq. 2.26).
         """
-        return unexplained(prior, cross, self.half)
+        return self._mean_and_variance(at, False)[1]
 
-    def deviation(self, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
-        """Return the standard deviation of observed targets, (m, outputs). cross, prior: as for `variance`."""
-        return ((self.variance(cross, prior) + self.effective)[:, None] * self.scale()).sqrt()
+    def deviation(self, at: Covariances) -> torch.Tensor:
+        """Return the standard deviation of targets observed at x*, (m, outputs)."""
+        return self._deviation(self.variance(at))
+
+    def mean_and_deviation(self, at: Covariances) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return f at x* and the deviation of targets observed there, (m, outputs) each, from one pass."""
+        mean, variance = self._mean_and_variance(at, True)
+        return torch.cat(mean), self._deviation(variance)
+
+    def _mean_and_variance(self, at: Covariances, mean: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The variance, and with `mean` also f, in blocks."""
+        left, means, done = at.prior.to(torch.float64, copy=True), [], 0
+        for cross in at.blocks(len(self.alpha)):
+            if mean:
+                means.append(products(cross, self.alpha))
+            own, done = left[done : done + len(cross)], done + len(cross)
+            own -= self.half(cross).square().sum(dim=0)  # in place: small arrays between large ones keep their memory
+        return means, left.clamp_(min=0.0)
+
+    def _deviation(self, variance: torch.Tensor) -> torch.Tensor:
+        return ((variance + self.effective)[:, None] * self.scale()).sqrt()
 
 
 class Exact(Interpolant):
     """From all interpolation points: (K + λI) α = Y.
 
-    targets: Y, (k, outputs). factor: computes L, (k, k), K + λI = LLᵀ, when it is first needed.
+    points: X, mapped, (k, …). targets: Y, (k, outputs), float64. kernel: K, of mapped points. gram: K(X, X); None to
+    compute it when the variance needs it.
     """
 
     def __init__(
@@ -62,34 +154,42 @@ class Exact(Interpolant):
         alpha: torch.Tensor,
         effective: float,
         targets: torch.Tensor,
-        factor: Callable[[], torch.Tensor],
+        kernel: Kernel,
+        gram: Factored | None = None,
+        report: Mapping[str, float] | None = None,
     ) -> None:
-        self.points, self.alpha, self.effective, self._targets = points, alpha, effective, targets
-        self._compute = factor
-        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.points, self.alpha, self.effective, self.report = points, alpha, effective, report or {}
+        self._targets, self._kernel, self._gram = targets, kernel, gram
+
+    def alone(self) -> Exact:
+        """Return it without its Gram matrix, which may be large."""
+        return Exact(self.points, self.alpha, self.effective, self._targets, self._kernel, None, self.report)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_kept": []}  # computed anew when needed
+        return vars(self.alone())
 
-    def _factor_and_scale(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self._kept:
-            factor = self._compute()
-            self._kept.append((factor, left_out_scale(factor, self.alpha)))
-        return self._kept[0]
+    @cached_property
+    def _factor(self) -> torch.Tensor:
+        return (self._gram or Factored(self._kernel.gram(self.points))).factor(self.effective)
+
+    @cached_property
+    def _scale(self) -> torch.Tensor:
+        return left_out_scale(self._factor, self.alpha)
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
-        factor = self._factor_and_scale()[0]
-        return solve_lower(factor, cross.to(factor).mT)
+        return solve_lower(self._factor, cross.to(self._factor).mT)
 
     def scale(self) -> torch.Tensor:
-        return self._factor_and_scale()[1]
+        return self._scale
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        factor = self._factor_and_scale()[0]
-        some = spread_over(factor)
+        some = spread_over(self._factor)
         targets = self._targets[some].to(self.alpha)
-        errors = self.alpha[some] / inverse_diagonal(factor, some)[:, None]
+        errors = self.alpha[some] / inverse_diagonal(self._factor, some)[:, None]
         return in_numpy(targets), in_numpy(targets - errors)
+
+    def energies(self) -> torch.Tensor:
+        return self.half(self._targets.mT).square().sum(dim=1)
 
 
 _ARRAYS = ("points", "alpha", "root", "reduction", "of_scale", "targets", "predictions")
@@ -99,8 +199,8 @@ _ARRAYS = ("points", "alpha", "root", "reduction", "of_scale", "targets", "predi
 class ThroughCentres(Interpolant):
     """From M centres (`kfx.numerics.nystrom`); the variance is that of DTC.
 
-    root: L, (M, M), K(Z, Z) = LLᵀ. reduction: R, (M, M), H = RᵀL⁻¹K(Z, x). of_scale: (outputs,). targets,
-    predictions: of points without their fold, (j, outputs).
+    points: Z, mapped, (M, …). root: L, (M, M), K(Z, Z) = LLᵀ. reduction: R, (M, M), H = RᵀL⁻¹K(Z, x). of_scale:
+    (outputs,). targets, predictions: of points without their fold, (j, outputs).
     """
 
     points: torch.Tensor
@@ -111,6 +211,7 @@ class ThroughCentres(Interpolant):
     of_scale: torch.Tensor
     targets: torch.Tensor
     predictions: torch.Tensor
+    report: Mapping[str, float] = field(default_factory=dict)
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
         return self.reduction.mT @ solve_lower(self.root, cross.to(self.root).mT)
@@ -138,4 +239,4 @@ class ThroughCentres(Interpolant):
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], device: torch.device) -> ThroughCentres:
         """KeyError where an array is missing."""
         tensors = {name: torch.from_numpy(arrays[name]).to(device) for name in _ARRAYS}
-        return cls(effective=float(arrays["effective"]), **tensors)
+        return cls(effective=float(arrays["effective"]), report={}, **tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from kfx.evaluation.centres import chosen_centres
-from kfx.evaluation.interpolants import ThroughCentres
-from kfx.evaluation.on_disk import DiskStores, held
+from kfx.evaluation.disk_stores import DiskStores, held
+from kfx.evaluation.interpolants import Computed, Interpolant, ThroughCentres
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import Regularized
 from kfx.numerics.arrays import digests
@@ -130,6 +130,11 @@ def solved(found: Pass, regularization: Regularization) -> ThroughCentres:
         (errors.square() / variance[:, None])[like_new].mean(dim=0).to(device),
         known,
         known - errors,
+        {
+            "centres": float(len(centres.points)),
+            "unexplained": nystrom.sums.unexplained(),
+            "lost": float(nystrom.spectrum.lost(effective)),
+        },
     )
 
 
@@ -144,60 +149,26 @@ def _like_new(points: torch.Tensor, centres: torch.Tensor) -> np.ndarray:
 
 
 class NystromSystem:
-    """The `System` of Nyström regression with all training points, whose coefficients are those of the centres."""
+    """The `System` of Nyström regression with all training points, whose coefficients are those of the centres.
+
+    x_test: points, (m, …).
+    """
 
     def __init__(self, kernel: Kernel, found: Pass, x_test: torch.Tensor) -> None:
-        self._mapped, self._compare = kernel.feature_map_and_kernel()
-        self._pass, self._x_test = found, x_test
+        self._kernel, self._pass = kernel, found
+        self.test = self._at(x_test)
         self._solved: dict[Regularization, ThroughCentres] = {}
 
-    def interpolant(self, regularization: Regularization) -> ThroughCentres:
-        """The predictor with a λ."""
-        if regularization not in self._solved:
-            self._solved = {regularization: solved(self._pass, regularization)}
-        return self._solved[regularization]
+    def _at(self, x: torch.Tensor) -> Computed:
+        return Computed(self._kernel, x, self._pass.centres.points, _TEST_BLOCK)
 
     def effective(self, regularization: Regularization, size: int) -> float:
         return self._pass.nystrom.sums.effective(regularization)
 
-    def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        return self.interpolant(regularization).alpha
+    def interpolant(self, regularization: Regularization, targets: torch.Tensor) -> ThroughCentres:
+        if regularization not in self._solved:
+            self._solved = {regularization: solved(self._pass, regularization)}
+        return self._solved[regularization]
 
-    def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
-        return self._products(self._x_test, alpha)
-
-    def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        return self._products(x, alpha)
-
-    def _products(self, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self._cross(block).to(torch.float64) @ alpha for block in x.split(_TEST_BLOCK)])
-
-    def _cross(self, x: torch.Tensor) -> torch.Tensor:
-        return self._compare.gram(self._mapped(x), self._pass.centres.points)
-
-    def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
-        return self._by_blocks(self.interpolant(regularization).variance, prior)
-
-    def deviation(
-        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
-    ) -> torch.Tensor:
-        return self._by_blocks(self.interpolant(regularization).deviation, prior)
-
-    def _by_blocks(
-        self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], prior: torch.Tensor
-    ) -> torch.Tensor:
-        """A function of K(x*, Z) and K(x*, x*) at the test points, some at a time."""
-        blocks = zip(self._x_test.split(_TEST_BLOCK), prior.split(_TEST_BLOCK), strict=True)
-        return torch.cat([function(self._cross(block), of_block) for block, of_block in blocks])
-
-    def left_out(
-        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self.interpolant(regularization).left_out()
-
-    def report(self) -> dict[str, float]:
-        return {
-            "centres": float(len(self._pass.centres.points)),
-            "unexplained": self._pass.nystrom.sums.unexplained(),
-            "lost": float(max(self._pass.nystrom.spectrum.lost(each.effective) for each in self._solved.values())),
-        }
+    def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        return interpolant.mean(self._at(x))

@@ -5,142 +5,39 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.interpolants import Covariances, Interpolant
 from kfx.kernels.base import Kernel
-from kfx.lock import Lock
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.conjugate_gradients import solve
 from kfx.numerics.incidents import report_jitter
 from kfx.numerics.linear_algebra import jitters
 from kfx.numerics.regularization import Regularization
-from kfx.outcomes import Event, HeldError, NumericalError
+from kfx.outcomes import Event, NumericalError
 from kfx.store import products, sealed
 from kfx.store.factor_store import FactorStore, FactorWork
-from kfx.store.gram_store import MANIFEST, GramStore, tile_for
-from kfx.store.gram_work import GramWork
-from kfx.store.identity import Identity, digest, hashed
+from kfx.store.gram_store import GramStore
+from kfx.store.identity import digest, hashed
 from kfx.store.selection import Selection
 from kfx.store.tiles import block_of
-from kfx.store.work import Work
 
-Do = Callable[[Work, str], None]
-"""`do(work, label)`: compute the missing tiles, with progress shown under that label."""
 _SECONDS_BETWEEN_SAVES = 60.0
 _AT_ONCE = 32
-_CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class DiskStores:
-    """Folders for Gram matrices that do not fit in memory.
-
-    root: a folder of stores, one for each kernel and set of points; or an existing store, which is used if it belongs
-        to this kernel and these points.
-    memory: bytes that a matrix may take, and that all `processes` together have for the tiles of a factorisation.
-    keep: keep the stores for later runs; otherwise a store is deleted when its results are recorded.
-    follow: called with the state of long work, in words.
-    """
-
-    root: Path
-    memory: int
-    do: Do
-    processes: int = 1
-    keep: bool = False
-    follow: Callable[[str], None] = lambda state: None
-    used: list[Path] = field(default_factory=list)
-
-    def takes(self, n: int, n_test: int, itemsize: int) -> bool:
-        """Whether a matrix for n points and n_test test points goes on disk. itemsize: bytes of an entry."""
-        return bytes_in_memory(n, n_test, itemsize) > self.memory
-
-    @contextmanager
-    def store(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Iterator[GramStore]:
-        """Yield the store of the complete Gram matrix of these points; compute what is missing first, and hold the lock
-        meanwhile.
-
-        points: (n, …). test_points: (m, …), or None.
-        """
-        mapped, compare = kernel.feature_map_and_kernel()
-        points, test_points = mapped(points), None if test_points is None else mapped(test_points)
-        folder = self._folder(compare, points, test_points)
-        self.used.append(folder)
-        with held(folder):
-            tile = tile_for(len(points), self.memory // self.processes)
-            store = GramStore.prepare(folder, compare, points, test_points, tile=tile)
-            self.do(GramWork.of(store, compare, points.device), "Gram")
-            yield store
-            shutil.rmtree(folder / "factor", ignore_errors=True)  # if interrupted, the factor stays
-
-    def _folder(self, kernel: Kernel, points: torch.Tensor, test_points: torch.Tensor | None) -> Path:
-        """Folder of the store that has, or will have, this kernel and these points."""
-        identity = Identity.of(kernel, points)
-        if (self.root / MANIFEST).exists():
-            difference = GramStore(self.root).difference(identity, points, test_points)
-            if difference is None:
-                return self.root
-            warnings.warn(
-                f"{self.root}: is the store of something else: {difference}; one more is made in it", stacklevel=1
-            )
-        parts: list[object] = [identity.kernel, identity.parameters, identity.settings, identity.dtype, digest(points)]
-        parts.append(None if test_points is None else digest(test_points))
-        return self.root / hashed(parts)
-
-    def known(self, key: list[object], compute: Callable[[], float]) -> float:
-        """Return a number that is expensive to compute: read it from the folder under `key`, or compute it and keep it
-        there."""
-        name = hashed(key)
-        path = self.root / "known" / f"{name}.npz"
-        found = sealed.read(path, name)
-        if found is None:
-            found = {"value": np.array(compute())}
-            sealed.write(path, name, found)
-        return float(found["value"])
-
-    def discard(self) -> None:
-        """Delete the stores whose results are recorded, unless they are to be kept."""
-        while self.used:
-            folder = self.used.pop()
-            if not self.keep:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Make a store's folder, and hold its lock within the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = _waited_for(folder)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _waited_for(folder: Path) -> Lock:
-    """Wait until no other process holds the store, and return its lock."""
-    told = False
-    while True:
-        try:
-            return Lock(folder)
-        except HeldError as error:
-            if not told:
-                warnings.warn(f"{str(error).partition(';')[0]}; waiting for it", stacklevel=1)
-            told = True
-            time.sleep(0.5)
 
 
 class OnDisk:
     """The `System` of a store whose Gram matrix is complete.
 
-    largest: the largest number of leading points that will be asked for. solver: `cholesky`, or `conjugate_gradients`
-        up to a relative residual of `tolerance`. device: the kernel's.
+    x_test: the points, (m, …), whose covariances are in the store. largest: the largest number of leading points that
+    will be asked for. solver: `cholesky`, or `conjugate_gradients` up to a relative residual of `tolerance`.
     """
 
     def __init__(
@@ -148,18 +45,17 @@ class OnDisk:
         store: GramStore,
         disk: DiskStores,
         kernel: Kernel,
+        x_test: torch.Tensor,
         largest: int,
         solver: str,
         tolerance: float,
-        device: torch.device = _CPU,
     ) -> None:
-        self._device = device
         self._store, self._disk, self._kernel, self._largest = store, disk, kernel, largest
-        self._solver, self._tolerance = solver, tolerance
+        self._solver, self._tolerance, self._device = solver, tolerance, x_test.device
+        self.test = _OfTestPoints(store, kernel, x_test, disk.memory)
         self._sums: dict[int, tuple[float, float]] = {}
         self._factor: FactorStore | None = None
         self._own_factors: set[float] = set()
-        self._report: dict[str, float] = {}
 
     def effective(self, regularization: Regularization, size: int) -> float:
         if regularization.scale == "absolute":
@@ -168,29 +64,29 @@ class OnDisk:
             self._sums[size] = float(products.diagonal(self._store)[:size].sum()), products.total(self._store, size)
         return regularization.of_sums(size, *self._sums[size])
 
-    def coefficients(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """α, (n, outputs), for targets (n, outputs). Kept in the store with its jitter, so that a resumed run finds
-        it."""
+    def interpolant(self, regularization: Regularization, targets: torch.Tensor) -> Stored:
+        """α is kept in the store with its jitter, so that a resumed run finds it."""
         y, effective = targets.to("cpu", torch.float64), self.effective(regularization, len(targets))
         key = hashed([len(y), effective, self._solver, self._tolerance, digest(y)])
         path = self._store.folder / "solutions" / f"{key}.npz"
         owner = hashed([self._store.belongs_to, key])
         found = sealed.read(path, owner)
+        factor = partial(self._factored, regularization, len(y))
         if found is None:
-            found = self._solved(regularization, y, effective, path.with_suffix(".part.npz"), f"{owner} half done")
+            found = self._solved(factor, y, effective, path.with_suffix(".part.npz"), f"{owner} half done")
             sealed.write(path, owner, found)
         if jitter := float(found["jitter"]):
             report_jitter(jitter)
-        self._report = {name: float(found[name]) for name in ("residual", "iterations") if name in found}
-        return torch.from_numpy(found["alpha"])
+        report = {name: float(value) for name, value in found.items() if name in ("residual", "iterations")}
+        return Stored(torch.from_numpy(found["alpha"]), effective, y, factor, report)
 
     def _solved(
-        self, regularization: Regularization, y: torch.Tensor, effective: float, half_done: Path, owner: str
+        self, factor: Callable[[], FactorStore], y: torch.Tensor, effective: float, half_done: Path, owner: str
     ) -> dict[str, np.ndarray]:
         if self._solver == "conjugate_gradients":
             return self._by_conjugate_gradients(y, effective, half_done, owner)
-        factor = self._factored(regularization, len(y))
-        return {"alpha": in_numpy(factor.solve_upper(factor.solve_lower(y))), "jitter": np.array(factor.jitter)}
+        own = factor()
+        return {"alpha": in_numpy(own.solve_upper(own.solve_lower(y))), "jitter": np.array(own.jitter)}
 
     def _by_conjugate_gradients(
         self, y: torch.Tensor, effective: float, half_done: Path, owner: str
@@ -256,10 +152,8 @@ class OnDisk:
     def _made(self, size: int, effective: float) -> FactorStore:
         return factored(self._disk, self._store, Selection.head(self._store, size), effective)
 
-    def predictions(self, alpha: torch.Tensor) -> torch.Tensor:
-        return products.predictions(self._store, alpha)
-
-    def fitted(self, x: torch.Tensor, head: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        alpha = interpolant.alpha
         out = torch.empty(len(x), alpha.shape[1], dtype=torch.float64)
         mapped, compare = self._kernel.feature_map_and_kernel()
         diagonal, n = products.diagonal(self._store)[: len(alpha)], len(alpha)
@@ -279,32 +173,62 @@ class OnDisk:
     def _points(self, rows: slice, device: torch.device) -> torch.Tensor:
         return torch.from_numpy(self._store.points(rows)).to(device)
 
-    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """Σ over outputs of (L⁻¹ Y)² for each of the first k points, (k,). targets: Y, (k, outputs)."""
-        factor = self._factored(regularization, len(targets))
-        return factor.solve_lower(targets.to("cpu", torch.float64)).square().sum(dim=1)
 
-    def variance(self, regularization: Regularization, size: int, prior: torch.Tensor) -> torch.Tensor:
-        factor, tiles = self._factored(regularization, size), self._store.test
-        assert tiles is not None
-        out = prior.to("cpu", torch.float64, copy=True)
-        at_once = max(self._disk.memory // (16 * 8 * size), 1)  # four such arrays take a quarter of the memory
-        for start in range(0, len(out), at_once):
-            rows = slice(start, min(start + at_once, len(out)))
-            cross = block_of(tiles, rows, slice(0, size)).astype(np.float64)
-            out[rows] -= factor.solve_lower(torch.from_numpy(cross.T)).square().sum(dim=0)
-        return out.clamp_(min=0.0)
+class Stored(Interpolant):
+    """From all interpolation points of a store: (K + λI) α = Y. No point is left out: that would take columns of A⁻¹.
 
-    def deviation(
-        self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor, prior: torch.Tensor
+    targets: Y, (k, outputs). factor: computes L, K + λI = LLᵀ, when it is first needed.
+    """
+
+    is_calibrated = False
+
+    def __init__(
+        self,
+        alpha: torch.Tensor,
+        effective: float,
+        targets: torch.Tensor,
+        factor: Callable[[], FactorStore],
+        report: Mapping[str, float],
     ) -> None:
-        return None
+        self.alpha, self.effective, self.report = alpha, effective, report
+        self._targets, self._factor = targets, factor
 
-    def left_out(self, regularization: Regularization, alpha: torch.Tensor, targets: torch.Tensor) -> None:
-        return None
+    def half(self, cross: torch.Tensor) -> torch.Tensor:
+        return self._factor().solve_lower(cross.to(torch.float64).mT)
 
-    def report(self) -> dict[str, float]:
-        return self._report
+    def energies(self) -> torch.Tensor:
+        return self.half(self._targets.mT).square().sum(dim=1)
+
+    def scale(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
+
+@dataclass
+class _OfTestPoints(Covariances):
+    """The covariances of a store's test points. x: these points, (m, …). memory: bytes for the arrays of a block."""
+
+    store: GramStore
+    kernel: Kernel
+    x: torch.Tensor
+    memory: int
+
+    @cached_property
+    def prior(self) -> torch.Tensor:
+        return self.kernel.diagonal(self.x).cpu()
+
+    def blocks(self, size: int) -> Iterator[torch.Tensor]:
+        tiles, n = self.store.test, len(self.x)
+        assert tiles is not None
+        at_once = max(self.memory // (16 * 8 * size), 1)  # four such arrays take a quarter of the memory
+        for start in range(0, n, at_once):
+            rows = slice(start, min(start + at_once, n))
+            yield torch.from_numpy(block_of(tiles, rows, slice(0, size)).astype(np.float64))
+
+    def times(self, alpha: torch.Tensor) -> torch.Tensor:
+        return products.predictions(self.store, alpha)
 
 
 def factored(disk: DiskStores, store: GramStore, selection: Selection, regularization: float) -> FactorStore:
@@ -326,8 +250,3 @@ def factored(disk: DiskStores, store: GramStore, selection: Selection, regulariz
             complaint = error.detail
             shutil.rmtree(folder, ignore_errors=True)
     raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"{complaint}; raise regularization.value")
-
-
-def bytes_in_memory(n: int, n_test: int, itemsize: int) -> int:
-    """Peak memory in bytes of an evaluation in memory: Θ, its factor in float64, and the test points' covariances."""
-    return n**2 * (itemsize + 8) + n * n_test * itemsize

@@ -7,12 +7,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import CENTRES, CHOSEN, EVALUATION_SOLVERS, SCALES
-from kfx.config.fields import MOST_REPEATS, FieldError, flag, nested, number, one_of, ranged, sizes
-from kfx.config.option import ConfigView, Option, Settings, option
+from kfx.config.fields import MOST_REPEATS, Several, cutoff, flag, nested, number, ranged, sizes, word
+from kfx.config.option import Option, Settings, option
+from kfx.config.parts import ConfigView, EvaluationPart
 from kfx.config.registry import OPTIONS
+from kfx.config.rules import CLASSES, SERIES, Rule, needs, refuses, rows
 from kfx.objectives.options import left_out_by
 from kfx.outcomes import ConfigError, DataError
 
@@ -22,12 +24,18 @@ if TYPE_CHECKING:
     from kfx.data.dataset import Dataset
     from kfx.evaluation.nystrom import Approximation
     from kfx.evaluation.scoring import Scoring
-    from kfx.numerics.regularization import Regularization
     from kfx.numerics.streams import Streams
+    from kfx.objectives.selection import Selection
 
 
 _MOST_CENTRES, _USUAL_CENTRES, _MOST_EXACT = 10_000, 2000, 30_000
 _WITH_VARIANCE = ("cholesky", "nystrom")
+
+
+def _of_solver(key: str, *solvers: str) -> Rule:
+    """A setting that these solvers alone have."""
+    solver = f"needs evaluation.solver={' or '.join(solvers)}, and it is {{own.solver}}; leave {key} out"
+    return refuses(lambda own, _: own.solver not in solvers, solver, key)
 
 
 def _is_not_negative(value: object) -> bool:
@@ -49,7 +57,7 @@ def _bytes(path: str, value: object) -> int | None:
 class EvaluationRegularization(Option):
     """λ of the evaluation."""
 
-    value: Any = ranged(
+    value: Several = ranged(
         None,
         "a number >= 0, a list of them, validation, leave_one_out, backtest, or null for the objective's",
         lambda v: (
@@ -59,12 +67,7 @@ class EvaluationRegularization(Option):
         "kernel as in regularization; null with these as regularization.selection: likewise, but a flow keeps its "
         "initial kernel's lambda",
     )
-    scale: str | None = ranged(
-        None,
-        f"one of {', '.join(SCALES)}, or null for regularization.scale",
-        lambda v: v is None or v in SCALES,
-        "unit of value, as regularization.scale",
-    )
+    scale: str | None = word(SCALES, "unit of value, as regularization.scale", null="regularization.scale")
 
 
 Split = tuple[int, int, "np.ndarray"]
@@ -72,10 +75,24 @@ Split = tuple[int, int, "np.ndarray"]
 
 
 @dataclass
-class EvaluationOption(Option, abc.ABC):
+class EvaluationOption(Option, EvaluationPart, abc.ABC):
     """Kernel ridge regression with each kernel; a subclass chooses the points."""
 
     implied = {"calibration": False}  # noqa: RUF012
+    rules = rows(
+        _of_solver("rcond", "lstsq"),
+        _of_solver("centres", "nystrom"),
+        _of_solver("choose", "nystrom"),
+        _of_solver("rho", "cholesky"),
+        _of_solver("posterior_variance", *_WITH_VARIANCE),
+        _of_solver("calibration", *_WITH_VARIANCE),
+        refuses(
+            lambda own, _: own.solver == "nystrom",
+            "solver=nystrom, which centres and choose stand for, takes all points; set null",
+            "n_interpolation",
+        ),
+        needs(SERIES, "use leave_one_out or validation", "regularization.value=backtest"),
+    )
 
     n_interpolation: list[int] | None = sizes(
         "all training points", "N_I, the number of interpolation points; a list: each is evaluated"
@@ -89,13 +106,12 @@ class EvaluationOption(Option, abc.ABC):
         "number of held-out batches on which rho is measured before and after training",
     )
     regularization: EvaluationRegularization = field(default_factory=EvaluationRegularization)
-    solver: str = one_of(
-        "auto",
-        "auto",
-        *EVALUATION_SOLVERS,
-        meaning="solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
+    solver: str = word(
+        ("auto", *EVALUATION_SOLVERS),
+        "solver of kernel ridge regression; auto: cholesky, and nystrom for own data of more than "
         f"{_MOST_EXACT} points, or where centres or choose is given; nystrom: through centres, from one pass over all "
         "training points; lstsq and inverse only to repeat published runs",
+        settle=lambda own, config: "nystrom" if own._is_for_many(config) else "cholesky",
     )
     centres: int | None = number(
         None,
@@ -103,19 +119,18 @@ class EvaluationOption(Option, abc.ABC):
         "with solver=nystrom: number of centres",
         null="2000, or all points where they are fewer",
     )
-    choose: str | None = ranged(
-        None,
-        f"one of {', '.join(CENTRES)}, or null for rpcholesky",
-        lambda v: v is None or v in CENTRES,
+    choose: str | None = word(
+        CENTRES,
         "with solver=nystrom: how centres are chosen; uniform: at random; rpcholesky: by randomly pivoted Cholesky; "
         "flow: those of rpcholesky, moved by a kernel flow; kmeans: means of clusters",
+        null="rpcholesky",
     )
     tolerance: float = number(
         1e-6,
         "> 0 and < 1",
         "with solver=conjugate_gradients: norm of the residual at which to stop, relative to the targets'",
     )
-    memory: Any = nested(
+    memory: Several = nested(
         None,
         "a number of bytes, as 8GB, 500MB or 8GiB, or null for half of the machine's",
         _bytes,
@@ -123,60 +138,35 @@ class EvaluationOption(Option, abc.ABC):
     )
     store: str | None = ranged(
         None,
-        "a folder, or null for the run's own, which is deleted when the results are recorded",
-        lambda v: v is None or bool(v.strip()),
+        "a folder",
+        lambda v: bool(v.strip()),
         "folder for Gram matrices on disk, shared by runs of the same kernel on the same points",
+        null="the run's own, which is deleted when the results are recorded",
     )
-    rcond: float | None = ranged(
-        None,
-        "a number > 0 and < 1 (with solver=lstsq), or null",
-        lambda v: v is None or 0 < v < 1,
-        "with solver=lstsq: singular values below rcond times the largest are dropped",
-    )
+    rcond: float | None = cutoff()
     clip: list[float] | None = ranged(
         None,
-        "[lowest, highest] that a prediction may be, or null",
-        lambda v: v is None or (len(v) == 2 and v[0] < v[1]),
+        "[lowest, highest] that a prediction may be",
+        lambda v: len(v) == 2 and v[0] < v[1],
         "range to which predictions are clipped, such as [1,10] for grades",
+        null="no limits",
     )
     train_error: bool = flag(False, "also measure train_mse and train_mae, the errors on training points")
     rho: bool = flag(
-        False,
-        "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I",
+        False, "also measure rho: relative error, in the RKHS norm, of the interpolant against that of the largest N_I"
     )
     posterior_variance: bool = flag(False, "also compute the posterior variance of each prediction")
-    calibration: bool | None = ranged(
+    calibration: bool | None = flag(
         None,
-        "true or false, or null for true with own data and solver=cholesky or nystrom",
-        lambda v: v is None or isinstance(v, bool),
         "also predict standard deviations or probabilities, and measure how well they fit: nlpd, crps and coverage_95, "
         "with outputs.reduce also nlpd_of_vector, that of all outputs of a point together for each output; or "
         "log_loss, brier and calibration_error",
+        null="true with own data and solver=cholesky or nystrom",
     )
     save_predictions: bool = flag(False, "save the predictions of all kernels and N_I in predictions.npz")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        through_centres = self.solver == "auto" and (self.centres or self.choose) is not None
-        solver = "nystrom" if through_centres else "cholesky" if self.solver == "auto" else self.solver
-        if self.rcond is not None and solver != "lstsq":
-            raise FieldError("rcond", self.rcond, f"null with solver={solver}; only lstsq cuts eigenvalues off")
-        for name in ("centres", "choose"):
-            if getattr(self, name) is not None and self.solver not in ("auto", "nystrom"):
-                raise FieldError(name, getattr(self, name), f"null with solver={solver}; only nystrom has centres")
-        if self.n_interpolation is not None and solver == "nystrom":
-            given = "centres or choose" if through_centres else "solver=nystrom"
-            raise FieldError("n_interpolation", self.n_interpolation, f"null with {given}, which takes all points")
-        if self.rho and solver != "cholesky":
-            raise FieldError("rho", True, f"false with solver={solver}; it needs cholesky")
-        for name in ("posterior_variance", "calibration"):
-            if getattr(self, name) and solver not in _WITH_VARIANCE:
-                raise FieldError(name, True, f"false with solver={solver}; it needs {' or '.join(_WITH_VARIANCE)}")
-
     def settled(self, config: ConfigView) -> Settings:
-        changes: Settings = {}
-        if self.solver == "auto":
-            changes["solver"] = "nystrom" if self._is_for_many(config) else "cholesky"
+        changes = super().settled(config)
         solver = changes.get("solver", self.solver)
         if self.calibration is None:
             changes["calibration"] = config.dataset.is_own and solver in _WITH_VARIANCE
@@ -197,10 +187,6 @@ class EvaluationOption(Option, abc.ABC):
             return self.fold_size(config.training_size()) > _MOST_EXACT
         except DataError:  # reported by the check
             return False
-
-    def forecast_steps(self) -> int | None:
-        """The number of steps of a forecast that is asked for; None where nothing is."""
-        return None
 
     def fold_size(self, n: int) -> int:
         """How many of n training points a kernel is trained on."""
@@ -229,37 +215,32 @@ class EvaluationOption(Option, abc.ABC):
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         """The evaluations of one kernel, as (repeat, part, order of training points)."""
 
-    def regularizations(self, config: ConfigView) -> list[Regularization]:
-        """The values of λ to evaluate; the objective's λ if the config names none."""
+    def selected(self, config: ConfigView) -> Selection:
+        """Return how λ is decided for the evaluated kernels: as for initial ones if the config does not say.
+
+        Points that are left out say little after a flow, which moved them by their own targets: there λ is chosen again
+        only if the evaluation asks for it.
+        """
         from kfx.numerics.regularization import Regularization
 
         own, usual = self.regularization, config.regularization
         if own.value in (None, *CHOSEN):
-            return [Regularization(usual.build().value, own.scale or usual.scale)]
+            again = own.value is not None or not config.optimizer.moves_points
+            return replace(usual.selected(own.value, own.scale), again=again)
         listed = own.value if isinstance(own.value, list) else [own.value]
-        return [Regularization(float(value), own.scale or usual.scale) for value in listed]
-
-    def is_validated(self, config: ConfigView) -> bool:
-        """Whether λ is chosen for each evaluated kernel by cross-validation."""
-        own = self.regularization.value
-        return own in CHOSEN or (own is None and bool(config.regularization.is_chosen))
-
-    def chooses_again(self, config: ConfigView) -> bool:
-        """Whether λ is chosen again for the fitted kernel, instead of keeping the initial kernel's λ.
-
-        Folds say little after a flow, which moved the points by their own targets: there only if the evaluation asks
-            for it.
-        """
-        asked = self.regularization.value in CHOSEN
-        return self.is_validated(config) and (asked or not config.optimizer.moves_points)
+        fixed = [Regularization(float(value), own.scale or usual.scale) for value in listed]
+        return replace(usual.selected("fixed"), values=fixed)
 
     def scoring(self, config: ConfigView) -> Scoring:
         """Settings of how predictions are made and judged."""
         from kfx.evaluation.scoring import Scoring
+        from kfx.numerics.regularization import Regularization
 
+        selection, start = self.selected(config), config.regularization.build()
+        usual = [Regularization(start.value, self.regularization.scale or start.scale)]
         return Scoring(
-            self.regularizations(config),
-            own=self.regularization.value is None,
+            usual if selection.is_chosen else selection.values,
+            own=selection.is_chosen or self.regularization.value is None,
             solver=self.solver,
             rcond=self.rcond,
             tolerance=self.tolerance,
@@ -273,26 +254,8 @@ class EvaluationOption(Option, abc.ABC):
         )
 
     def check(self, config: ConfigView) -> None:
-        try:
-            size = config.training_size()
-        except DataError as error:
-            raise ConfigError(str(error)) from error
-        if (self.centres or 0) > size:
-            raise ConfigError(
-                f"evaluation.centres={self.centres}: there are {size} training points; take at most {size}"
-            )
-        if self.regularization.value == "backtest" and not config.dataset.is_series:
-            raise ConfigError(
-                f"evaluation.regularization.value=backtest: forecasts series, and dataset {config.dataset.name} has "
-                "none; use leave_one_out or validation"
-            )
-        if self.solver == "nystrom":
-            self._check_centres(config)
-        for n in self.n_interpolation or ():
-            if n > size:
-                raise ConfigError(f"evaluation.n_interpolation: {n} exceeds the {size} training points of the data set")
-
-    def _check_centres(self, config: ConfigView) -> None:
+        if self.solver != "nystrom":
+            return
         outputs, optimizer, kernel = config.outputs, config.optimizer, config.kernel
         if config.dataset.is_series or outputs.is_separate:
             of_outputs = "kernels=separate" if outputs.reduce == "none" else f"reduce={outputs.reduce}"
@@ -313,6 +276,11 @@ class EvaluationOption(Option, abc.ABC):
 
 @option("evaluation", "default", "Kernel ridge regression on the test points, with the initial and the trained kernel")
 class TestPointsOption(EvaluationOption):
+    rules = rows(
+        needs(CLASSES, "set it to false", "balanced"),
+        refuses(lambda own, _: own.repeats > 1, "all {own.repeats} repeats are the same; set repeats=1", "order=file"),
+    )
+
     repeats: int = number(
         1,
         f"whole >= 1 and <= {MOST_REPEATS}",
@@ -325,19 +293,13 @@ class TestPointsOption(EvaluationOption):
         "a picture shows the best and the worst",
     )
     balanced: bool = flag(False, "interpolation points hold equal numbers of each class")
-    order: str = one_of(
-        "random",
-        "random",
-        "file",
-        meaning="order of interpolation points; file: the first N_I training points, unshuffled",
-    )
+    order: str = word("random | file", "order of interpolation points; file: the first N_I training points, unshuffled")
 
     def standing_for(self, config: ConfigView) -> Option:
         if not config.dataset.is_series or type(self) is not TestPointsOption:
             return self
-        from kfx.evaluation.rollout_option import RolloutOption
-
-        return RolloutOption(**{name: getattr(self, name) for name in self.fields()})
+        rollout = OPTIONS["evaluation"]["rollout"]
+        return rollout(**{name: getattr(self, name) for name in self.fields()})
 
     def splits(self, parts: Sequence[Dataset], streams: Streams) -> list[Split]:
         from kfx.evaluation.scoring import interpolation_order
@@ -355,15 +317,9 @@ class TestPointsOption(EvaluationOption):
             raise ConfigError(f"evaluation.draws={self.draws}: of the smallest N_I, {size} points do not hold so many")
         if self.rho and len(self.n_interpolation or ()) < 2:
             raise ConfigError("evaluation.rho=true: compares with the largest N_I; give two or more in n_interpolation")
-        if self.order == "file" and self.repeats > 1:
-            raise ConfigError(f"evaluation.repeats={self.repeats}: with evaluation.order=file all are the same; set 1")
         if config.dataset.test_size() == 0:
             raise ConfigError(
                 "dataset.n_test=0: expected at least 1, or evaluation=k_fold, whose folds are its test points"
-            )
-        if self.balanced and not config.dataset.has_classes:
-            raise ConfigError(
-                f"evaluation.balanced=true: dataset {config.dataset.name} has no classes; set it to false"
             )
 
 
@@ -375,19 +331,13 @@ class TestPointsOption(EvaluationOption):
 )
 class KFoldOption(EvaluationOption):
     folds: int = number(5, "whole >= 2", "number of folds, each used once as the test points")
-    shuffle: bool | None = ranged(
+    shuffle: bool | None = flag(
         None,
-        "true or false, or null for true with own data",
-        lambda v: v is None or isinstance(v, bool),
         "draw the folds by seed, each with its share of every class; false: in the order of the file",
+        null="true with own data",  # kfx's own tables keep the order of their files, as in papers
+        settle=lambda _, config: config.dataset.is_own or config.dataset.origin != "kfx",
     )
     train_error: bool = flag(True, "also measure train_mse and train_mae, the errors on training points")
-
-    def settled(self, config: ConfigView) -> Settings:
-        found = super().settled(config)
-        if self.shuffle is None:  # kfx's own tables keep the order of their files, as in papers
-            found["shuffle"] = config.dataset.is_own or config.dataset.origin != "kfx"
-        return found
 
     def fold_size(self, n: int) -> int:
         return n - math.ceil(n / self.folds)
@@ -413,10 +363,7 @@ class KFoldOption(EvaluationOption):
         if not config.dataset.is_table:
             tables = ", ".join(name for name, node in OPTIONS["dataset"].items() if node.is_table)
             raise ConfigError(f"evaluation=k_fold: takes a table, dataset={tables}; got {config.dataset.name}")
-        try:
-            whole = config.dataset.size()
-        except DataError as error:
-            raise ConfigError(str(error)) from error
+        whole = config.dataset.size()
         if self.fold_size(whole) < 2 or self.folds > whole:
             raise ConfigError(f"evaluation.folds={self.folds}: too many for {whole} points; take fewer folds")
         super().check(config)

@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kfx.config.fields import number
-from kfx.config.option import ConfigView, option
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.config.rules import SERIES, needs, rows
+from kfx.data.series_options import SeriesData
 from kfx.evaluation.options import TestPointsOption
 from kfx.outcomes import ConfigError
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     "The same, and forecasts of series in which each value is predicted from those predicted before it",
 )
 class RolloutOption(TestPointsOption):
+    rules = rows(needs(SERIES, "leave it out"))
     quick = ("dataset=dynamics", "dataset.n_train=150", "dataset.n_test=80", "evaluation.horizon=20")
 
     starts: int = number(
@@ -44,8 +48,7 @@ class RolloutOption(TestPointsOption):
         return replace(super().scoring(config), rollout=Rollout(self.starts, self.horizon, self.threshold))
 
     def check(self, config: ConfigView) -> None:
-        if not config.dataset.is_series:
-            raise ConfigError(f"evaluation=rollout: forecasts series, and dataset {config.dataset.name} has none")
+        assert isinstance(config.dataset, SeriesData)
         longest = max(len(each) for each in config.dataset.split()[1])
         if self.horizon is not None and self.horizon > longest:
             raise ConfigError(

@@ -7,24 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from kfx.config.metrics import measured_by_plugins
 from kfx.data.backtest import predictor, side_by_side
 from kfx.data.dataset import Dataset
 from kfx.evaluation import calibrated
-from kfx.evaluation.on_disk import DiskStores
-from kfx.evaluation.scoring import Scoring, evaluate, metric_names, metrics
-from kfx.files import Document
+from kfx.evaluation.disk_stores import DiskStores
+from kfx.evaluation.judges import Tensors, errors
+from kfx.evaluation.results import Result
+from kfx.evaluation.scoring import EFFECTIVE, Scoring, evaluate, metric_names
 from kfx.kernels.base import Kernel
 from kfx.numerics.arrays import in_numpy
-
-EFFECTIVE = "effective_regularization"
-
-
-def names(data: Dataset, scoring: Scoring) -> list[str]:
-    """The metrics: those of one kernel, and the effective λ of each kernel."""
-    return [*metric_names(data, scoring), *(f"{EFFECTIVE}.{c}" for c in range(data.targets.shape[1]))]
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -34,70 +27,47 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 
 def evaluate_separately(
-    name: str,
     kernels: Sequence[Kernel],
     data: Dataset,
-    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    repeat: int,
+    tensors: Tensors,
     order: np.ndarray,
     sizes: Sequence[int],
     scoring: Scoring,
     disk: DiskStores | None = None,
-) -> tuple[list[Document], dict[str, np.ndarray], list[str]]:
+) -> list[Result]:
     """As `evaluate`, with a kernel for each column of `data.targets`; λ is the geometric mean over the kernels."""
     x_train, y_train, x_test = tensors
     inner = replace(scoring, clip=None, rollout=None, coefficients=scoring.rollout is not None)
     each = [
-        evaluate(name, kernel, part, (x_train, y_train[:, [c]], x_test), repeat, order, sizes, inner, disk)
+        evaluate(kernel, part, (x_train, y_train[:, [c]], x_test), order, sizes, inner, disk)
         for c, (kernel, part) in enumerate(zip(kernels, data.components(), strict=True))
     ]
-    rows: list[Document] = []
-    arrays: dict[str, np.ndarray] = {}
-    for size in sizes:
-        for regularization in scoring.regularizations:
-            key = f"{name}/{size}/{repeat}/{regularization.value!r}"
-            measured = dict.fromkeys(names(data, scoring), math.nan)
-            place = size, regularization.value
-            of_parts = [
-                [row for row in found if (row["n_interpolation"], row["configured_regularization"]) == place]
-                for found, _, _ in each
-            ]
-            own = [{row["metric"]: row["value"] for row in found} for found in of_parts]
-            lambdas = [found[EFFECTIVE] for found in own]
-            measured |= {f"{EFFECTIVE}.{c}": value for c, value in enumerate(lambdas)}
-            measured |= {EFFECTIVE: _geometric_mean(lambdas), "jitter": max(found["jitter"] for found in own)}
-            if all(f"{key}/mean" in of_part for _, of_part, _ in each):
-                whole = {
-                    what: np.concatenate([of_part[f"{key}/{what}"] for _, of_part, _ in each], axis=1)
-                    for what in ("mean", "deviation")
-                    if all(f"{key}/{what}" in of_part for _, of_part, _ in each)
-                }
-                prediction = data.in_units(whole["mean"])
-                arrays[f"{key}/mean"] = prediction if scoring.clip is None else prediction.clip(*scoring.clip)
-                measured |= metrics(arrays[f"{key}/mean"], data) | measured_by_plugins(arrays[f"{key}/mean"], data)
-                if "deviation" in whole:
-                    spread = calibrated.deviations(whole["deviation"], data)
-                    arrays |= {f"{key}/{name}": array for name, array in spread.items()}
-                    measured |= calibrated.metrics(spread, arrays[f"{key}/mean"], data)
-                if scoring.rollout is not None:
-                    points = in_numpy(x_train[torch.as_tensor(order[:size], device=x_train.device)])
-                    predicts = [
-                        predictor(kernel, points, of_part[f"{key}/coefficients"])
-                        for kernel, (_, of_part, _) in zip(kernels, each, strict=True)
-                    ]
-                    found, arrays[f"{key}/forecast"] = scoring.rollout(side_by_side(predicts), data)
-                    measured |= found
-            mean = _geometric_mean([found[0]["regularization"] for found in of_parts])
-            rows += [
-                {
-                    "kernel": name,
-                    "n_interpolation": size,
-                    "repeat": repeat,
-                    "regularization": mean,
-                    "metric": metric,
-                    "value": value,
-                    "configured_regularization": regularization.value,
-                }
-                for metric, value in measured.items()
-            ]
-    return rows, arrays, [f"output {c}: {text}" for c, (_, _, failures) in enumerate(each) for text in failures]
+    x = in_numpy(x_train[order[: max(sizes)]])
+    return [_together(parts, kernels, data, x, scoring) for parts in zip(*each, strict=True)]
+
+
+def _together(
+    parts: Sequence[Result], kernels: Sequence[Kernel], data: Dataset, x: np.ndarray, scoring: Scoring
+) -> Result:
+    """The result of all columns, given that of each. x: interpolation points, (n, …), those of the results first."""
+    size, used = parts[0].n_interpolation, _geometric_mean([part.used for part in parts])
+    found = Result(size, parts[0].configured, used, dict.fromkeys(metric_names(data, scoring, True), math.nan))
+    found.problems = [f"output {c}: {problem}" for c, part in enumerate(parts) for problem in part.problems]
+    lambdas = [part.metrics[EFFECTIVE] for part in parts]
+    found.metrics |= {f"{EFFECTIVE}.{c}": value for c, value in enumerate(lambdas)}
+    found.metrics |= {EFFECTIVE: _geometric_mean(lambdas), "jitter": max(part.metrics["jitter"] for part in parts)}
+    if not all("mean" in part.arrays for part in parts):
+        return found
+    prediction = data.in_units(np.concatenate([part.arrays["mean"] for part in parts], axis=1))
+    prediction = prediction if scoring.clip is None else prediction.clip(*scoring.clip)
+    found.arrays["mean"] = prediction
+    found.metrics |= errors(prediction, data) | measured_by_plugins(prediction, data)
+    if all("deviation" in part.arrays for part in parts):
+        spread = calibrated.deviations(np.concatenate([part.arrays["deviation"] for part in parts], axis=1), data)
+        found.arrays |= spread
+        found.metrics |= calibrated.metrics(spread, prediction, data)
+    if scoring.rollout is not None:
+        each = [predictor(own, x[:size], part.arrays["coefficients"]) for own, part in zip(kernels, parts, strict=True)]
+        forecast, found.arrays["forecast"] = scoring.rollout(side_by_side(each), data)
+        found.metrics |= forecast
+    return found

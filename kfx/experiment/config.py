@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,13 +14,15 @@ from omegaconf.grammar.gen.OmegaConfGrammarParser import OmegaConfGrammarParser
 from omegaconf.grammar_parser import parse
 
 from kfx.config import registry
+from kfx.config.fields import Several
 from kfx.config.nodes import leaves, make, make_option, near
-from kfx.config.option import Option
+from kfx.config.option import Option, Settings
 from kfx.config.overrides import escaped, literal
 from kfx.config.overrides import typed as override
+from kfx.config.parts import ConfigView
 from kfx.config.plugins import in_plugin
 from kfx.config.registry import GROUPS, OPTIONS, SECTIONS
-from kfx.outcomes import ConfigError, KfxError
+from kfx.outcomes import ConfigError, DataError, KfxError
 
 if TYPE_CHECKING:
     from kfx.config.published import Published
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Config:
+class Config(ConfigView):
     """The config of a whole run: the option of each group, the sections, and the run's own keys."""
 
     dataset: DatasetOption
@@ -69,9 +71,9 @@ class Config:
         names = (*first, *(name for name in (*GROUPS, *SECTIONS) if name and name not in first))
         return (getattr(self, name) for name in names)
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self) -> Settings:
         """Set what depends on other options, as `objective=auto` and null fields; return it by key, as `kernel.ard`."""
-        found: dict[str, Any] = {}
+        found: Settings = {}
         for name in (*GROUPS, *(name for name in SECTIONS if name)):
             given = getattr(self, name)
             option = given.standing_for(self)
@@ -84,16 +86,35 @@ class Config:
         return found
 
     def check_together(self) -> None:
-        """ConfigError if one option cannot be combined with the others."""
-        for option in self.options():
-            option.check(self)
+        """ConfigError if one option cannot be combined with the others, or the data are too few for it."""
+        try:
+            for option in self.options():
+                option.check_together(self)
+                if option is self.evaluation:
+                    self.check_sizes(self.dataset.size())
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+
+    def check_sizes(self, n: int) -> None:
+        """ConfigError if n training points, or a fold of them, are too few for a batch, an interpolation or centres."""
+        n, is_followed = self.evaluation.fold_size(n), self.follow.every + self.follow.last > 0
+        wanted = {
+            "evaluation.centres": [self.evaluation.centres or 0],
+            "evaluation.n_interpolation": self.evaluation.n_interpolation or [2],
+            "sampler.batch_size": [self.sampler.batch_size or 2],
+            "follow.n_interpolation": (self.follow.n_interpolation or [2]) if is_followed else [0],
+        }
+        for key, sizes in wanted.items():
+            if (most := max(sizes)) > n:
+                has = f"dataset {self.dataset.name} has {n} training points"
+                raise ConfigError(f"{key}={most}: {has}; take at most {n}")
 
     def training_size(self) -> int:
         """The number of points that a kernel is trained on, as far as it is known before the data are read."""
         return self.evaluation.fold_size(self.dataset.size())
 
 
-def _plain(option: Option) -> dict[str, Any]:
+def _plain(option: Option) -> Settings:
     return {key: getattr(option, key) for key in option.fields()}
 
 
@@ -129,7 +150,7 @@ def typed(raw: DictConfig) -> Config:
     for key in content:
         if key not in known:
             raise ConfigError(f"{key}: unknown key; it takes {near(key, sorted(known))}")
-    parts: dict[str, Any] = {group: make_option(group, group, content.get(group)) for group in OPTIONS}
+    parts: Settings = {group: make_option(group, group, content.get(group)) for group in OPTIONS}
     for name, schema in sections.items():
         parts[name] = make(name, schema, content.get(name, {}))
     own = make("", general, {**general.defaults(), **{k: v for k, v in content.items() if k in general.fields()}})
@@ -174,7 +195,7 @@ def of_outside(error: Exception, config: Config) -> str | None:
     return f"{', '.join(outside)}: {in_plugin(error) or registry.described(error)}" if outside else None
 
 
-def _within(value: Any) -> Iterator[Option]:
+def _within(value: object) -> Iterator[Option]:
     """An option, and the options in its fields at any depth."""
     if isinstance(value, Option):
         yield value
@@ -192,7 +213,7 @@ def first_line(error: BaseException) -> str:
     return " ".join(shown) or type(error).__name__
 
 
-def _resolved(raw: DictConfig) -> dict[str, Any]:
+def _resolved(raw: DictConfig) -> Settings:
     """The job's part of a config as plain keys and values, with interpolations resolved and nothing missing."""
     own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
     unresolved = OmegaConf.to_container(own, resolve=False)
@@ -209,7 +230,7 @@ def _resolved(raw: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def as_text(key: str, given: Any) -> str:
+def as_text(key: str, given: Several) -> str:
     """How a text, or a list of texts, is typed in a shell if `${` in it begins no interpolation."""
     if all(isinstance(each, str) for each in given):
         return f"type {override(key, literal(given))}"
@@ -232,7 +253,7 @@ def _wrong_in(value: str, config: DictConfig, path: str) -> str | None:
 
 def _calls_resolver(value: str) -> bool:
     """Whether a value calls a resolver at any depth of its interpolations."""
-    waiting: list[Any] = [parse(value)]
+    waiting: list[object] = [parse(value)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, OmegaConfGrammarParser.InterpolationResolverContext):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -66,7 +65,7 @@ def check(node: DictConfig, usual: DictConfig) -> None:
         )
 
 
-def _check_starter(name: str, node: Any) -> None:
+def _check_starter(name: str, node: object) -> None:
     """ConfigError for an unknown launcher or sweeper, or for a setting that could be code."""
     if not isinstance(node, DictConfig):
         raise ConfigError(f"hydra.{name}={node}: expected its settings; leave it out")
@@ -98,11 +97,11 @@ def _check_starter(name: str, node: Any) -> None:
         _check_drawn(settings.get("params") or {}, str(target).endswith("BasicSweeper"))
 
 
-def _is_sampler(path: str, leaf: Any) -> bool:
+def _is_sampler(path: str, leaf: object) -> bool:
     return path == "sampler._target_" and _SAMPLER.fullmatch(str(leaf)) is not None
 
 
-def _check_drawn(params: Any, basic: bool) -> None:
+def _check_drawn(params: object, basic: bool) -> None:
     """ConfigError if a sweeper could draw more than plain values, because its jobs are not seen before they run."""
     if not isinstance(params, dict):
         raise ConfigError(f"hydra.sweeper.params={params}: expected keys and what to draw for them; leave it out")

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from kfx.config.option import Settings
 from kfx.config.plugins import Plugin
 from kfx.config.registry import GROUPS, SECTIONS
 from kfx.data.files import require_file
@@ -22,7 +22,7 @@ _ELSEWHERE = ("hydra", "resume", "retries", "checkpoint", "cluster", "figures", 
 """Keys that do not change what is computed: where, when and how often a run is done, and printed numbers."""
 
 
-def content(raw: DictConfig) -> dict[str, Any]:
+def content(raw: DictConfig) -> Settings:
     """The part of a config that determines the results."""
     masked = OmegaConf.masked_copy(raw, [str(key) for key in raw if key not in _ELSEWHERE])
     container = OmegaConf.to_container(masked, resolve=True)
@@ -52,7 +52,7 @@ def identity(
         if name in own:
             implied = getattr(config, name).implied
             own[name] = {k: v for k, v in own[name].items() if k not in implied or v != implied[k]}
-    parts: list[Any] = [own, data_checksums(config) if data is None else dict(data), version]
+    parts: list[object] = [own, data_checksums(config) if data is None else dict(data), version]
     by_plugins = {Path(plugin.path).name for plugin in plugins}
     packages = sorted(set(sources(config).values()) - by_plugins)
     outside = sorted(plugin.sha256 for plugin in plugins), packages

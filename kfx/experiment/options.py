@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import FORMATS
-from kfx.config.fields import flag, nested, number, one_of, ranged
-from kfx.config.option import ConfigView, Option, option, section
+from kfx.config.fields import Several, flag, nested, number, ranged, word
+from kfx.config.option import Option, option, section
+from kfx.config.parts import ConfigView, DevicePart
 from kfx.config.published import published
 from kfx.outcomes import ConfigError
 
@@ -18,28 +19,25 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class DeviceOption(Option):
+class DeviceOption(Option, DevicePart):
     """Where kernels are computed, and in which precision."""
 
-    dtype: str = one_of(
-        "float64",
-        "float32",
-        "float64",
-        meaning="precision of kernel evaluations; factorisations and solves are always in float64",
+    dtype: str = word(
+        "float32 | float64",
+        "precision of kernel evaluations; factorisations and solves are always in float64",
+        default="float64",
     )
-    threads: int | None = ranged(
+    threads: int | None = number(
         None,
-        "a whole number from 1 to 1024, or null for all cores",
-        lambda v: v is None or 1 <= v <= 1024,
+        "whole >= 1 and <= 1024",
         "number of CPU threads; the same number gives results equal bit by bit",
+        null="all cores",
     )
     allow_tf32: bool = flag(False, "let a GPU round the factors of float32 products to 10 bits of mantissa (TF32)")
-    precision_check: Any = one_of(
-        "warn",
-        "off",
-        "warn",
-        "strict",
-        meaning="measure the arithmetic's precision; where it is below the dtype's, warn, or refuse to run (strict)",
+    precision_check: Several = word(
+        "off | warn | strict",
+        "measure the arithmetic's precision; where it is below the dtype's, warn, or refuse to run (strict)",
+        default="warn",
     )
 
     def __post_init__(self) -> None:
@@ -61,11 +59,8 @@ class CPUOption(DeviceOption):
 
 @option("device", "cuda", "An NVIDIA GPU, kernels in single precision, factorisations in double")
 class CUDAOption(DeviceOption):
-    dtype: str = one_of(
-        "float32",
-        "float32",
-        "float64",
-        meaning="precision of kernel evaluations; factorisations and solves are always in float64",
+    dtype: str = word(
+        "float32 | float64", "precision of kernel evaluations; factorisations and solves are always in float64"
     )
 
     def pick(self) -> torch.device:
@@ -99,9 +94,10 @@ class ClusterSection(Option):
     )
     scheduler: str | None = ranged(
         None,
-        "an address as tcp://host:8786, slurm, or null for processes of this machine",
-        lambda v: v is None or v == "slurm" or re.fullmatch(rf"(tcp|tls)://[^\s/]+:{_PORT}", v) is not None,
+        "an address as tcp://host:8786, or slurm",
+        lambda v: v == "slurm" or re.fullmatch(rf"(tcp|tls)://[^\s/]+:{_PORT}", v) is not None,
         "Dask scheduler that shares this file system; slurm: jobs as dask-jobqueue's configuration file says",
+        null="processes of this machine",
     )
     dashboard: str = ranged(
         "127.0.0.1:8787",
@@ -124,7 +120,7 @@ class ClusterSection(Option):
             )
 
 
-def _figures(path: str, value: Any) -> list[str]:
+def _figures(path: str, value: object) -> list[str]:
     """The formats of the pictures: true for PNG, false for none."""
     if isinstance(value, bool):
         return ["png"] if value else []
@@ -133,7 +129,7 @@ def _figures(path: str, value: Any) -> list[str]:
     raise ConfigError(f"{path}={value}: expected true, false, or a list out of {', '.join(FORMATS)}")
 
 
-def _words(path: str, value: Any) -> list[str]:
+def _words(path: str, value: object) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
@@ -144,7 +140,7 @@ def _words(path: str, value: Any) -> list[str]:
 @section("", "keys of the run itself")
 class RunSection(Option):
     seed: int = number(0, "whole >= 0", "seed of all random numbers of the run")
-    figures: Any = nested(
+    figures: Several = nested(
         True,
         "true, false, or a list out of png, pdf, svg",
         _figures,
@@ -156,10 +152,10 @@ class RunSection(Option):
     kernel_check: bool = flag(
         False, "also compare predictions on each device and in each dtype (Khalid 2022, Fig. 3.3)"
     )
-    published: Any = nested(
+    published: Several = nested(
         None, "a list of metric, value, source …, or null", published, "numbers that a paper prints for this experiment"
     )
-    smoke: Any = nested(
+    smoke: Several = nested(
         None,
         "a list of overrides, or null",
         _words,

@@ -12,13 +12,12 @@ import torch
 
 from kfx.config.choices import SOLVERS
 from kfx.data.files import locate
-from kfx.evaluation.on_disk import bytes_in_memory
+from kfx.evaluation.disk_stores import bytes_in_memory
 from kfx.experiment.config import Config, in_one_line
-from kfx.flows.flow import Flow
 from kfx.numerics.formatting import in_bytes
 from kfx.numerics.precision import jax_devices
 from kfx.numerics.streams import Streams
-from kfx.outcomes import ConfigError, DataError
+from kfx.outcomes import ConfigError
 
 _BYTES_OF_CENTRES = 100
 _BYTES_OF_WORKER = 32
@@ -51,7 +50,7 @@ def check(jobs: Sequence[Config]) -> None:
             n = len(job.dataset.load(Streams(job.seed)["data"]).x_train)  # broken or hostile files are found here
         for each in from_files:
             if each.dataset == job.dataset:
-                check_sizes(each, n)
+                each.check_sizes(n)
 
 
 def check_memory(job: Config) -> None:
@@ -127,19 +126,10 @@ def check_start(job: Config) -> None:
         job.optimizer.build(job)
 
 
-def check_sizes(job: Config, n_train: int) -> None:
-    """DataError if a batch or an interpolation needs more training points than the files hold."""
-    wanted = {"sampler.batch_size": job.sampler.batch_size or 2}
-    for key, sizes in (("evaluation", job.evaluation.n_interpolation), ("follow", job.follow.n_interpolation)):
-        wanted[f"{key}.n_interpolation"] = max(sizes or [2])
-    n_train = job.evaluation.fold_size(n_train)
-    for key, n in wanted.items():
-        if n > n_train:
-            raise DataError(f"{key}: asks for {n}, and dataset {job.dataset.name} holds {n_train} training points")
-
-
 def check_layers(job: Config, folder: Path) -> str:
     """The disk space that a flow's layers will take, in words; ConfigError if `folder` has less."""
+    from kfx.flows.flow import Flow
+
     flow, rng = job.optimizer.build(job), Streams(job.seed)["data"]
     assert isinstance(flow, Flow)
     parts = job.evaluation.parts(job.dataset.load(rng), rng)

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cache
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, Quote, QuotedString, RangeSweep, Transformer
 from hydra.errors import HydraException
 
+from kfx.config.fields import Several
 from kfx.config.overrides import literal, typed
 from kfx.experiment.config import first_line
 from kfx.outcomes import ConfigError
@@ -108,7 +108,7 @@ def _parser() -> OverridesParser:
     parser = OverridesParser.create()
     sort = parser.functions.functions["sort"]
 
-    def sort_values(*args: Any, sweep: Any = None, reverse: bool = False, **more: Any) -> Any:
+    def sort_values(*args: object, sweep: object = None, reverse: bool = False, **more: object) -> object:
         given = args[0] if len(args) == 1 else sweep
         if isinstance(given, RangeSweep):
             return ChoiceSweep(tags=given.tags, list=sorted(_of_range(given), reverse=reverse))
@@ -134,7 +134,7 @@ def _values(override: Override) -> list[str]:
     return found
 
 
-def _of_range(sweep: RangeSweep) -> Iterator[Any]:
+def _of_range(sweep: RangeSweep) -> Iterator[Several]:
     """The values of a range, without its end: start, start + step, …; of decimal fractions computed exactly."""
     numbers = sweep.start, sweep.stop, sweep.step
     start, stop, step = (Decimal(str(number)) for number in numbers)
@@ -145,7 +145,7 @@ def _of_range(sweep: RangeSweep) -> Iterator[Any]:
     return map(int if all(isinstance(number, int) for number in numbers) else float, inside)
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: Several) -> Several:
     """A text in quotation marks if it would be read as another value without, as those of choice("007") and str(7)."""
     if not isinstance(value, str):
         return value

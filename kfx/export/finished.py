@@ -14,9 +14,10 @@ from omegaconf import OmegaConf
 
 from kfx.config.nodes import leaves
 from kfx.files import Document, is_inside
-from kfx.outcomes import ConfigError, KfxError, RecordError, Status
-from kfx.record.reading import Run, load_run
-from kfx.record.search import runs_below
+from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.record.findings import Findings
+from kfx.record.reading import Run
+from kfx.record.search import each_of, runs_below
 
 _SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
 """Columns of the trace that have other names in other tools, which show a series by its last value."""
@@ -64,9 +65,11 @@ class Finished:
     def results(self) -> dict[str, float]:
         """Final numbers: each kernel's metrics at the largest N_I, ρ on held-out batches, and times."""
         found: dict[str, float] = {}
-        for row in sorted(self.run.metrics.get("evaluation", []), key=lambda row: row["n_interpolation"]):
-            if not row["kernel"].startswith("random"):
-                found[f"{row['kernel']}.{row['metric']}"] = row["mean"]
+        evaluation = Findings.of(self.run.metrics).evaluation
+        for at in sorted(evaluation, key=lambda at: -at.n_interpolation):
+            for kernel, row in evaluation[at].items():
+                if not kernel.startswith("random"):
+                    found.setdefault(f"{kernel}.{at.metric}", row["mean"])
         held_out = self.run.metrics.get("held_out", {}).get("rho", {})
         found |= {f"held_out.rho.{kernel}": held_out[kernel]["mean"] for kernel in ("initial", "trained") if held_out}
         found |= {
@@ -87,25 +90,21 @@ class Finished:
 def read(paths: Sequence[Path]) -> tuple[list[Finished], list[str]]:
     """The ended runs at and below the paths, and a message for each that still runs or has changed since; ConfigError
     if there is no ended run."""
-    found, left_out = [], []
-    directories = dict.fromkeys(item.directory for path in paths for item in runs_below([path]))
-    for directory in directories:
-        try:
-            run = load_run(directory)
-            if run.metrics["status"] == Status.RUNNING:
-                raise RecordError(f"{directory}: has not ended")
-            if not _IDENTITY.fullmatch(str(run.metrics.get("identity"))):  # it becomes a part of paths and queries
-                raise RecordError(f"{directory}: damaged: its identity is no 16 hexadecimal digits")
-            run.require_unchanged()
-        except KfxError as error:  # one changed record must not spoil the export of the others
-            left_out.append(str(error))
-            continue
-        started = _started(directory)
-        found.append(Finished(run, f"{directory.parent.name}/{directory.name}", started))
+    found, errors = each_of((run.directory for path in paths for run in runs_below([path])), _finished)
     if not found:
-        why = f": {left_out[0]}" if left_out else ""
+        why = f": {errors[0]}" if errors else ""
         raise ConfigError(f"kfx export: {' '.join(map(str, paths))}: holds no run that has ended{why}")
-    return found, left_out
+    return found, list(map(str, errors))
+
+
+def _finished(run: Run) -> Finished:
+    directory = run.directory
+    if run.metrics["status"] == Status.RUNNING:
+        raise RecordError(f"{directory}: has not ended")
+    if not _IDENTITY.fullmatch(str(run.metrics.get("identity"))):  # it becomes a part of paths and queries
+        raise RecordError(f"{directory}: damaged: its identity is no 16 hexadecimal digits")
+    run.require_unchanged()
+    return Finished(run, f"{directory.parent.name}/{directory.name}", _started(directory))
 
 
 def _started(directory: Path) -> float:

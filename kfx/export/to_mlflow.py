@@ -19,7 +19,8 @@ _ENDS = {Status.COMPLETED: "FINISHED", Status.FAILED: "FAILED", Status.INTERRUPT
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
     """Log each run that the store does not have yet, by its identity and status; yield a message for each.
 
-    An entry that an interruption left half written is written anew.
+    An entry that an interruption left half written is written anew. ConfigError without MLflow, and for a store that
+    cannot be used.
     place: a tracking URI, by default MLFLOW_TRACKING_URI or `sqlite:///mlflow.db`. project: the experiment's name.
     """
     try:

@@ -19,7 +19,7 @@ USUAL = "tensorboard"
 def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator[str]:
     """Write a folder of events, named by the run and its identity, for each new run; yield a message for each.
 
-    place: the folder for TensorBoard, by default `tensorboard`. project: a folder in it.
+    place: the folder for TensorBoard, by default `tensorboard`. project: a folder in it. ConfigError if it is missing.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silence TensorFlow, if it is installed
     try:

@@ -19,7 +19,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     """Write each run that the folder does not have yet, under its identity; yield a message for each.
 
     place: the folder around `wandb/`; `online` sends the runs to the server of `wandb login`, replacing a run of the
-        same identity. `wandb sync` sends offline runs.
+        same identity. `wandb sync` sends offline runs. ConfigError if W&B is missing or cannot begin a run.
     """
     try:
         import wandb

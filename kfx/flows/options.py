@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import METHODS, SOLVERS
-from kfx.config.fields import flag, nested, number, one_of, ranged
+from kfx.config.fields import Several, cutoff, flag, nested, number, word
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, Option, Settings, option, section
-from kfx.optimizers.options import (
-    LOG_ALONE,
-    AdamOption,
-    NesterovOption,
-    OptimizerOption,
-    SGDOption,
-    momentum,
-    rate,
-    space,
-)
+from kfx.config.option import Option, Settings, option, section
+from kfx.config.parts import ConfigView
+from kfx.config.rules import POINT_GRADIENTS, needs, refuses, rows
+from kfx.optimizers.options import AdamOption, NesterovOption, OptimizerOption, SGDOption, momentum, rate, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -30,37 +23,25 @@ if TYPE_CHECKING:
 
 @section("flow", "settings that all flows share; other optimizers ignore them")
 class FlowSection(Option):
-    field: str = one_of(
-        "original",
-        "original",
-        "complete",
-        meaning="velocity of batch points; original: -d rho/dx; complete: the interpolated field, as at other points",
+    field: str = word(
+        "original | complete",
+        "velocity of batch points; original: -d rho/dx; complete: the interpolated field, as at other points",
     )
-    step_rule: str = one_of(
-        "relative",
-        "relative",
-        "relative_to_largest",
-        "absolute",
-        "constant",
-        meaning="bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
+    step_rule: str = word(
+        "relative | relative_to_largest | absolute | constant",
+        "bound on |step v| in an Euler step; relative: step_size |x| for each point; relative_to_largest: "
         "step_size max |x|; absolute: step_size; constant: none, the step is step_size",
     )
     step_size: float = number(0.01, "> 0", "size of the bound in step_rule; with step_rule=constant, the step itself")
-    step_over: str = one_of(
-        "batch",
-        "batch",
-        "all",
-        meaning="points for which the bound of step_rule holds: the batch, or all training points",
+    step_over: str = word(
+        "batch | all", "points for which the bound of step_rule holds: the batch, or all training points"
     )
     decay_after: int | None = number(
         None, "whole >= 1", "layer n0 after which step_size decays as sqrt(n0 / n) with the layer n", null="no decay"
     )
-    test_step: str = one_of(
-        "train",
-        "train",
-        "test",
-        "min",
-        meaning="step of test points; train: that of training points; test: by step_rule from the test points; "
+    test_step: str = word(
+        "train | test | min",
+        "step of test points; train: that of training points; test: by step_rule from the test points; "
         "min: the smaller",
     )
     remove_merged: float = number(
@@ -84,7 +65,7 @@ class FlowSection(Option):
 
 @section("interpolation", "how a flow's velocity field is interpolated from the batch to other points")
 class InterpolationSection(Option):
-    kernel: Any = nested(
+    kernel: Several = nested(
         None,
         "a kernel: name and parameters, or null",
         lambda path, value: None if value is None else make_option(path, "kernel", value),
@@ -93,15 +74,8 @@ class InterpolationSection(Option):
     regularization: float | None = number(
         None, ">= 0", "lambda of the interpolation, in units of regularization.scale", null="regularization.value"
     )
-    solver: str = one_of(
-        "cholesky", *SOLVERS, meaning="solver of the interpolation; lstsq and inverse only to repeat published runs"
-    )
-    rcond: float | None = ranged(
-        None,
-        "a number > 0 and < 1 (with solver=lstsq), or null",
-        lambda v: v is None or 0 < v < 1,
-        "with solver=lstsq: singular values below rcond times the largest are dropped",
-    )
+    solver: str = word(SOLVERS, "solver of the interpolation; lstsq and inverse only to repeat published runs")
+    rcond: float | None = cutoff()
 
     def build(self, config: ConfigView) -> Interpolation:
         from kfx.flows.vector_field import Interpolation
@@ -116,9 +90,19 @@ class InterpolationSection(Option):
 class FlowOption(OptimizerOption):
     """A flow. A subclass has a field for each setting, and `builds` or `build`."""
 
+    rules = rows(
+        needs(POINT_GRADIENTS, "use adam"),
+        refuses(lambda _, c: c.kernel_check, "does not move what kernel_check=true compares; set it to false"),
+        refuses(
+            lambda _, c: c.sampler.choice == "neighbourhood",
+            "neighbours, of sampler.choice=neighbourhood, change along a flow; use uniform or stratified",
+        ),
+    )
+
     iterations: int = number(100, "whole >= 1", "number of layers")
 
     moves_points = True
+    moves_regularization = "never"
     keeps_within_bounds = False
     quick = ("dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20", "optimizer.iterations=2")
 
@@ -132,42 +116,37 @@ class FlowOption(OptimizerOption):
     def settings(self, config: ConfigView) -> FlowSettings:
         from kfx.flows.flow import FlowSettings
 
-        node = config.flow
-        own = config.interpolation.build(config)
+        node, interpolation = _sections(config)
+        own = interpolation.build(config)
         return FlowSettings(own, node.field == "complete", node.remove_merged, node.record_layers)
 
     def euler(self, config: ConfigView) -> Settings:
         """How Euler steps are chosen."""
         from kfx.flows.layers import StepRule
 
-        node = config.flow
+        node, _ = _sections(config)
         rule = StepRule(node.step_rule, node.step_size, node.decay_after)
         return {"rule": rule, "over": node.step_over, "test_step": node.test_step}
 
-    def refuses_trained_regularization(self) -> str | None:
-        return self.moves_no_regularization()
-
     def check(self, config: ConfigView) -> None:
         super().check(config)
-        if not config.kernel.input_gradients:
-            raise ConfigError(
-                f"optimizer={self.name}: moves points; kernel={config.kernel.name} has no gradient to them; use adam"
-            )
-        if config.kernel_check:
-            raise ConfigError("kernel_check=true: compares parameters, which a flow does not move; set it to false")
-        if config.sampler.choice == "neighbourhood":
-            raise ConfigError("sampler.choice=neighbourhood: neighbours change along a flow; use uniform or stratified")
-        own = config.interpolation
+        _, own = _sections(config)
         if own.rcond is not None and own.solver != "lstsq":
             raise ConfigError(f"interpolation.rcond={own.rcond}: is lstsq's; set interpolation.solver=lstsq")
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        own = config.interpolation.kernel
+        own = _sections(config)[1].kernel
         if own is not None:
             if own.initial != "explicit" or own.starts != 1:
                 raise ConfigError("interpolation.kernel: its parameters are fixed; leave initial and starts out")
             own.build(config.dataset.image)
         super().check_start(config, kernel)
+
+
+def _sections(config: ConfigView) -> tuple[FlowSection, InterpolationSection]:
+    assert isinstance(config.flow, FlowSection)
+    assert isinstance(config.interpolation, InterpolationSection)
+    return config.flow, config.interpolation
 
 
 @option(
@@ -188,7 +167,7 @@ class FlowEulerOption(FlowOption):
 class FlowRK45Option(FlowOption):
     builds = "kfx.flows.runge_kutta:RungeKuttaFlow"
 
-    method: str = one_of("RK45", *METHODS, meaning="explicit Runge-Kutta method, as named in SciPy")
+    method: str = word(METHODS, "explicit Runge-Kutta method, as named in SciPy", default="RK45")
     rtol: float = number(1e-3, "> 0", "relative tolerance of the integration of training points")
     atol: float = number(1e-6, "> 0", "absolute tolerance of the integration of training points")
     max_evaluations: int = number(
@@ -206,13 +185,10 @@ class FlowRK45Option(FlowOption):
 class HybridOption(FlowOption):
     builds = "kfx.flows.euler:HybridFlow"
     keeps_within_bounds = True
+    moves_regularization = "in log space"
 
-    rule: str = one_of(
-        "sgd",
-        "sgd",
-        "nesterov",
-        "adam",
-        meaning="update rule of the parameters; nesterov takes the gradient at its look-ahead point",
+    rule: str = word(
+        "sgd | nesterov | adam", "update rule of the parameters; nesterov takes the gradient at its look-ahead point"
     )
     learning_rate: float = rate()
     momentum: float = momentum()
@@ -225,6 +201,3 @@ class HybridOption(FlowOption):
             "adam": AdamOption(learning_rate=self.learning_rate),
         }
         return {"parameters": rules[self.rule].rule(), "space": self.space, **self.euler(config)}
-
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE

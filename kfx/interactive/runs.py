@@ -23,8 +23,7 @@ from kfx.numerics import process
 from kfx.outcomes import ConfigError, RunError, Status
 from kfx.record.reading import read_metrics
 from kfx.running.signals import INTERRUPTED
-from kfx.screen import notebook
-from kfx.screen.progress import Audience, Steps, told_to
+from kfx.screen.progress import Audience, Steps, is_notebook, told_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +93,8 @@ def sweep(
     """Do what `kfx run -m` does with these words, such as `["optimizer=sgd,adam", "seed=0,1"]`, `jobs` of them in
     parallel.
 
-    A failing job does not stop the others; its row gives the reason. Other errors as for `run`.
+    A failing job does not stop the others; its row gives the reason. ConfigError for a sweeper that draws its jobs
+    while it runs, which only the command can do; other errors as for `run`.
     """
     if not isinstance(jobs, int) or jobs < 1:
         raise ConfigError(f"jobs={jobs}: expected a whole number >= 1")
@@ -118,7 +118,7 @@ def sweep(
 def _run_all(jobs: Sequence[Job], at_once: int, audience: Audience) -> None:
     if at_once == 1:
         run_here(jobs, _warn)
-    elif audience == Audience.PYTHON and notebook.is_here():  # one bar for all jobs, which then say nothing
+    elif is_notebook(audience):  # one bar for all jobs, which then say nothing
         with Steps("jobs", len(jobs)) as steps:
             Pool(at_once, jobs, lambda *_: steps.advance(), audience=Audience.NOBODY).run()
     else:
@@ -143,15 +143,11 @@ def compare(
         kernel, n_interpolation: which evaluation to compare. mix: average runs that differ in more than their seed.
     ConfigError if there is no run to show, or if runs of one row differ in more than their seed.
     """
-    from kfx.record.comparison import better_in, main_metric_of, measured, read, table
+    from kfx.record.comparison import better_in, gather, table
 
     every: list[Any] = [each for given in runs for each in (given if isinstance(given, (list, tuple)) else [given])]
-    completed, unread = read(each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every)
-    metric = metric or main_metric_of(completed)
-    found, unmeasured = measured(completed, metric, kernel, n_interpolation)
-    left_out = [*unread, *unmeasured]
-    if not found:
-        raise ConfigError(f"kfx compare: no run to show: {left_out[0] if left_out else 'none was given'}")
+    paths = [each.directory if isinstance(each, (Run, Sweep)) else Path(each) for each in every]
+    completed, metric, found, left_out = gather(paths, metric, kernel, n_interpolation)
     for line in left_out:
         warnings.warn(f"left out: {line}", stacklevel=2)
     keys = [by] if isinstance(by, str) else list(by)

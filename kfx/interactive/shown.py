@@ -17,7 +17,7 @@ from kfx.experiment.config import typed
 from kfx.files import write_whole
 from kfx.outcomes import Status
 from kfx.record import reading
-from kfx.screen.summary import closing_lines
+from kfx.screen.summary import closing, closing_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ class Run(reading.Run):
 
     def estimator(self) -> KernelFlow:
         """Return its kernel as a fitted estimator, which takes points after the preprocessing of the run."""
-        return self._model.estimator
+        return self._model.estimator()
 
     @cached_property
     def _model(self) -> Model:
@@ -82,7 +82,7 @@ class Run(reading.Run):
         if self.metrics["status"] != Status.COMPLETED:
             reason = self.metrics.get("reason", "")
             return f"<p>{escape(repr(self))} {escape(str(reason))}</p>"
-        pairs = [(line[:11].strip(), line[12:]) for line in self.summary()]
+        pairs = closing(typed(self.config), self.metrics, self.directory)
         style = 'style="text-align: left; vertical-align: top; font-family: monospace"'
         rows = [f"<tr><th {style}>{escape(head)}</th><td {style}>{escape(text)}</td></tr>" for head, text in pairs]
         picture = self.directory / "figures" / "evaluation.png"

@@ -17,10 +17,8 @@ from kfx.config.registry import described
 from kfx.experiment import compose
 from kfx.experiment.config import Config
 from kfx.experiment.plan import Plan, places
-from kfx.jobs import sweep
 from kfx.jobs.job import Job
 from kfx.jobs.plans import make_folder, search_roots
-from kfx.jobs.pool import share_of
 from kfx.outcomes import CompletedError, Event, HeldError, KfxError, Status
 from kfx.record.search import earlier
 from kfx.running.signals import INTERRUPTED, Interrupted
@@ -49,7 +47,7 @@ def run_here(jobs: Sequence[Job], complain: Complain = _complain) -> int:
 
 
 def attempt(job: Job, complain: Complain = _complain) -> int:
-    """`attempted` with errors as messages; return the exit code."""
+    """Do what `attempted` does, with a message for an error; return the exit code."""
     try:
         return attempted(job)[0]
     except HeldError as error:
@@ -124,6 +122,9 @@ def start(
     plugins (path and SHA-256), config_dir and smoke are those of the command, because Hydra may have started this
     process anew. jobs: the number of jobs, as far as it is known.
     """
+    from kfx.jobs import sweep
+    from kfx.jobs.pool import share_of
+
     settings: Any = HydraConfig.get()
     own = Path(settings.runtime.output_dir)
     load_plugins([plugin["path"] for plugin in plugins])

@@ -7,16 +7,15 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kfx.files import Document, TableRow, write_whole
+from kfx.numerics.formatting import number
 from kfx.outcomes import Status
+from kfx.record.findings import Findings
 from kfx.record.reading import typed_words
 from kfx.record.search import Found, metrics_in, runs_below
-from kfx.report.results import main_row
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from kfx.report.table import Table
+from kfx.report.typed import own_words
 
 COLUMNS = (
     *("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory"),
@@ -38,7 +37,7 @@ def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> li
 
 def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document:
     metrics = run.metrics if run else {}
-    best = main_row(metrics) or {}
+    best = Findings.of(metrics).row() or {}
     return {
         "overrides": " ".join(overrides),
         "identity": identity,
@@ -78,19 +77,18 @@ def write(path: Path, content: Sequence[TableRow]) -> None:
 
 
 def table(content: Sequence[TableRow]) -> Table:
-    """A table for the screen with the result of each job, and the reason of each failure."""
-    from rich.table import Table
-
+    """The result of each job, and the reason of each failure."""
     done = sum(row["status"] == Status.COMPLETED for row in content)
-    shown = Table(title=f"{done} of {len(content)} jobs completed")
-    for name in ("overrides", "status", "metric"):
-        shown.add_column(name)
-    shown.add_column("value", justify="right")
-    shown.add_column("directory, or why not", overflow="fold")
-    shared = set.intersection(*({*row["overrides"].split()} for row in content)) if len(content) > 1 else set()
-    for row in content:
-        own = " ".join(word for word in row["overrides"].split() if word not in shared)
-        value = f"{row['value']:.4f}" if isinstance(row["value"], float) else ""
-        last = row["directory"] if row["status"] == Status.COMPLETED else (row["reason"] or row["directory"])
-        shown.add_row(own, row["status"], row["metric"], value, last)
-    return shown
+    own = own_words([row["overrides"].split() for row in content])
+    rows = [
+        [
+            " ".join(words),
+            row["status"],
+            row["metric"],
+            number(row["value"]) if isinstance(row["value"], float) else "",
+            row["directory"] if row["status"] == Status.COMPLETED else (row["reason"] or row["directory"]),
+        ]
+        for row, words in zip(content, own, strict=True)
+    ]
+    heads = ["overrides", "status", "metric", "value#", "directory, or why not"]
+    return Table(heads, rows, f"{done} of {len(content)} jobs completed")

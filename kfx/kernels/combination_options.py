@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.fields import flag, nested, number, one_of, ranged, some_of
+from kfx.config.fields import Several, flag, nested, number, ranged, word, words
 from kfx.config.nodes import make_option
-from kfx.config.option import ConfigView, option
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
 from kfx.config.registry import OPTIONS
-from kfx.kernels.kernel_option import LENGTHS, RANDOM, Image, KernelOption, is_number
+from kfx.config.rules import NO_IMAGES, needs, rows
+from kfx.kernels.kernel_option import LENGTHS, RANDOM, Common, Image, KernelOption, is_number
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
-    from kfx.kernels.parameters import Training
 
 
 def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Callable[[str, object], object]:
@@ -46,9 +47,9 @@ def _parts_of(allowed: tuple[str, ...] | None, coefficient: float | None) -> Cal
 class CombinationOption(KernelOption):
     """A kernel that combines others; a part with a `coefficient` c enters as c² K."""
 
-    parts: Any = None
+    parts: Several = None
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         from kfx.kernels.base import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
@@ -63,7 +64,7 @@ class CombinationOption(KernelOption):
 
     def check(self, config: ConfigView) -> None:
         for _, part in self.parts:
-            part.check(config)
+            part.check_together(config)
         super().check(config)
 
     @property
@@ -87,7 +88,7 @@ _NETWORK_PARTS = ("rbf", "rational_quadratic")
 class SumOption(CombinationOption):
     builds = "kfx.kernels:Sum"
 
-    parts: Any = nested(
+    parts: Several = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
         _PARTS,
         _parts_of(None, None),
@@ -99,7 +100,7 @@ class SumOption(CombinationOption):
 class ProductOption(CombinationOption):
     builds = "kfx.kernels:Product"
 
-    parts: Any = nested(
+    parts: Several = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
         _PARTS,
         _parts_of(None, None),
@@ -111,7 +112,7 @@ class ProductOption(CombinationOption):
     "kernel", "rbf_network", "Sum of RBF and rational quadratic kernels with squared coefficients (Darcy 2020, ch. 4)"
 )
 class RBFNetworkOption(SumOption):
-    parts: Any = nested(
+    parts: Several = nested(
         [
             {"name": "rbf", "sigma": 1.0, "coefficient": 1.0},
             {"name": "rbf", "sigma": 10.0, "coefficient": 1.0},
@@ -144,20 +145,18 @@ class DictionaryOption(KernelOption):
     builds = "kfx.kernels:Dictionary"
     has_weights = True
 
-    members: list[str] = some_of(
-        list(DICTIONARY),
-        *DICTIONARY,
-        *INDEFINITE,
-        meaning="kernels that are added; from multiquadric on indefinite ones",
+    members: list[str] = words(
+        list(DICTIONARY), (*DICTIONARY, *INDEFINITE), "kernels that are added; from multiquadric on indefinite ones"
     )
     allow_indefinite: bool = flag(
         False, "accept kernels that are not positive definite in every dimension; Cholesky factors may then fail"
     )
     weights: list[float] | None = ranged(
         None,
-        "a list of numbers >= 0, or null for equal ones",
-        lambda v: v is None or all(is_number(x) and x >= 0 for x in v),
+        "a list of numbers >= 0",
+        lambda v: all(is_number(x) and x >= 0 for x in v),
         "initial weights of the members, in their order",
+        null="equal ones",
     )
     parameters: dict = ranged(
         {},
@@ -173,14 +172,13 @@ class DictionaryOption(KernelOption):
     "c0^2 Matern 3/2 + c1^2 x.x' with a length for each feature, for emulators (Lamminpaa et al. 2025, KernelFlows.jl)",
 )
 class EmulatorOption(KernelOption):
+    rules = rows(needs(NO_IMAGES, "use cnngp"))
     quick = ("dataset=diabetes", "dataset.n_train=100", "dataset.n_test=40", "dataset.preprocess=[]")
 
-    initial: str = one_of(
-        "median_distance",
-        "explicit",
-        *RANDOM,
-        *LENGTHS,
-        meaning="initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
+    initial: str = word(
+        ("explicit", *RANDOM, *LENGTHS),
+        "initial lengths; median_distance: that of two training points; explicit: 1; random: drawn by seed",
+        default="median_distance",
     )
     linear: float = number(0.1, "> 0", "initial coefficient c1 of the linear kernel")
 
@@ -188,7 +186,7 @@ class EmulatorOption(KernelOption):
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
         return {"lengths": (1e-4, 1e4)}
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         from kfx.kernels.ard import ARD
         from kfx.kernels.base import Scaled, Sum
         from kfx.kernels.dot_product import Linear
@@ -196,8 +194,3 @@ class EmulatorOption(KernelOption):
 
         linear = Scaled(Linear(0.0, trainable=[]), self.linear)
         return ARD(Sum([Scaled(Matern(1.0, 1.5)), linear]), 1.0, **common)
-
-    def check(self, config: ConfigView) -> None:
-        if config.dataset.image is not None:
-            raise ConfigError("kernel=emulator: takes a table, and the points are images; use cnngp")
-        super().check(config)

@@ -8,24 +8,34 @@ import math
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
-from kfx.config.fields import MOST_REPEATS, flag, number, one_of, parameter, ranged
-from kfx.config.option import ConfigView, Option, Settings
+from kfx.config.fields import MOST_REPEATS, flag, number, parameter, ranged, word
+from kfx.config.option import Option, Settings
+from kfx.config.parts import ConfigView, KernelPart
+from kfx.config.rules import NO_IMAGES, needs, refuses, rows
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
 
     from kfx.kernels.base import Kernel
-    from kfx.kernels.parameters import Training
+
+Image = tuple[int, ...] | None
+"""Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
+
 
 LENGTHS = ("natural", "mean_squared_distance", "median_distance")
 """Ways to take a length from the training points: `kfx.kernels.starts`."""
 RANDOM = ("random", "partly_random")
 """Ways to draw initial parameters: `kfx.kernels.starts`."""
-Image = tuple[int, ...] | None
-"""Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
+
+
+class Common(TypedDict):
+    """What every kernel takes beside its own settings."""
+
+    trainable: list[str] | None
+    bounds: dict[str, tuple[float, float]]
 
 
 def is_number(value: object) -> bool:
@@ -43,52 +53,37 @@ def _ranges(meaning: str) -> dict:
 
 
 @dataclass
-class KernelOption(Option):
+class KernelOption(Option, KernelPart):
     """Base of the kernel options. A subclass has a field for each parameter and setting, and `builds` or `make`."""
 
-    initial: str = one_of(
-        "explicit",
-        "explicit",
-        *RANDOM,
-        *LENGTHS,
-        meaning="initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
+    initial: str = word(
+        ("explicit", *RANDOM, *LENGTHS),
+        "initial parameters; explicit: as given here; random: drawn by seed; partly_random: those in "
         "initial_range drawn, the others as given; for the length sigma (beta, lengths), natural: sigma^2 = Var |x|; "
         "mean_squared_distance: 2 sigma^2 = mean |x - x'|^2; median_distance: sigma = median |x - x'|",
     )
     initial_range: dict = _ranges("range in which random initial parameters are drawn; bounds where not given")
-    initial_distribution: str = one_of(
-        "log_uniform", "log_uniform", "uniform", meaning="distribution of random initial parameters in their range"
+    initial_distribution: str = word(
+        "log_uniform | uniform", "distribution of random initial parameters in their range"
     )
     starts: int = number(
         1,
         f"whole >= 1 and <= {MOST_REPEATS}",
         "number of initial kernels to choose from: one as initial says, the others random",
     )
-    start_from: str = one_of(
-        "best",
-        "best",
-        "worst",
-        meaning="initial kernel to train; best: least mean objective on separate batches; "
-        "worst: largest error in evaluation",
+    start_from: str = word(
+        "best | worst",
+        "initial kernel to train; best: least mean objective on separate batches; worst: largest error in evaluation",
     )
     trainable: list[str] | None = ranged(
         None,
-        "a list of parameters, or null for the usual ones",
-        lambda v: v is None or (v != [] and all(isinstance(name, str) for name in v)),
+        "a list of parameters",
+        lambda v: v != [] and all(isinstance(name, str) for name in v),
         "parameters that the optimizer trains",
+        null="the usual ones",
     )
     bounds: dict = _ranges("range of each parameter during training, and of random initial ones")
 
-    images_only: ClassVar[bool] = False
-    """Whether the kernel takes images only."""
-    input_gradients: ClassVar[bool] = True
-    """Whether the pullback gives gradients with respect to the points, which flows need."""
-    has_network: ClassVar[bool] = False
-    """Whether the kernel compares the features of a network."""
-    has_weights: ClassVar[bool] = False
-    """Whether the kernel is a weighted sum, whose weights a penalty can make zero."""
-    is_deep: ClassVar[bool] = False
-    """Whether the kernel is a deep kernel machine, which has its own objective."""
     uses_jax: ClassVar[bool] = False
     """Whether JAX computes the kernel."""
 
@@ -106,7 +101,7 @@ class KernelOption(Option):
     def defaults(cls) -> Settings:
         return {**super().defaults(), "bounds": {name: list(pair) for name, pair in cls.default_bounds().items()}}
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         """Return the kernel. common: `trainable` and `bounds`, as for every kernel."""
         return self.constructor()(**self.beyond(KernelOption), **common)
 
@@ -124,10 +119,6 @@ class KernelOption(Option):
             return self.make(image, trainable=self.trainable, bounds={k: (v[0], v[1]) for k, v in self.bounds.items()})
         except ValueError as error:
             raise ConfigError(f"kernel={self.name}: {error}") from error
-
-    def length_is_free(self) -> bool:
-        """Return whether the kernel has one length, which may be taken from the data."""
-        return False
 
     def own_threads(self) -> bool:
         """Return whether the kernel uses all threads for batches of any size."""
@@ -175,32 +166,27 @@ class KernelOption(Option):
 class ARDOption(KernelOption):
     """Base of kernels that can have a length for each feature."""
 
+    rules = rows(needs(NO_IMAGES, "set it to false", "ard"))
     implied = {"ard": False}  # noqa: RUF012
 
-    ard: bool | None = ranged(
+    ard: bool | None = flag(
         False,
-        "true or false, or null",
-        lambda v: v is None or isinstance(v, bool),
         "a length for each feature of a table, `lengths`; for nngp and ntk they scale the weights of the first layer",
+        null="false",
     )
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         if not self.ard:
             return self.constructor()(**self.beyond(ARDOption), **common)
         from kfx.kernels.ard import ARD
 
-        bounds = dict(common.get("bounds") or {})
+        bounds = dict(common["bounds"])
         own = bounds.pop("lengths", None)
         inner = self.constructor()(**self.beyond(ARDOption), bounds=bounds)
         if inner.length is not None:
             own = own or inner.limits[inner.length]
         start = 1.0 if inner.length is None else inner.parameters[inner.length]
-        return ARD(inner, start, trainable=common.get("trainable"), bounds={"lengths": own} if own else None)
-
-    def check(self, config: ConfigView) -> None:
-        if self.ard and config.dataset.image is not None:
-            raise ConfigError("kernel.ard=true: takes a table, and the points are images; set it to false")
-        super().check(config)
+        return ARD(inner, start, bounds={"lengths": own} if own else None, trainable=common["trainable"])
 
 
 POINTS_FOR_A_LENGTH = 20
@@ -233,18 +219,17 @@ def a_length() -> float | None:
 class DistanceOption(ARDOption):
     """Base of kernels of the distance of two points, with a length."""
 
-    ard: bool | None = ranged(
+    ard: bool | None = flag(
         None,
-        "true or false, or null for true with own data and exact gradients if neither a length nor initial nor "
-        "trainable is given, and there are 2 training points for each feature, for classes 20",
-        lambda v: v is None or isinstance(v, bool),
         "a length for each feature of a table, `lengths`, in place of one for all",
+        null="true with own data and exact gradients if neither a length nor initial nor trainable is given, and there "
+        "are 2 training points for each feature, for classes 20",
     )
 
     length: ClassVar[str] = "sigma"
     """The field of its length."""
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         if getattr(self, self.length) is not None:
             return super().make(image, **common)
         unit = copy(self)
@@ -276,13 +261,11 @@ class NetworkOption(KernelOption, abc.ABC):
 
     builds = "kfx.kernels.network_features:NetworkFeatures"
     has_network = True
+    rules = rows(refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"))
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012
 
-    initial: str = one_of(
-        "random",
-        "random",
-        "explicit",
-        meaning="initial weights; random: drawn by seed; explicit: those of the module as built",
+    initial: str = word(
+        "random | explicit", "initial weights; random: drawn by seed; explicit: those of the module as built"
     )
     gamma: float = parameter(
         0.0,
@@ -291,11 +274,9 @@ class NetworkOption(KernelOption, abc.ABC):
         "gamma in exp(-gamma |F - F'|^2), F the features; 0: 4 / their mean squared distance in the batch",
         ">= 0",
     )
-    length_gradient: str = one_of(
-        "differentiated",
-        "differentiated",
-        "held",
-        meaning="with gamma=0: whether gradients include its dependence on the features, or hold it fixed",
+    length_gradient: str = word(
+        "differentiated | held",
+        "with gamma=0: whether gradients include its dependence on the features, or hold it fixed",
     )
 
     mixed_precision: bool = flag(False, "compute the network in bfloat16; its weights and all else stay in float32")
@@ -303,23 +284,18 @@ class NetworkOption(KernelOption, abc.ABC):
         0.0, ">= 0 and < 1", "share of the features set to zero in a training step, anew for each point of the batch"
     )
 
-    def check(self, config: ConfigView) -> None:
-        if self.mixed_precision and config.device.dtype != "float32":
-            raise ConfigError(f"kernel.mixed_precision=true: with device.dtype={config.device.dtype}; set float32")
-        super().check(config)
-
     @abc.abstractmethod
     def module(self, image: Image) -> torch.nn.Module:
         """Return the network, which maps points (n, …) to features (n, features). image: size of the data's images."""
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         import torch
 
         from kfx.numerics.streams import seeded
 
         made = partial(self.module, image)
         with seeded(0):
-            kernel: Kernel = self.constructor()(
+            kernel = self.constructor()(
                 made(),
                 self.gamma,
                 self.length_gradient,
@@ -364,11 +340,11 @@ class FormulaOption(KernelOption, abc.ABC):
                 f"formula({', '.join(['x', 'y', *names])})"
             ) from error
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         from kfx.kernels.formula import Formula
 
         values = {name: getattr(self, name) for name in self.default_bounds()}
-        common["bounds"] = {**self.default_bounds(), **(common.get("bounds") or {})}
+        bounds = {**self.default_bounds(), **common["bounds"]}
         fields = self.fields().items()
         own = {kind: [k for k, item in fields if item.metadata.get(kind)] for kind in ("may_be_zero", "signed")}
-        return Formula(type(self).formula, values, name=self.name, **own, **common)
+        return Formula(type(self).formula, values, bounds=bounds, name=self.name, trainable=common["trainable"], **own)

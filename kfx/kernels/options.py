@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.fields import flag, number, one_of, parameter, ranged
-from kfx.config.option import ConfigView, Option, option
-from kfx.kernels.kernel_option import ARDOption, DistanceOption, Image, KernelOption, NetworkOption, a_length
+from kfx.config.fields import flag, number, parameter, ranged, word
+from kfx.config.option import Option, option
+from kfx.config.parts import ConfigView
+from kfx.kernels.kernel_option import ARDOption, Common, DistanceOption, Image, KernelOption, NetworkOption, a_length
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
     from kfx.kernels.base import Kernel
-    from kfx.kernels.parameters import Training
 
 # ---- kernels of the distance
 
@@ -105,9 +107,7 @@ class GreensFunctionOption(KernelOption):
     intervals: int = number(
         256, "whole >= 2 and <= 4096", "number of finite elements on (0, 1); points are the nodes i / intervals"
     )
-    conductivity: str = one_of(
-        "one", "one", "rough", meaning="initial conductivity b_0: 1, or the rough one of dataset=elliptic_1d"
-    )
+    conductivity: str = word("one | rough", "initial conductivity b_0: 1, or the rough one of dataset=elliptic_1d")
 
     @classmethod
     def default_bounds(cls) -> dict[str, tuple[float, float]]:
@@ -146,14 +146,12 @@ class NNGPOption(ARDOption, _NetworkOption):
     builds = "kfx.kernels:NNGP"
 
     depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")
-    activation: str = one_of(
-        "relu", "relu", "erf", meaning="activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
+    activation: str = word(
+        "relu | erf", "activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
     )
-    backend: str = one_of(
-        "auto",
-        *("auto", "fused", "torch", "native", "neural_tangents"),
-        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; "
-        "native, neural_tangents: in JAX",
+    backend: str = word(
+        "auto | fused | torch | native | neural_tangents",
+        "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; native, neural_tangents: in JAX",
     )
 
     @property
@@ -184,16 +182,13 @@ class NTKOption(NNGPOption):
 class NetworkFeaturesOption(NetworkOption):
     images_only = True
 
-    architecture: str = one_of(
-        "small",
-        *("small", "mnist", "mnist_300", "fashion", "fashion_1024"),
-        meaning="layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST",
+    architecture: str = word(
+        "small | mnist | mnist_300 | fashion | fashion_1024",
+        "layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST",
     )
-    weights: str = one_of(
-        "default",
-        "default",
-        "truncated",
-        meaning="initial weights; default: as torch draws them; "
+    weights: str = word(
+        "default | truncated",
+        "initial weights; default: as torch draws them; "
         "truncated: normal with standard deviation 0.1, cut at 0.2, and biases 0.1",
     )
 
@@ -218,18 +213,14 @@ class CNNGPOption(_NetworkOption):
     images_only = True
     implied = {"depth": None, "flips": False}  # noqa: RUF012
 
-    architecture: str = one_of("simple", *_ARCHITECTURES, meaning="layers of the network; their sizes follow the image")
-    variances: str = one_of(
-        "shared",
-        "shared",
-        "per_layer",
-        meaning="shared: one weight_variance and one bias_variance; per_layer: a pair for each convolution",
+    architecture: str = word(_ARCHITECTURES, "layers of the network; their sizes follow the image")
+    variances: str = word(
+        "shared | per_layer",
+        "shared: one weight_variance and one bias_variance; per_layer: a pair for each convolution",
     )
-    variance_scaling: str = one_of(
-        "fan_in",
-        "fan_in",
-        "weight",
-        meaning="covariance of a convolution; fan_in: mean over the patch; weight: sum over it (Khalid 2022, eq. 2.27)",
+    variance_scaling: str = word(
+        "fan_in | weight",
+        "covariance of a convolution; fan_in: mean over the patch; weight: sum over it (Khalid 2022, eq. 2.27)",
     )
     depth: int | None = number(
         None,
@@ -239,10 +230,9 @@ class CNNGPOption(_NetworkOption):
     )
     flips: bool = flag(False, "average over images and their mirror images; takes four times as long")
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
-    engine: str = one_of(
-        "auto",
-        *("auto", "fused", "torch", "triton"),
-        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
+    engine: str = word(
+        "auto | fused | torch | triton",
+        "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
         "triton: GPU programs in float32",
     )
     tile_megabytes: float = number(
@@ -252,7 +242,7 @@ class CNNGPOption(_NetworkOption):
         "more is faster on a GPU",
     )
 
-    def make(self, image: Image, **common: Unpack[Training]) -> Kernel:
+    def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         import numpy as np
 
         from kfx.kernels.cnngp.architectures import architecture
@@ -261,7 +251,7 @@ class CNNGPOption(_NetworkOption):
         assert image is not None
         size = (image[0], image[1])
         network = architecture(self.architecture, size, self.hidden_weight_multiplier, self.depth)
-        each = np.ones(network.convolutions) if self.variances == "per_layer" else 1.0
+        each = [1.0] * network.convolutions if self.variances == "per_layer" else 1.0
         kernel = self.constructor()(
             network,
             np.multiply(self.weight_variance, each),
@@ -269,7 +259,6 @@ class CNNGPOption(_NetworkOption):
             variance_scaling=self.variance_scaling,
             engine=self.engine,
             tile_megabytes=self.tile_megabytes,
-            **self.beyond(CNNGPOption),
             **common,
         )
         return Flipped(kernel) if self.flips else kernel
@@ -293,18 +282,14 @@ class CNTKOption(CNNGPOption):
     builds = "kfx.kernels:CNTK"
     quick = ("kernel.depth=3",)
 
-    architecture: str = one_of(
-        "cntk_gap", *_ARCHITECTURES, meaning="layers of the network; their sizes follow the image"
+    architecture: str = word(_ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")
+    engine: str = word(
+        "auto | fused | torch", "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops"
     )
-    engine: str = one_of(
-        "auto",
-        "auto",
-        "fused",
-        "torch",
-        meaning="implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops",
+    fixed_layers: str = word(
+        "none | first | last | first_and_last",
+        "layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
     )
-    fixed_layers: str = one_of(
-        "none",
-        *("none", "first", "last", "first_and_last"),
-        meaning="layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
-    )
+
+    def constructor(self) -> Callable[..., Kernel]:
+        return partial(super().constructor(), fixed_layers=self.fixed_layers)

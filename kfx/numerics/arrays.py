@@ -147,3 +147,12 @@ def digests(x: torch.Tensor) -> np.ndarray:
 def plain(value: float | Array) -> float | np.ndarray:
     """Return a float unchanged; an array or tensor, of any shape, as a NumPy array."""
     return value if isinstance(value, float) else in_numpy(value)
+
+
+MOST_SETTLING = 5000
+"""The number of points from which data-dependent settings of kernels are fixed."""
+
+
+def some_of(x: torch.Tensor, most: int = MOST_SETTLING) -> torch.Tensor:
+    """At most `most` of the points x, (n, …), evenly spaced in their order."""
+    return x[:: -(-len(x) // most)] if len(x) > most else x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,6 @@ from kfx.outcomes import ConfigError, KfxError, RecordError
 
 if TYPE_CHECKING:
     import jax
-    from rich.table import Table
 
 SIZES = tuple(range(100, 1001, 100))
 VERDICTS = (("float64", 1e-12), ("float32", 1e-5), ("tf32 or float16", 1e-3), ("bfloat16", 1e-2))
@@ -162,6 +162,12 @@ def classify(error: float) -> str:
     return next((name for name, bound in VERDICTS if error < bound), BROKEN)
 
 
+@cache
+def of_this_process(frameworks: tuple[str, ...], switches: str) -> list[Verdict]:
+    """Return the verdicts on each framework's arithmetic, which a process measures once under the same switches."""
+    return measure(arithmetics(frameworks))
+
+
 def measure(candidates: Iterable[Arithmetic], sizes: Sequence[int] = SIZES) -> list[Verdict]:
     """Return a verdict on each candidate, from products and convolutions of the same random numbers.
 
@@ -235,31 +241,11 @@ def report(verdicts: Sequence[Verdict], switches: Mapping[str, bool | str | None
     }
 
 
-def table(contents: Mapping[str, dict[str, Any]]) -> Table:
-    """Return a table for the screen. contents: the content of `precision.json` by the machine's name."""
-    from rich.table import Table
-
-    shown = Table(title="Precision of products and convolutions, relative to float64 on the CPU")
-    for heading in (*(["machine"] if len(contents) > 1 else []), "framework", "device", "dtype"):
-        shown.add_column(heading)
-    for heading in ("product, N = 100", "product, N = 1000", "its norm, N = 1000", "conv2d 7 × 7"):
-        shown.add_column(heading, justify="right")
-    shown.add_column("delivers")
-    for machine, content in contents.items():
-        for v in content["verdicts"]:
-            products, distances = list(v["products"].values()), list(v.get("distances", {}).values())
-            mark = "" if v["keeps_promise"] else f"  — less than {v['dtype']}"
-            errors = [products[0], products[-1], *(distances[-1:] or [None]), v["conv2d_7x7"]]
-            named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
-            shown.add_row(*named, *("" if e is None else f"{e:.1e}" for e in errors), v["verdict"] + mark)
-    return shown
-
-
 _VERDICT = {
     **dict.fromkeys(("framework", "device", "dtype", "verdict"), "text"),
     "keeps_promise": "true or false",
     "products": "a number for each size",
-    "distances?": "a number for each size",  # records of version 0.1 have none
+    "distances": "a number for each size",
     "conv2d_7x7": "a number",
 }
 _SHAPE = {"machine?": "text", "switches?": {}, "verdicts": (_VERDICT,)}

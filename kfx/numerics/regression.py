@@ -1,8 +1,6 @@
-"""Kernel ridge regression and the Gaussian-process posterior."""
+"""Kernel ridge regression: its coefficients, and its errors at points that are left out."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 
@@ -47,28 +45,6 @@ def coefficients(
         return solution.to(matrix.device)
     except torch.linalg.LinAlgError as error:
         raise NumericalError(Event.NOT_POSITIVE_DEFINITE, f"solver {solver}: {error}") from error
-
-
-def posterior_variance(factor: torch.Tensor, cross: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
-    """Return the posterior variance of f at each test point x*, given noisy values at X, (n_test,), ≥ 0, float64.
-
-    It is K(x*, x*) − K(x*, X)(K + λI)⁻¹K(X, x*) (Rasmussen & Williams 2006, eq. 2.26).
-
-    factor: L, (n, n), K(X, X) + λI = LLᵀ with λ the noise variance. cross: K(x*, X), (n_test, n). prior: K(x*, x*) of
-    each test point, (n_test,).
-    """
-    return unexplained(prior, cross, lambda rows: solve_lower(factor, rows.to(torch.float64).mT))
-
-
-def unexplained(prior: torch.Tensor, cross: torch.Tensor, half: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return K(x*, x*) − |H|² at each test point x*, (n_test,), ≥ 0, float64, computed for some points at a time.
-
-    half: maps rows of `cross` to H, (k, rows), float64. cross: K(x*, X), (n_test, n). prior: K(x*, x*), (n_test,).
-    """
-    left = prior.to(torch.float64, copy=True)
-    for own, rows in zip(left.split(ROWS), cross.split(ROWS), strict=True):
-        own -= half(rows).square().sum(dim=0)  # in place: small arrays between large ones would keep their memory
-    return left.clamp_(min=0.0)
 
 
 _MOST_LEFT_OUT = 2000

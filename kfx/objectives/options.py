@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kfx.config.choices import BACKTESTED, CHOSEN, SCALES
-from kfx.config.fields import FieldError, number, one_of, ranged
-from kfx.config.option import ConfigView, Option, Settings, option, section
+from kfx.config.fields import FieldError, number, ranged, word
+from kfx.config.option import Option, Settings, option, section
+from kfx.config.parts import ConfigView, ObjectivePart
+from kfx.config.rules import CLASSES, SERIES, needs, refuses, rows
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -20,24 +22,16 @@ if TYPE_CHECKING:
     from kfx.kernels.base import Kernel
     from kfx.numerics.regularization import Regularization
     from kfx.objectives.base import Function, Objective
+    from kfx.objectives.selection import Selection
 
 
 @dataclass
-class ObjectiveOption(Option, abc.ABC):
+class ObjectiveOption(Option, ObjectivePart, abc.ABC):
     """Base of the objective options. A subclass has a field for each setting, and `build`."""
-
-    trains_regularization: ClassVar[bool] = False
-    """Whether λ may be trained on this objective; most objectives reward a larger λ as such."""
-
-    has_head: ClassVar[bool] = False
-    """Whether the objective trains a head, for example on a network's features, that predicts as well as the kernel."""
 
     compares_norms: ClassVar[bool] = False
     """Whether it compares norms of interpolants; it then depends strongly on a constant in the targets, and rewards a
     large λ."""
-
-    is_of_deep_kernels: ClassVar[bool] = False
-    """Whether the objective is for deep kernel machines, which take no other objective."""
 
     def columns(self, kernel: Kernel) -> tuple[str, ...]:
         """Return the objective's own columns of the trace; none by default."""
@@ -60,11 +54,6 @@ class ObjectiveOption(Option, abc.ABC):
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the objective cannot be computed for the kernel as built."""
 
-    def own_loss(self, config: ConfigView) -> Callable[..., Any] | None:
-        """Return the class of loss, called with a kernel, x and y, of an objective that is not a function of a Gram
-        matrix; None by default."""
-        return None
-
     @abc.abstractmethod
     def build(self) -> Objective | Function:
         """Return the objective, or a function `(gram, y, sample_size, regularization, cotangent=True) → value, G`."""
@@ -78,22 +67,20 @@ class HeadOption(ObjectiveOption):
     """
 
     has_head = True
+    rules = rows(
+        needs(CLASSES, "use rho"),
+        refuses(
+            lambda _, c: c.sampler.follows_rho or c.sampler.samples > 1,
+            "has one sample a batch, of the same size; use sampler=fixed or epochs, and sampler.samples=1",
+        ),
+        refuses(
+            lambda _, c: c.kernel.starts > 1 or c.kernel.trainable is not None,
+            "trains all parameters; leave kernel.starts and kernel.trainable out",
+        ),
+    )
 
     def build(self) -> Objective:
         raise TypeError(f"objective={self.name} is not a function of a Gram matrix: see own_loss")
-
-    def check(self, config: ConfigView) -> None:
-        if not config.dataset.has_classes:
-            raise ConfigError(f"objective={self.name}: dataset {config.dataset.name} has no classes; use rho")
-        if config.sampler.follows_rho or config.sampler.samples > 1:
-            raise ConfigError(
-                f"objective={self.name}: has one sample a batch, of the same size; use sampler=fixed or epochs, and "
-                "sampler.samples=1"
-            )
-        if config.kernel.starts > 1 or config.kernel.trainable is not None:
-            raise ConfigError(
-                f"objective={self.name}: trains all parameters; leave kernel.starts and kernel.trainable out"
-            )
 
     def require_classes(self, y: torch.Tensor) -> None:
         """Raise ConfigError where targets, (n, outputs), have one output."""
@@ -132,18 +119,19 @@ class RhoOption(ObjectiveOption):
     symbol = "ρ"
     compares_norms = True
 
-    solver: str = one_of(
-        "cholesky",
-        "cholesky",
-        "inverse",
-        meaning="inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
+    solver: str = word(
+        "cholesky | inverse",
+        "inverse: by explicit inverses in the kernel's dtype, to repeat published runs; rho may leave [0, 1]",
     )
 
     def build(self) -> Objective:
-        from kfx.objectives import rho
-        from kfx.objectives.by_inverse import rho_by_inverse
+        if self.solver == "inverse":
+            from kfx.objectives.by_inverse import rho_by_inverse
 
-        return rho if self.solver == "cholesky" else rho_by_inverse
+            return rho_by_inverse
+        from kfx.objectives import rho
+
+        return rho
 
 
 @option(
@@ -162,13 +150,9 @@ class RhoPolarizedOption(_Named):
 class RhoPredictionOption(_Named):
     symbol = "prediction ρ"
 
-    form: str = one_of(
-        "relative_error",
-        "relative_error",
-        "held_out",
-        "consistent",
-        "printed",
-        meaning="predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
+    form: str = word(
+        "relative_error | held_out | consistent | printed",
+        "predictions S; relative_error: |Y - S|^2 / |Y|^2; held_out: the same over points outside the sample "
         "alone; consistent: 1 - |S|^2 / |Y|^2; printed: 1 - |S|^2 / Y'A^-1Y",
     )
 
@@ -196,17 +180,13 @@ class NLLOption(_Named):
     trains_regularization = True
     implied = {"form": "batch"}  # noqa: RUF012
 
-    scale: str = one_of(
-        "profiled",
-        "one",
-        "profiled",
-        meaning="scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+    scale: str = word(
+        "one | profiled",
+        "scale factor of the covariance: 1, or profiled: its maximum-likelihood value, in closed form",
+        default="profiled",
     )
-    form: str = one_of(
-        "batch",
-        "batch",
-        "held_out",
-        meaning="likelihood of the batch, or held_out: of its points outside the sample, given the sample",
+    form: str = word(
+        "batch | held_out", "likelihood of the batch, or held_out: of its points outside the sample, given the sample"
     )
 
 
@@ -215,18 +195,14 @@ class LOOOption(_Named):
     trains_regularization = True
     implied = {"form": "batch"}  # noqa: RUF012
 
-    form: str = one_of(
-        "batch",
-        "batch",
-        "held_out",
-        meaning="points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
+    form: str = word(
+        "batch | held_out",
+        "points whose errors count; batch: all; held_out: those outside the sample, as KernelFlows.jl",
     )
 
 
 @option(
-    "objective",
-    "gcv",
-    "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored",
+    "objective", "gcv", "Generalized cross-validation of the batch, N |A^-1 Y|^2 / (tr A^-1)^2; the sample is ignored"
 )
 class GCVOption(_Named):
     symbol = "GCV"
@@ -249,25 +225,20 @@ def left_out_by(config: ConfigView) -> str:
 
 @section("regularization", "lambda, added to the diagonal of Gram matrices")
 class RegularizationSection(Option):
+    rules = rows(needs(SERIES, "use leave_one_out or validation", "selection=backtest"))
+
     value: float | None = number(
-        None,
-        ">= 0",
-        "lambda, in units of scale",
-        null="1e-4, and 0.03 to train a kernel on own data",
+        None, ">= 0", "lambda, in units of scale", null="1e-4, and 0.03 to train a kernel on own data"
     )
-    scale: str = one_of(
-        "centered",
-        *SCALES,
-        meaning="unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
+    scale: str = word(
+        SCALES,
+        "unit of lambda; absolute: 1, as in papers; mean_diagonal: mean of the Gram matrix's diagonal; "
         "centered: the same for the centred Gram matrix",
+        default="centered",
     )
-    selection: str = one_of(
-        "auto",
-        "auto",
-        "fixed",
-        *CHOSEN,
-        "trained",
-        meaning="fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
+    selection: str = word(
+        ("auto", "fixed", *CHOSEN, "trained"),
+        "fixed: lambda is value; validation: best of candidates by cross-validation, for the initial kernel in "
         "training and for each kernel in evaluation; leave_one_out: likewise by leave-one-out errors; "
         "backtest: by forecasts within the training series; trained: with "
         "the kernel, by objective nll, loo, gcv or rho_prediction with form=held_out; auto: fixed, and for own data "
@@ -275,9 +246,10 @@ class RegularizationSection(Option):
     )
     candidates: list[float] | None = ranged(
         None,
-        "a list of numbers > 0, or null for 1e-8 to 1 by factors of 10, for own data a finer list from 1e-11 to 100",
-        lambda v: v is None or (len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v)),
+        "a list of numbers > 0",
+        lambda v: len(v) > 0 and all(isinstance(x, float) and x > 0 for x in v),
         "values of lambda from which validation and leave_one_out choose, in units of scale",
+        null="1e-8 to 1 by factors of 10, for own data a finer list from 1e-11 to 100",
     )
     folds: int = number(
         5, "whole >= 2", "number of folds into which validation splits the training points; of series, blocks in time"
@@ -295,11 +267,6 @@ class RegularizationSection(Option):
             raise FieldError("value", self.value, "a number > 0 to start from with selection=trained")
         if self.points is not None and self.points < 2 * self.folds:
             raise FieldError("points", self.points, f"at least twice folds={self.folds}")
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether λ is chosen among candidates for each kernel."""
-        return self.selection in CHOSEN
 
     def settled(self, config: ConfigView) -> Settings:
         changes: Settings = {}
@@ -346,18 +313,24 @@ class RegularizationSection(Option):
 
         return Regularization(_USUAL if self.value is None else self.value, self.scale)
 
-    def choices(self, scale: str | None = None) -> list[Regularization]:
-        """Return the candidates of `selection=validation`, in the given scale or the section's own."""
-        from kfx.numerics.regularization import Regularization
+    def selected(self, how: str | None = None, scale: str | None = None) -> Selection:
+        """Return how λ is decided for initial kernels.
 
-        return [Regularization(float(value), scale or self.scale) for value in self.candidates or _CANDIDATES]
+        how, scale: a way and a unit in place of the section's own, with the same candidates.
+        """
+        from kfx.numerics.regularization import Regularization
+        from kfx.objectives.selection import Selection
+
+        by, start = how or self.selection, self.build().value
+        values = self.candidates or _CANDIDATES if by in CHOSEN else [start]
+        unit = scale or self.scale
+        return Selection(by, [Regularization(float(value), unit) for value in values], self.folds, self.points)
+
+    def left_out(self, config: ConfigView) -> Selection:
+        """Return the choice of λ by points that are left out, or by forecasts, with which kernels are compared."""
+        return self.selected(left_out_by(config))
 
     def check(self, config: ConfigView) -> None:
-        if self.selection == "backtest" and not config.dataset.is_series:
-            raise ConfigError(
-                f"regularization.selection=backtest: forecasts series, and dataset {config.dataset.name} has none; use "
-                "leave_one_out or validation"
-            )
         if self.selection != "trained":
             return
         if not config.objective.trains_regularization:

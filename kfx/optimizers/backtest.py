@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kfx.config.option import ConfigView, option
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.config.rules import SERIES, needs, refuses, rows
 from kfx.objectives.options import ObjectiveOption
-from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
     from kfx.objectives import Objective
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 class BacktestOption(ObjectiveOption):
     quick = ("dataset=dynamics", "dataset.n_train=100", "dataset.n_test=60", "dataset.preprocess=[]", "dataset.lags=4",
              "optimizer=grid", "optimizer.points=2", "evaluation.n_interpolation=null")  # fmt: skip
+    rules = rows(
+        needs(SERIES, "use nll or rho"),
+        refuses(
+            lambda _, c: (
+                c.optimizer.moves_points or c.optimizer.builds_objective or not c.optimizer.minimizes_objective
+            ),
+            "is no function of a batch, as optimizer={config.optimizer.name} needs; use adam, sgd, nesterov, grid, "
+            "bayesian or none",
+        ),
+        refuses(
+            lambda _, c: c.optimizer.follows_gradients and not c.kernel.input_gradients,
+            "its gradient needs that of the points, and kernel={config.kernel.name} has none; use optimizer=grid, "
+            "bayesian or none",
+        ),
+    )
 
     def build(self) -> Objective:
         raise TypeError("objective=backtest is not a function of a Gram matrix: see own_loss")
@@ -29,25 +45,11 @@ class BacktestOption(ObjectiveOption):
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
         return partial(_loss, config)
 
-    def check(self, config: ConfigView) -> None:
-        if not config.dataset.is_series:
-            raise ConfigError(f"objective=backtest: forecasts series, and dataset {config.dataset.name} has none")
-        taken = config.optimizer
-        if taken.moves_points or taken.builds_objective or not taken.minimizes_objective:
-            raise ConfigError(
-                f"objective=backtest: is no function of a batch, as optimizer={taken.name} needs; use adam, sgd, "
-                "nesterov, grid, bayesian or none"
-            )
-        if taken.follows_gradients and not config.kernel.input_gradients:
-            raise ConfigError(
-                f"objective=backtest: its gradient needs that of the points, and kernel={config.kernel.name} has none; "
-                "use optimizer=grid, bayesian or none"
-            )
-
 
 def _loss(config: ConfigView, *arguments: object) -> Loss:
     """A loss whose value is the error of a backtest with the best λ, whatever the batch; ρ is that of the batch."""
     from kfx.data.backtest import Backtest
+    from kfx.data.series_options import SeriesData
     from kfx.kernels.regularized import Regularized
     from kfx.numerics.arrays import Vector
     from kfx.numerics.streams import Streams
@@ -57,9 +59,10 @@ def _loss(config: ConfigView, *arguments: object) -> Loss:
     from kfx.outcomes import NumericalError
     from kfx.sampling.samplers import Batch
 
+    assert isinstance(config.dataset, SeriesData)
     steps = config.evaluation.forecast_steps()
     test = Backtest.of(config.dataset.windows(), config.dataset.split(Streams(config.seed)["data"])[0], steps)
-    choices, known = config.regularization.choices(), dict[str, np.ndarray]()
+    choices, known = config.regularization.left_out(config).values, dict[str, np.ndarray]()
 
     class BacktestLoss(Loss):
         def __call__(self, vector: Vector, batch: Batch, gradient: bool = True) -> Evaluation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class BayesianOptimization(Optimizer):
         *,
         iterations: int,
         initial_points: int,
-        bounds: tuple[float, float] | None,
+        bounds: Sequence[float] | None,
         space: str,
         noise: float | str,
         recheck_threshold: float,
@@ -136,7 +136,7 @@ class BayesianOptimization(Optimizer):
         return self.kernel.with_flat(self.best)
 
 
-def search_box(bounds: np.ndarray, common: tuple[float, float] | None) -> np.ndarray:
+def search_box(bounds: np.ndarray, common: Sequence[float] | None) -> np.ndarray:
     """Return a kernel's bounds restricted to a range common to all its parameters, (n, 2); a range may become empty.
 
     bounds: (n, 2). common: (low, high); None for no restriction.

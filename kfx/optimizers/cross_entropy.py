@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.fields import number
-from kfx.config.option import ConfigView, option
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.config.rules import refuses, rows
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
 
 @option("objective", "cross_entropy", "For comparison: a linear head on a network's features, trained without kernels")
 class CrossEntropyOption(HeadOption):
+    rules = rows(
+        refuses(
+            lambda _, c: not c.kernel.has_network,
+            "trains a network; kernel={config.kernel.name} has none, use network_features",
+        ),
+        refuses(
+            lambda _, c: bool(getattr(c.kernel, "dropout", 0)), "has its own, objective.dropout; set kernel.dropout=0"
+        ),
+    )
     quick = ("kernel=network_features", "optimizer.learning_rate=0.01")
 
     dropout: float = number(0.25, ">= 0 and < 1", "share of the features set to zero in a training step")
@@ -41,23 +52,12 @@ class CrossEntropyOption(HeadOption):
         self.require_classes(y)
         return KernelWithHead.over(kernel, x[:1], y.shape[1], rng)
 
-    def recorded(self, kernel: Any, values: Mapping[str, Any]) -> Kernel:
+    def recorded(self, kernel: Any, values: Mapping[str, object]) -> Kernel:
         import torch
 
         from kfx.kernels.with_head import BIAS, WEIGHT, KernelWithHead
 
         return KernelWithHead(kernel, *(torch.as_tensor(values[name]) for name in (WEIGHT, BIAS)))
-
-    def check(self, config: ConfigView) -> None:
-        if not config.kernel.has_network:
-            raise ConfigError(
-                f"objective={self.name}: trains a network; kernel={config.kernel.name} has none, use network_features"
-            )
-        if dropout := getattr(config.kernel, "dropout", 0.0):
-            raise ConfigError(
-                f"kernel.dropout={dropout}: objective={self.name} has its own, objective.dropout; set kernel.dropout=0"
-            )
-        super().check(config)
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         """Raise ConfigError where the inner layers are to be regularized and the network is not a chain of layers."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kfx.config.fields import number, one_of
-from kfx.config.option import ConfigView, option
+from kfx.config.fields import number, word
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.config.rules import refuses, rows
 from kfx.objectives.options import HeadOption
 from kfx.outcomes import ConfigError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     "objective", "elbo", "Negative evidence lower bound per training point, for kernel=conv_dkm (Milsom et al. 2023)"
 )
 class ElboOption(HeadOption):
+    rules = rows(refuses(lambda _, c: not c.kernel.is_deep, "trains a deep kernel machine; use kernel=conv_dkm"))
     symbol = "−ELBO"
     is_of_deep_kernels = True
     quick = ("kernel=conv_dkm", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
@@ -30,12 +33,7 @@ class ElboOption(HeadOption):
     samples: int = number(
         100, "whole >= 1 and <= 100000", "number of samples of the outputs for E log p, with likelihood=categorical"
     )
-    kl: str = one_of(
-        "sum",
-        "sum",
-        "mean",
-        meaning="sum or mean of the KL divergences of the outputs; the public scripts take the mean",
-    )
+    kl: str = word("sum | mean", "sum or mean of the KL divergences of the outputs; the public scripts take the mean")
 
     def own_loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.evidence import EvidenceLoss
@@ -57,14 +55,9 @@ class ElboOption(HeadOption):
             raise ConfigError(f"kernel.inducing: {error}") from error
         return WithPosterior.over(started, x, y.shape[1], rng)
 
-    def recorded(self, kernel: Any, values: Mapping[str, Any]) -> Kernel:
+    def recorded(self, kernel: Any, values: Mapping[str, object]) -> Kernel:
         import torch
 
         from kfx.kernels.conv_dkm.posterior import MEAN, ROOT, WithPosterior
 
         return WithPosterior(kernel, *(torch.as_tensor(values[name]) for name in (MEAN, ROOT)))
-
-    def check(self, config: ConfigView) -> None:
-        if not config.kernel.is_deep:
-            raise ConfigError(f"objective={self.name}: trains a deep kernel machine; use kernel=conv_dkm")
-        super().check(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class GridSearch(Optimizer):
         *,
         iterations: int,
         parameter: str | None,
-        bounds: tuple[float, float] | None,
+        bounds: Sequence[float] | None,
         points: int,
         space: str,
         gradient: bool,

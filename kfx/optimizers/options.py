@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import abc
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from kfx.config.fields import FieldError, number, one_of, ranged, rising
-from kfx.config.option import ConfigView, Option, Settings, option
+from kfx.config.fields import FieldError, flag, number, ranged, rising, word
+from kfx.config.option import Option, Settings, option
+from kfx.config.parts import ConfigView, OptimizerPart
+from kfx.config.rules import STILL_POINTS, needs, refuses, rows
+from kfx.kernels.kernel_option import KernelOption
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -25,37 +27,35 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class OptimizerOption(Option):
+class OptimizerOption(Option, OptimizerPart):
     """Base of the optimizer options. A subclass has a field for each setting, and `builds` or `build`."""
 
     iterations: int = number(100, "whole >= 1", "number of iterations, each a row of the trace")
-    fall_back: bool | None = ranged(
+    fall_back: bool | None = flag(
         None,
-        "true or false, or null for true with own data and no given lambda",
-        lambda v: v is None or isinstance(v, bool),
         "end with the initial kernel if its leave-one-out errors are smaller than the trained kernel's, each with its "
         "best lambda; with few training points for a length for each feature, also with one length if that has smaller "
         "errors",
+        null="true with own data and no given lambda",
+        settle=lambda _, config: config.regularization.leaves_choice_to_evaluation(config),
     )
 
     implied = {"fall_back": False}  # noqa: RUF012
+    rules = rows(
+        needs(STILL_POINTS, "its kernels have no leave-one-out errors to compare, so set false", "fall_back"),
+        refuses(
+            lambda _, c: c.objective.has_head,
+            "compares kernels, and the objective trains a head; set false",
+            "fall_back",
+        ),
+        refuses(
+            lambda own, c: c.objective.has_head and not own.can_train_heads,
+            "takes no objective={config.objective.name}, which gradients minimise; use adam, sgd or nesterov",
+        ),
+    )
 
-    fits_regularization: ClassVar[bool] = False
-    """Whether the optimizer fits λ itself, as a variance of noise."""
-    follows_gradients: ClassVar[bool] = False
-    """Whether the optimizer follows exact gradients, which cost no more for many parameters than for one."""
-    moves_points: ClassVar[bool] = False
-    """Whether the optimizer is a flow: it moves points, and possibly parameters."""
-    views_batches: ClassVar[bool] = True
-    """Whether the images of batches may be augmented."""
-    builds_objective: ClassVar[bool] = False
-    """Whether the optimizer computes differences of the objective as a function of a Gram matrix."""
-    keeps_batch: ClassVar[bool] = False
-    """Whether the optimizer stays with its first batch."""
-    can_train_heads: ClassVar[bool] = False
-    """Whether the optimizer takes objectives that train a head, which are not functions of a Gram matrix."""
-    minimizes_objective: ClassVar[bool] = True
-    """Whether the optimizer minimises the configured objective, and not one of its own."""
+    moves_regularization: ClassVar[str] = "always"
+    """Whether the optimizer can train λ: always, in log space (with `space=log`), or never."""
     keeps_within_bounds: ClassVar[bool] = True
     """Whether the optimizer starts at the kernel's parameters and moves them within their bounds."""
 
@@ -84,24 +84,11 @@ class OptimizerOption(Option):
         """Return the arguments of every optimizer: loss, sampler, iterations."""
         return self.loss(config), config.sampler.build(self.iterations), self.iterations
 
-    def settled(self, config: ConfigView) -> Settings:
-        if self.fall_back is not None:
-            return {}
-        return {"fall_back": config.regularization.leaves_choice_to_evaluation(config)}
-
-    def check(self, config: ConfigView) -> None:
-        if self.fall_back and (self.moves_points or config.objective.has_head):
-            what = f"optimizer={self.name} moves points" if self.moves_points else "its objective trains a head"
-            raise ConfigError(
-                f"optimizer.fall_back=true: compares kernels by leave-one-out errors, and {what}; set false"
-            )
-        if config.objective.has_head and not self.can_train_heads:
-            raise ConfigError(
-                f"objective={config.objective.name}: is minimised by gradients; use optimizer=adam, sgd or nesterov"
-            )
-
     def refuses_trained_regularization(self) -> str | None:
-        """Return why λ cannot be trained by this optimizer, as an error message; None where it can."""
+        if self.moves_regularization == "never":
+            return f"regularization.selection=trained: optimizer={self.name} moves no λ; use adam, sgd or nesterov"
+        if self.moves_regularization == "in log space" and getattr(self, "space", "log") != "log":
+            return "regularization.selection=trained: moves log λ; set optimizer.space=log"
         return None
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
@@ -119,17 +106,12 @@ class OptimizerOption(Option):
                 f"{highs[i]:g}]; start inside, or set kernel.bounds.{kernel.keys[i]}=[low,high]"
             )
 
-    def moves_no_regularization(self) -> str:
-        """Return the error message of optimizers that do not move λ."""
-        return f"regularization.selection=trained: optimizer={self.name} moves no λ; use adam, sgd or nesterov"
-
 
 def space(default: str) -> str:
-    return one_of(
-        default,
-        "raw",
-        "log",
-        meaning="coordinates of the optimizer; raw: the parameters; log: logarithms of those that cannot be negative",
+    return word(
+        "raw | log",
+        "coordinates of the optimizer; raw: the parameters; log: logarithms of those that cannot be negative",
+        default=default,
     )
 
 
@@ -146,7 +128,6 @@ def ends(default: list[float] | None, meaning: str, lowest: float = 0) -> list[f
 
 
 _MOST_DIFFERENCES = 1000
-LOG_ALONE = "regularization.selection=trained: moves log λ; set optimizer.space=log"
 
 
 @option("optimizer", "none", "No training: only measures rho, on the same batches as every other optimizer")
@@ -154,9 +135,7 @@ class UnmovedOption(OptimizerOption):
     builds = "kfx.optimizers.unmoved:Unmoved"
     keeps_within_bounds = False
     can_train_heads = True
-
-    def refuses_trained_regularization(self) -> str:
-        return self.moves_no_regularization()
+    moves_regularization = "never"
 
 
 # ---- gradient methods
@@ -166,16 +145,29 @@ class UnmovedOption(OptimizerOption):
 class GradientOption(OptimizerOption):
     """Base of gradient-descent options; a subclass gives the update rule."""
 
+    update: ClassVar[tuple[str, ...]] = ("SGD", "learning_rate")
+    """The update rule, which turns a gradient into a step: its name in `kfx.optimizers.gradient`, and its settings."""
     builds = "kfx.optimizers.gradient:GradientDescent"
     follows_gradients = True
     can_train_heads = True
+    moves_regularization = "in log space"
+    rules = rows(
+        refuses(
+            lambda _, c: not c.kernel.has_weights,
+            "makes weights zero, and kernel={config.kernel.name} has none; use kernel=dictionary, or set it to 0",
+            "sparsity",
+        ),
+        refuses(
+            lambda _, c: "weight" not in (c.kernel.trainable or ["weight"]),
+            "makes weights zero, and kernel.trainable={config.kernel.trainable} has no weight; add it, or set it to 0",
+            "sparsity",
+        ),
+    )
 
     learning_rate: float = rate()
-    step_rule: str = one_of(
-        "gradient",
-        "gradient",
-        "normalized",
-        meaning="normalized: the gradient divided by its norm, so that sgd's steps have length learning_rate",
+    step_rule: str = word(
+        "gradient | normalized",
+        "normalized: the gradient divided by its norm, so that sgd's steps have length learning_rate",
     )
     sparsity: float = number(
         0.0,
@@ -183,20 +175,14 @@ class GradientOption(OptimizerOption):
         "with kernel=dictionary: a step subtracts learning_rate times this from each weight, down to 0 (L1 penalty)",
     )
     space: str = space("raw")
-    final: str = one_of(
-        "last",
-        "last",
-        "best",
-        meaning="trained parameters; best: at the end of the final_window iterations with the least mean objective",
+    final: str = word(
+        "last | best",
+        "trained parameters; best: at the end of the final_window iterations with the least mean objective",
     )
     final_window: int = number(10, "whole >= 1", "with final=best: number of iterations in the mean")
-    schedule: str = one_of(
-        "constant",
-        "constant",
-        "milestones",
-        "plateau",
-        "exponential",
-        meaning="schedule of the learning rate; milestones: it falls at given times; "
+    schedule: str = word(
+        "constant | milestones | plateau | exponential",
+        "schedule of the learning rate; milestones: it falls at given times; "
         "plateau: where the mean objective stops falling; exponential: as decay + (1 - decay) e^(-t / period)",
     )
     decay: float = number(
@@ -226,28 +212,20 @@ class GradientOption(OptimizerOption):
         if self.final == "best" and self.final_window > self.iterations:
             raise FieldError("final_window", self.final_window, f"at most iterations={self.iterations} with final=best")
 
-    def check(self, config: ConfigView) -> None:
-        if self.sparsity and config.kernel.has_weights and "weight" not in (config.kernel.trainable or ["weight"]):
-            raise ConfigError(
-                f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel.trainable="
-                f"{config.kernel.trainable} leaves weight out; add it, or set sparsity to 0"
-            )
-        if self.sparsity and not config.kernel.has_weights:
-            raise ConfigError(
-                f"optimizer.sparsity={self.sparsity:g}: makes weights zero, and kernel={config.kernel.name} has none; "
-                "use kernel=dictionary, or set it to 0"
-            )
-        super().check(config)
-
-    @abc.abstractmethod
     def rule(self) -> Rule:
-        """Return the update rule, which turns a gradient into a step."""
+        """Return the update rule."""
+        from kfx.optimizers import gradient
+
+        name, *settings = self.update
+        made: Rule = getattr(gradient, name)(*(getattr(self, setting) for setting in settings))
+        return made
 
     def own(self, config: ConfigView) -> Settings:
         from kfx.kernels.starts import random_kernel
 
         names = ("space", "step_rule", "sparsity", "final", "final_window", "max_reinitializations")
         settings = {name: getattr(self, name) for name in names}
+        assert isinstance(config.kernel, KernelOption)
         redraw = partial(random_kernel, start=config.kernel)
         return {"rule": self.rule(), "redraw": redraw, "schedule": self._schedule(), **settings}
 
@@ -263,49 +241,34 @@ class GradientOption(OptimizerOption):
                 return Exponential(self.period, self.decay)
         return Constant()
 
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE
-
 
 @option("optimizer", "sgd", "Gradient descent on a fresh batch at each iteration")
 class SGDOption(GradientOption):
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import SGD
-
-        return SGD(self.learning_rate)
+    pass
 
 
 @option("optimizer", "nesterov", "Gradient descent with Nesterov momentum (Darcy 2020, eq. 2.4)")
 class NesterovOption(GradientOption):
+    update = ("Nesterov", "learning_rate", "momentum")
+
     momentum: float = momentum()
-
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import Nesterov
-
-        return Nesterov(self.learning_rate, self.momentum)
 
 
 @option("optimizer", "adam", "Adam, by default on the logarithms of the parameters: the robust choice")
 class AdamOption(GradientOption):
+    update = ("Adam", "learning_rate", "beta1", "beta2", "epsilon")
+
     space: str = space("log")
     beta1: float = number(0.9, ">= 0 and < 1", "decay of the running mean of the gradient")
     beta2: float = number(0.999, ">= 0 and < 1", "decay of the running mean of the squared gradient")
     epsilon: float = number(1e-8, "> 0", "added to the root of the mean squared gradient")
 
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import Adam
-
-        return Adam(self.learning_rate, self.beta1, self.beta2, self.epsilon)
-
 
 @option("optimizer", "amsgrad", "AMSGrad with one second moment, that of the gradient's norm, as in KernelFlows.jl")
 class AMSGradOption(AdamOption):
+    update = ("AMSGrad", *AdamOption.update[1:])
+
     learning_rate: float = rate(1e-3)
-
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import AMSGrad
-
-        return AMSGrad(self.learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
 @option("optimizer", "lbfgs", "L-BFGS on one batch: few iterations for smooth objectives of all points, such as nll")
@@ -314,21 +277,17 @@ class LBFGSOption(OptimizerOption):
     follows_gradients = True
     keeps_batch = True
     views_batches = False
+    moves_regularization = "in log space"
+    rules = rows(
+        refuses(
+            lambda _, c: c.sampler.name != "fixed",
+            "stays with one batch, and sampler={config.sampler.name} changes them; use fixed, or optimizer=adam",
+        )
+    )
 
     space: str = space("log")
     memory: int = number(10, "whole >= 1 and <= 100", "number of earlier steps that give the curvature")
     tolerance: float = number(1e-9, "> 0", "relative decrease of the objective at which the fit ends")
-
-    def check(self, config: ConfigView) -> None:
-        if config.sampler.name != "fixed":
-            raise ConfigError(
-                f"optimizer=lbfgs: stays with one batch, and sampler={config.sampler.name} changes them; use "
-                "sampler=fixed, or optimizer=adam"
-            )
-        super().check(config)
-
-    def refuses_trained_regularization(self) -> str | None:
-        return None if self.space == "log" else LOG_ALONE
 
 
 @option(
@@ -337,18 +296,12 @@ class LBFGSOption(OptimizerOption):
 class FiniteDifferenceOption(GradientOption):
     follows_gradients = False
     can_train_heads = False
+    moves_regularization = "never"
 
     builds_objective = True
 
     step: float = number(1e-4, "> 0", "step h of the finite differences, in the parameters' own units")
-    scheme: str = one_of(
-        "forward", "forward", "central", meaning="forward: one further evaluation for each parameter; central: two"
-    )
-
-    def rule(self) -> Rule:
-        from kfx.optimizers.gradient import SGD
-
-        return SGD(self.learning_rate)
+    scheme: str = word("forward | central", "forward: one further evaluation for each parameter; central: two")
 
     def loss(self, config: ConfigView) -> Callable[..., Loss]:
         from kfx.optimizers.finite_difference import DifferencedLoss
@@ -363,8 +316,3 @@ class FiniteDifferenceOption(GradientOption):
                 f"kernel={config.kernel.name} has {len(kernel.keys)}; use adam, sgd or nesterov"
             )
         super().check_start(config, kernel)
-
-    def refuses_trained_regularization(self) -> str:
-        return (
-            "regularization.selection=trained: finite differences have one step for λ and lengths; use optimizer=adam"
-        )

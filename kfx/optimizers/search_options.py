@@ -1,13 +1,14 @@
-"""Options of optimizers that search by values alone, and of other libraries' optimizers for comparison."""
+"""Options of optimizers that search by values alone."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kfx.config.fields import FieldError, flag, number, one_of, ranged
-from kfx.config.option import ConfigView, Settings, option
-from kfx.optimizers.options import LOG_ALONE, OptimizerOption, ends, space
+from kfx.config.fields import FieldError, Several, flag, number, ranged, word
+from kfx.config.option import option
+from kfx.config.parts import ConfigView
+from kfx.optimizers.options import OptimizerOption, ends, space
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _MOST_SEARCHED, _MOST_NAMED = 300, 40
 class BayesianOption(OptimizerOption):
     builds = "kfx.optimizers.bayesian:BayesianOptimization"
     keeps_within_bounds = False
+    moves_regularization = "in log space"
     quick = ("optimizer.initial_points=3",)
 
     iterations: int = number(50, "whole >= 1", "number of parameter vectors evaluated, initial points included")
@@ -34,17 +36,15 @@ class BayesianOption(OptimizerOption):
     )
     bounds: list[float] | None = ends([0.25, 200.0], "range searched for every parameter, within kernel.bounds")
     space: str = space("raw")
-    noise: Any = ranged(
+    noise: Several = ranged(
         1e-10,
         "a number > 0, or gaussian to have it estimated",
         lambda v: v == "gaussian" or (isinstance(v, (int, float)) and math.isfinite(v) and v > 0),
         "noise variance that the surrogate assumes; gaussian suits small batches",
     )
-    recheck: str = one_of(
-        "two_sided",
-        "two_sided",
-        "one_sided",
-        meaning="test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
+    recheck: str = word(
+        "two_sided | one_sided",
+        "test of a new minimum on another batch; two_sided: it may change by recheck_threshold; "
         "one_sided: it may rise by it",
     )
     recheck_threshold: float = number(
@@ -56,23 +56,15 @@ class BayesianOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] == 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> Settings:
-        return {**super().own(config), "bounds": _pair(self.bounds)}
-
     def searched(self, kernel: Kernel) -> np.ndarray:
         from kfx.optimizers.bayesian import search_box
 
-        return search_box(kernel.bounds, _pair(self.bounds))
+        return search_box(kernel.bounds, self.bounds)
 
     def refuses_trained_regularization(self) -> str | None:
-        if self.space != "log":
-            return LOG_ALONE
-        if self.bounds is not None:
-            return (
-                f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained; set "
-                "optimizer.bounds=null and kernel.bounds"
-            )
-        return None
+        at = f"optimizer.bounds={self.bounds}: would bound λ as well with regularization.selection=trained"
+        of_bounds = None if self.bounds is None else f"{at}; set optimizer.bounds=null and kernel.bounds"
+        return super().refuses_trained_regularization() or of_bounds
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         box = self.searched(kernel)
@@ -95,14 +87,11 @@ class BayesianOption(OptimizerOption):
                 )
 
 
-def _pair(bounds: list[float] | None) -> tuple[float, float] | None:
-    return None if bounds is None else (bounds[0], bounds[1])
-
-
 @option("optimizer", "grid", "Grid search over one parameter: the objective as a function of it")
 class GridOption(OptimizerOption):
     builds = "kfx.optimizers.grid:GridSearch"
     keeps_within_bounds = False
+    moves_regularization = "never"
     quick = ("optimizer.points=3", "optimizer.space=log")
 
     iterations: int = number(500, "whole >= 1", "number of evaluations: the whole grid on one batch, then on the next")
@@ -114,7 +103,7 @@ class GridOption(OptimizerOption):
     )
     bounds: list[float] | None = ends(None, "ends of the grid", -math.inf)
     points: int = number(100, "whole >= 2", "number of grid points")
-    space: str = one_of("raw", "raw", "log", meaning="spacing of the grid; raw: equal steps; log: equal ratios")
+    space: str = word("raw | log", "spacing of the grid; raw: equal steps; log: equal ratios")
     gradient: bool = flag(True, "also record the objective's derivative, as diagnostic.gradient")
 
     def __post_init__(self) -> None:
@@ -122,17 +111,11 @@ class GridOption(OptimizerOption):
         if self.space == "log" and self.bounds is not None and self.bounds[0] <= 0:
             raise FieldError("bounds", self.bounds, "a lower bound > 0 with space=log")
 
-    def own(self, config: ConfigView) -> Settings:
-        return {**super().own(config), "bounds": _pair(self.bounds)}
-
     def searched(self, kernel: Kernel) -> np.ndarray:
         bounds = kernel.bounds.copy()
         if self.bounds is not None:
             bounds[kernel.names.index(self.parameter) if self.parameter else 0] = self.bounds
         return bounds
-
-    def refuses_trained_regularization(self) -> str:
-        return self.moves_no_regularization()
 
     def check_start(self, config: ConfigView, kernel: Kernel) -> None:
         name = self.parameter or kernel.names[0]
@@ -146,34 +129,3 @@ class GridOption(OptimizerOption):
             raise ConfigError(
                 f"optimizer.bounds={self.bounds}: expected within kernel.bounds of {name}, [{low:g}, {high:g}]"
             )
-
-
-@option(
-    "optimizer",
-    "sklearn_gpr",
-    "For comparison: scikit-learn's GaussianProcessRegressor fits lengths, amplitudes and noise to one batch",
-)
-class SklearnGPROption(OptimizerOption):
-    builds = "kfx.optimizers.sklearn_gpr:SklearnGPR"
-    fits_regularization = True
-    views_batches = False
-    minimizes_objective = False
-
-    iterations: int = number(100, "whole >= 1", "largest number of evaluations of the marginal likelihood")
-
-    def check_start(self, config: ConfigView, kernel: Kernel) -> None:
-        from kfx.optimizers.sklearn_gpr import has_counterpart
-
-        if not has_counterpart(kernel):
-            raise ConfigError(
-                f"kernel={config.kernel.name}: scikit-learn has no such kernel; optimizer=sklearn_gpr takes rbf, "
-                "rational_quadratic, matern and rbf_network"
-            )
-        if config.kernel.trainable is not None:
-            raise ConfigError("kernel.trainable: optimizer=sklearn_gpr fits every parameter; set null")
-        if config.regularization.selection != "fixed":
-            raise ConfigError(
-                f"regularization.selection={config.regularization.selection}: optimizer=sklearn_gpr fits the noise "
-                "itself; set fixed"
-            )
-        super().check_start(config, kernel)

@@ -8,17 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
+from kfx.plots.style import DATA, FAINT, OF_KERNELS, figure, finish
 from kfx.record.reading import Run, read_table
 
 _BINS = 10
-_LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
 
 def reliability(run: Run) -> Figure | None:
-    """The share of right predictions against their probability, or of targets within intervals against the intervals'.
+    """Whether probabilities, or intervals of predicted values, hold as often as they say: on the diagonal they do.
 
-    A calibrated kernel is on the diagonal.
+    The share of right predictions against their probability, or of targets within intervals against the intervals'.
     """
     rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
     chances = [name for name in rows.columns if name.startswith("probability.")]
@@ -27,7 +26,7 @@ def reliability(run: Run) -> Figure | None:
         return None
     picture, (axes,) = figure(width=5.2, height=4.6)
     axes.plot([0, 1], [0, 1], color=DATA, linewidth=0.9, linestyle=":", label="calibrated")
-    for kernel, (colour, marker, line) in _LOOKS.items():
+    for kernel, (colour, marker, line) in OF_KERNELS.items():
         own = rows[rows["kernel"] == kernel]
         if own.empty:
             continue
@@ -37,9 +36,7 @@ def reliability(run: Run) -> Figure | None:
     of_values = "probability of the central interval", "share of targets within it"
     axes.set(xlim=(0, 1), ylim=(0, 1.02), aspect="equal")
     axes.set(xlabel=(what if chances else of_values)[0], ylabel=(what if chances else of_values)[1])
-    set_title(axes, run)
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)
 
 
 def _of_classes(rows: pd.DataFrame, names: list[str], axes: Axes) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,11 @@ from kfx.record.reading import Run
 
 
 def conductivities(run: Run) -> Figure | None:
-    """b of the initial and of the trained kernel beside the true a; the right-hand side f; the solution u (Owhadi &
-    Yoo 2019, Figs. 5.1–5.3, 6)."""
+    """The conductivity that the kernel began with and the one that it learned, beside that of the data; on the
+    right the solution that the points are taken from.
+
+    See Owhadi & Yoo 2019, Figs. 5.1–5.3, 6.
+    """
     config = run.config
     if config.get("kernel", {}).get("name") != "greens_function" or "final" not in run.metrics.get("parameters", {}):
         return None

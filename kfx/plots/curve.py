@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, set_title
+from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, finish
 from kfx.record.reading import Run
 
 
 def fitted_curve(run: Run) -> Figure | None:
-    """Targets, training points and the predictions of the initial and the trained kernel at the largest N_I, and of the
-    last of them at half of it where that was measured (Khalid 2022, Fig. 5.1)."""
+    """What the kernel predicts before training and after it, over the true targets.
+
+    At the largest N_I, and by the trained kernel at half of it where that was measured (Khalid 2022, Fig. 5.1).
+    """
     path = run.directory / "predictions.npz"
     if not path.is_file() or run.evaluation.empty:
         return None
@@ -44,7 +46,5 @@ def fitted_curve(run: Run) -> Figure | None:
             arrays["x_train"][:, 0], arrays["y_train"][:, 0], ".", color=DATA, markersize=4, label="training points"
         )
     axes.set(xlabel="x", ylabel="y")
-    set_title(axes, run, f"$N_I$ = {largest}")
     axes.margins(y=0.1)
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run, f"$N_I$ = {largest}")

@@ -13,8 +13,11 @@ _MOST_IMAGES = 20
 
 
 def best_and_worst(run: Run) -> Figure | None:
-    """The images of the worst and the best draw, by class (Owhadi & Yoo 2019, Fig. 26); for other points a histogram of
-    errors."""
+    """How much the choice of a few interpolation points matters: the errors of many draws, or the worst and the
+    best draw.
+
+    Images by class (Owhadi & Yoo 2019, Fig. 26); for other points a histogram of errors.
+    """
     directory = run.directory
     if not (directory / "draws.npz").is_file() or not (directory / "draws.csv").is_file():
         return None

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
+from kfx.config.metrics import main_metric
 from kfx.numerics.formatting import number
-from kfx.plots.style import COLOURS, DATA, FAINT, INITIAL, TRAINED, above_noise, end_at_one, figure, legend, set_title
+from kfx.plots.style import COLOURS, DATA, FAINT, OF_KERNELS, above_noise, end_at_one, figure, finish
 from kfx.record.reading import Run
 
 _NAMES = {
@@ -21,20 +22,19 @@ _NAMES = {
 _BESIDE = 0.06
 """Horizontal distance of the folds' markers from that of their mean."""
 _FURTHER = ("energy_error", "rho")
-_LOOKS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 
 
 def before_and_after(run: Run) -> Figure | None:
-    """The metric against the number of interpolation points, if there are several; else initial kernel against trained
-    kernel.
+    """Predictions of test points by the kernel before training and after it: bars are one standard deviation over
+    repeats or folds, where there are several.
 
-    Folds or repeats are faint, lines against N_I and points at a single N_I; markers are means, bars ± one standard
-    deviation. Random kernels are a band from the worst to the best.
+    Against the number of interpolation points, if there are several. Folds or repeats are faint, lines against N_I
+    and points at a single N_I; random kernels are a band from the worst to the best.
     """
     table = run.evaluation
     if table.empty:
         return None
-    metric = "accuracy" if (table["metric"] == "accuracy").any() else "mse"
+    metric = main_metric(set(table["metric"]))
     whole = table[table["value"].notna()]
     table = whole[whole["metric"] == metric]
     if table.empty:
@@ -61,9 +61,7 @@ def before_and_after(run: Run) -> Figure | None:
     count = table["repeat"].nunique()
     sizes = sorted(table["n_interpolation"].unique())
     fixed = [] if varied else [f"$N_I$ = {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "")]
-    set_title(axes, run, *fixed, *([f"{count} {several}"] if count > 1 else []))
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run, *fixed, *([f"{count} {several}"] if count > 1 else []))
 
 
 def _draw_bound(axes: Axes, table: pd.DataFrame) -> None:
@@ -86,10 +84,10 @@ def _against_points(axes: Axes, table: pd.DataFrame) -> None:
         low, high = by_size.min(), by_size.max()
         label = f"{random['kernel'].nunique()} random kernels"
         axes.fill_between(low.index, low, high, color=FAINT, alpha=0.5, linewidth=0, label=label, zorder=0)
-    groups = table[table["kernel"].isin(list(_LOOKS))].groupby(["kernel", "configured_regularization"], sort=False)
+    groups = table[table["kernel"].isin(list(OF_KERNELS))].groupby(["kernel", "configured_regularization"], sort=False)
     offered = table["configured_regularization"].unique().tolist()
     for (name, regularization), rows in groups:
-        colour, marker, style = _LOOKS[str(name)]
+        colour, marker, style = OF_KERNELS[str(name)]
         colour = COLOURS[offered.index(regularization) % len(COLOURS)] if several else colour
         for _, one in rows.groupby("repeat"):
             axes.plot(one["n_interpolation"], one["value"], style, color=colour, linewidth=0.7, alpha=0.3)

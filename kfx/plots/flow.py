@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kfx.config import registry
 from kfx.config.nodes import make_option, plain
+from kfx.config.parts import DatasetPart
 from kfx.evaluation.follower import OF_FLOWS, OF_OTHERS, columns
 from kfx.outcomes import KfxError
 from kfx.plots.style import COLOURS, DATA, FAINT, MARKERS, Drawn, count_along, figure, headline, set_title, title
@@ -66,7 +68,7 @@ def draw_positions(
 
 
 def displacement(run: Run) -> Figure | None:
-    """Points on a line: where each one moved, and the targets over the new positions."""
+    """Where each point of the line went, and the targets over the old and the new positions."""
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 1:
         return None
@@ -87,16 +89,21 @@ def displacement(run: Run) -> Figure | None:
 
 
 def _image_size(run: Run) -> tuple[int, ...] | None:
-    """Height, width and channels of the data set's images; None for other points."""
+    """Height, width and channels of the data set's images; None for other points, and before a fit."""
     registry.load()
+    if not run.metrics.get("parameters"):
+        return None
     try:
-        return make_option("dataset", "dataset", plain(run.config.dataset)).image
+        return cast(DatasetPart, make_option("dataset", "dataset", plain(run.config.dataset))).image
     except (KfxError, OmegaConfBaseException):  # the data set's plugin or file is missing
         return None
 
 
 def images(run: Run) -> Figure | None:
-    """Training and test images before and after the flow, and the difference (Owhadi & Yoo 2019, Fig. 15)."""
+    """Some images, what the flow made of them, and the difference of the two.
+
+    Training and test images (Owhadi & Yoo 2019, Fig. 15).
+    """
     found, size = snapshots(run), _image_size(run)
     if len(found) < 2 or size is None:
         return None
@@ -126,7 +133,7 @@ def images(run: Run) -> Figure | None:
 
 
 def classes(run: Run) -> Figure | None:
-    """For each class, training images before and after the flow, and the mean of all kept images before and after.
+    """Class by class, images above what the flow made of them; at the right end the mean of all of the class.
 
     The means are the archetypes of Owhadi & Yoo 2019, Figs. 4, 15, 21 and 22.
     """
@@ -165,15 +172,24 @@ def _strip(found: np.ndarray) -> np.ndarray:
 _ERROR_NAMES = {"error": "test error", "mse": "test MSE", "energy_error": "error in the energy norm"}
 
 
-def errors(run: Run) -> Figure | None:
-    """Errors during a fit for each N_I, mean squared distances within and between classes, and their ratio.
+def errors_of_flow(run: Run) -> Figure | None:
+    """Test errors after each layer by so many interpolation points, and how far apart points of one class and of
+    different classes are.
 
     See Owhadi & Yoo 2019, Figs. 14, 25 and 27.
     """
-    of = next((each for each in (OF_FLOWS, OF_OTHERS) if (run.directory / each[0]).is_file()), None)
-    if of is None:
+    return _errors(run, *OF_FLOWS)
+
+
+def errors_of_fit(run: Run) -> Figure | None:
+    """Test errors in the course of the fit by so many interpolation points, and how far apart points of one class and
+    of different classes are."""
+    return None if (run.directory / OF_FLOWS[0]).is_file() else _errors(run, *OF_OTHERS)
+
+
+def _errors(run: Run, file: str, counted: str) -> Figure | None:
+    if not (run.directory / file).is_file():
         return None
-    file, counted = of
     table = read_table(run.directory / file, columns(counted))
     found = [name for name in _ERROR_NAMES if (table["metric"] == name).any()]
     if table[counted].nunique() < 2 or not found:

@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 
 from kfx.data.times import parsed
 from kfx.evaluation.rollout import COLUMNS
-from kfx.plots.style import DATA, FAINT, INITIAL, TRAINED, figure, legend, literal, set_title
+from kfx.plots.style import DATA, FAINT, OF_KERNELS, TRAINED, figure, finish, literal
 from kfx.record.reading import Run, read_table
-
-_LOOKS = {"initial": (INITIAL, "--"), "trained": (TRAINED, "-")}
 
 
 def beside_truth(run: Run) -> Figure | None:
-    """The forecast from the end of the training series and the truth, a panel for each coordinate; a line marks the
-    valid time of the trained kernel."""
+    """The truth and the forecast from the end of the training series: each value is predicted from those predicted
+    before it.
+
+    A panel for each coordinate; a line marks the valid time of the trained kernel.
+    """
     rows = _rows(run)
     if rows.empty:
         return None
@@ -40,37 +41,35 @@ def beside_truth(run: Run) -> Figure | None:
         if high > low:
             axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
     panels[-1].set_xlabel("time")
-    set_title(panels[0], run)
-    legend(picture, panels[0])
-    return picture
+    return finish(picture, panels[0], run)
 
 
 def error_by_step(run: Run) -> Figure | None:
-    """The error at each step, in standard deviations of the truth: the median over origins, and a band from the first
-    to the third quartile."""
+    """The error of forecasts at each step: the median over origins, and the middle half of them.
+
+    Errors are in standard deviations of the truth.
+    """
     rows = _rows(run)
     if rows.empty:
         return None
-    names = _coordinates(rows)
     picture, (axes,) = figure()
-    scale = np.array([max(rows[f"truth.{name}"].std(), 1e-300) for name in names])
     for kernel, (colour, style) in _shown(rows).items():
         own = rows[rows["kernel"] == kernel]
-        difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
-        error = pd.Series(np.sqrt(np.mean(difference**2, axis=1)), index=own["step"]).groupby(level=0)
+        error = pd.Series(_errors(own, rows), index=own["step"]).groupby(level=0)
         low, middle, high = (error.quantile(q) for q in (0.25, 0.5, 0.75))
         axes.plot(middle.index, middle, style, color=colour, label=_label(kernel, rows))
         axes.fill_between(middle.index, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.axhline(run.config.evaluation.threshold, color=DATA, linewidth=1, linestyle=":", label="threshold")
     count = rows["origin"].nunique()
     axes.set(xlabel="step", ylabel="error / standard deviation", yscale="log")
-    set_title(axes, run, f"{count} origin{'s' if count > 1 else ''}")
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run, f"{count} origin{'s' if count > 1 else ''}")
 
 
 def attractor(run: Run) -> Figure | None:
-    """The truth and the forecasts of the trained kernel in two coordinates, or in x(t) and x some steps before."""
+    """The truth and the forecasts in the plane: one that has lost the trajectory may still stay on the attractor.
+
+    The trained kernel in two coordinates, or in x(t) and x some steps before.
+    """
     rows = _rows(run)
     if rows.empty:
         return None
@@ -101,24 +100,28 @@ def _coordinates(rows: pd.DataFrame) -> list[str]:
 
 def _shown(rows: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """The kernels that are drawn; one alone if both forecast the same."""
-    there = [kernel for kernel in _LOOKS if (rows["kernel"] == kernel).any()]
+    there = [kernel for kernel in OF_KERNELS if (rows["kernel"] == kernel).any()]
     columns = [name for name in rows.columns if name.startswith("forecast.")]
     values = [rows.loc[rows["kernel"] == kernel, columns].to_numpy() for kernel in there]
     if len(there) == 2 and np.array_equal(values[0], values[1], equal_nan=True):
         there = there[1:]
-    return {kernel: _LOOKS[kernel] for kernel in there}
+    return {kernel: OF_KERNELS[kernel][::2] for kernel in there}
 
 
 def _label(kernel: str, rows: pd.DataFrame) -> str:
     return f"forecast, {kernel} kernel" if len(_shown(rows)) > 1 else "forecast"
 
 
+def _errors(own: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
+    """The error of each forecast, (len(own),), in standard deviations of the truth in `rows`."""
+    names = _coordinates(rows)
+    scale = np.array([max(rows[f"truth.{name}"].std(), 1e-300) for name in names])
+    difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
+    return np.sqrt(np.mean(difference**2, axis=1))
+
+
 def _valid_until(run: Run, first: pd.DataFrame) -> Any:
     """The time at which the error of the trained kernel's first forecast passes the threshold, or None."""
     own = first[first["kernel"] == list(_shown(first))[-1]]
-    names = _coordinates(own)
-    scale = np.array([max(own[f"truth.{name}"].std(), 1e-300) for name in names])
-    difference = np.stack([own[f"forecast.{name}"] - own[f"truth.{name}"] for name in names], axis=1) / scale
-    error = np.nan_to_num(np.sqrt(np.mean(difference**2, axis=1)), nan=np.inf)
-    wrong = error > run.config.evaluation.threshold
+    wrong = np.nan_to_num(_errors(own, own), nan=np.inf) > run.config.evaluation.threshold
     return own["time"].iloc[int(wrong.argmax())] if wrong.any() else None

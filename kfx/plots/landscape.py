@@ -6,13 +6,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from kfx.plots.style import COLOURS, FAINT, figure, legend, objective, set_title, symbol
+from kfx.plots.style import COLOURS, FAINT, figure, finish, objective, symbol
 from kfx.record.reading import Run
 
 
 def objective_over_parameter(run: Run) -> Figure | None:
-    """Mean and standard deviation over batches of the objective, and of its absolute derivative if that was
-    recorded."""
+    """The objective as a function of one parameter: the line is its mean over batches, the band one standard
+    deviation over them, the star the least mean.
+
+    Also of its absolute derivative, if that was recorded.
+    """
     trace = run.trace
     if trace.empty or run.config.optimizer.name != "grid":
         return None
@@ -48,9 +51,7 @@ def objective_over_parameter(run: Run) -> Figure | None:
         if run.config.optimizer.space == "log":
             panel.set_xscale("log")
     axes[-1].set_xlabel(symbol(column[len("parameter.") :], run))
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def _of_batches(counts: pd.Series) -> str:

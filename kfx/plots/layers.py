@@ -16,7 +16,8 @@ _PENALTY, _EXPECTED, _EXPLAINED = "diagnostic.penalty.", "diagnostic.expected_lo
 
 
 def layers(run: Run) -> Figure | None:
-    """Log-likelihood, the regularizer of each Gram layer and, if the run followed it, ρ of each layer's kernel."""
+    """How well the batches are explained, and what each layer pays for its distance from the prior; with ρ of each
+    layer's kernel where the run followed it."""
     trace = run.trace
     if _EXPECTED not in trace or len(trace) < 2:
         return None

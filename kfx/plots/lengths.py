@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, headline, legend, literal, title
+from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, finish, literal
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
 
@@ -14,14 +14,15 @@ _MOST_BARS = 40
 
 
 def of_features(run: Run) -> Figure | None:
-    """The length of each feature as a bar, the shortest on top: the targets vary most along it. Of several folds the
-    geometric mean, with the range over folds."""
-    found = lengths_of_features(run.directory, run.metrics.get("parameters", {}))
-    if found is None:
+    """The length of each feature: along one with a short length the kernel varies fast, and a feature with a long
+    one hardly matters.
+
+    Bars, the shortest on top; of several folds the geometric mean, with the range over folds.
+    """
+    if (found := lengths_of_features(run.directory, run.metrics)) is None:
         return None
-    before, each = found
+    names, before, each = found
     mean, start = (np.exp(np.log(lengths).mean(axis=0)) for lengths in (each, before))
-    names = run.metrics.get("features") or [f"feature {i}" for i in range(len(mean))]
     order = np.argsort(mean)[:_MOST_BARS][::-1]
     picture, (axes,) = figure(height=max(2.4, 0.24 * len(order) + 1.2))
     low = 0.8 * min(mean[order].min(), start[order].min(), each.min(axis=0)[order].min())
@@ -37,6 +38,4 @@ def of_features(run: Run) -> Figure | None:
     axes.set_yticks(rows, [literal(names[i]) for i in order])
     more = f" (the {len(order)} shortest of {len(mean)})" if len(order) < len(mean) else ""
     axes.set(xlabel=f"length ℓ of the feature{more}", xlim=(low, None))
-    headline(axes, title(run))
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)

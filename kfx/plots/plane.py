@@ -10,10 +10,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kfx.evaluation.systems import InMemory
 from kfx.experiment.config import check
 from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
-from kfx.numerics.regression import coefficients
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import NumericalError
 from kfx.plots.flow import draw_positions, limits, snapshots, targets
@@ -28,8 +28,11 @@ _AVERAGED = 300  # layers, as in Owhadi & Yoo 2019, Fig. 13
 
 
 def positions(run: Run) -> Figure | None:
-    """Points in the plane at eight layers; for two classes with the decision boundary (Owhadi & Yoo 2019, Figs. 3, 9 to
-    11)."""
+    """Where the training points are at a few layers, coloured by class or target: the shades are the sides on which
+    the kernel puts the plane.
+
+    Eight layers; the sides for two classes only (Owhadi & Yoo 2019, Figs. 3, 9 to 11).
+    """
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2:
         return None
@@ -74,21 +77,21 @@ def _draw_boundary(
     signs = torch.as_tensor(np.where(values == values.max(), 1.0, -1.0))[:, None]
     line = np.linspace(-limit, limit, _GRID)
     mesh = torch.as_tensor(np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2))
-    gram = kernel.gram(x)
+    system = InMemory(kernel, x, mesh)
     try:
-        weights = coefficients(gram, signs, regularization.of(gram))
+        predicted = system.interpolant(regularization, signs).mean(system.test).reshape(_GRID, _GRID).numpy()
     except NumericalError:
         return
-    predicted = (kernel.gram(mesh, x) @ weights).reshape(_GRID, _GRID).numpy()
     sides = np.ma.masked_equal(np.sign(predicted), 0)  # far from all points the kernel is 0 and predicts nothing
     panel.contourf(line, line, sides, levels=[-2, 0, 2], colors=["#dfe8f2", "#f6e0da"])
 
 
 def velocities(run: Run) -> Figure | None:
-    """Arrows on a mesh: displacements by five single layers, and ten times the mean over 300 layers, from five layers
-    on.
+    """Where a few layers move the plane around the training points, and below the mean of many successive layers,
+    ten times as long.
 
-    It needs recorded layers. See Owhadi & Yoo 2019, Figs. 12 and 13.
+    Five single layers, and means over 300 layers from five layers on. It needs recorded layers. See Owhadi & Yoo
+    2019, Figs. 12 and 13.
     """
     found = snapshots(run)
     if len(found) < 2 or found[0][1][0].size != 2 or not (run.directory / "layers-0.bin").is_file():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pandas as pd
 from matplotlib.figure import Figure
 
+from kfx.evaluation.device_products import COLUMNS
 from kfx.files import Document
-from kfx.numerics.precision import VERDICTS
+from kfx.numerics.precision import VERDICTS, read
 from kfx.plots.style import COLOURS, MARKERS, Drawn, count_along, end_at_one, figure, headline, legend
+from kfx.record.reading import Run, read_environment, read_table
 
 
 def error_against_size(contents: Mapping[str, Document]) -> Figure:
@@ -18,8 +19,7 @@ def error_against_size(contents: Mapping[str, Document]) -> Figure:
     The error is relative; beside it the norm of the error, if it was recorded.
     """
     rows = [(machine, v) for machine, content in contents.items() for v in content["verdicts"]]
-    has_norm = any("distances" in v for _, v in rows)
-    picture, axes = figure(columns=2 if has_norm else 1, width=5.6, height=4.2)
+    picture, axes = figure(columns=2, width=5.6, height=4.2)
     for i, (machine, v) in enumerate(rows):
         named = [*([machine] if len(contents) > 1 else []), v["framework"], v["device"], v["dtype"]]
         look: Drawn = {
@@ -28,8 +28,6 @@ def error_against_size(contents: Mapping[str, Document]) -> Figure:
             "markersize": 4,
         }
         for panel, key in zip(axes, ("products", "distances"), strict=False):
-            if key not in v:  # records of version 0.1 have no norms
-                continue
             sizes = [int(n) for n in v[key]]
             # float64 on the CPU is the reference, and its error of 0 cannot be shown on a logarithmic axis
             errors = [max(float(e), 1e-17) for e in v[key].values()]
@@ -57,8 +55,33 @@ def error_against_size(contents: Mapping[str, Document]) -> Figure:
     return picture
 
 
-def product_check(table: pd.DataFrame) -> Figure:
-    """Accuracy and distance from float64 on the CPU against N_I, in each device and dtype (Khalid 2022, Fig. 3.3)."""
+def of_run(run: Run) -> Figure | None:
+    """Errors of matrix products in each arithmetic of this machine: below the dashed line of its name it keeps what its
+    type promises."""
+    path = run.directory / "precision.json"
+    return error_against_size(read([path])) if path.is_file() else None
+
+
+def falls_short(run: Run) -> bool:
+    """Whether the precision check warned that the run's device delivers less than its dtype promises."""
+    path, here = run.directory / "precision.json", read_environment(run.directory)
+    if not path.is_file() or not here:
+        return False
+    used = "cpu" if here.get("device") == "cpu" else "cuda", run.config.device.dtype
+    (content,) = read([path]).values()
+    return any((v["device"].split(":")[0], v["dtype"]) == used and not v["keeps_promise"] for v in content["verdicts"])
+
+
+def product_check(run: Run) -> Figure | None:
+    """How far predictions in each device and dtype are from those in float64 on the CPU, by number of interpolation
+    points.
+
+    See Khalid 2022, Fig. 3.3.
+    """
+    path = run.directory / "kernel_check.csv"
+    if not path.is_file():
+        return None
+    table = read_table(path, COLUMNS)
     has_accuracy = bool(table["accuracy"].notna().any())
     picture, axes = figure(columns=2 if has_accuracy else 1, width=5.2)
     for i, ((device, dtype), rows) in enumerate(table.groupby(["device", "dtype"])):

@@ -37,6 +37,8 @@ SYMBOLS = {
     "beta": r"$\beta$",
     "gamma": r"$\gamma$",
 }
+OF_KERNELS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
+"""Colour, marker and line of the initial and the trained kernel."""
 _WIDTH, _WIDE = 6.4, 8.0
 """Width of the usual figure in inches, and the width from which a figure of several panels takes the page."""
 _TALLER = 1.25
@@ -45,12 +47,14 @@ _MOST_SHAPES = 1000
 """Largest number of points of a cloud that are drawn as separate shapes."""
 Drawn = dict[str, Any]
 """Keywords of matplotlib's that say how a thing is drawn."""
-_STYLE: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
-_GRID: dict[Any, Any] = {
+_STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e8ec",
     "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
 }
 
 
@@ -75,6 +79,7 @@ _look: ContextVar[Look] = ContextVar("look", default=LOOKS["screen"])
 
 
 def require_look(name: str) -> None:
+    """ConfigError for a name that is not in `LOOKS`."""
     if name not in LOOKS:
         raise ConfigError(f"--style {name}: expected one of {', '.join(LOOKS)}")
 
@@ -129,7 +134,7 @@ def figure(rows: int = 1, columns: int = 1, width: float = 6.4, height: float = 
     if look.widths is not None:
         whole = look.widths[columns > 1 and size[0] > _WIDE]
         size = whole, size[1] * whole / size[0] * _TALLER
-    with rc_context({**_STYLE, **_GRID, "font.size": look.text}):
+    with rc_context({**_STYLE, "font.size": look.text}):
         picture = Figure(figsize=size, dpi=look.dpi, layout="constrained")
         FigureCanvasAgg(picture)
         axes = picture.subplots(rows, columns, squeeze=False).ravel()
@@ -181,6 +186,13 @@ def legend(picture: Figure, axes: Axes, most: int = 5) -> None:
         columns = max(min(len(handles), most, int(letters) // (max(map(len, labels)) + 8)), 1)
         size = _look.get().legend
         picture.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)
+
+
+def finish(picture: Figure, axes: Axes, run: Run, *more: str) -> Figure:
+    """The picture with the title of its run over these axes, and their legend below."""
+    set_title(axes, run, *more)
+    legend(picture, axes)
+    return picture
 
 
 def literal(text: str) -> str:

@@ -5,61 +5,56 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
-from kfx.plots.style import COLOURS, DATA, FAINT, count_along, figure, legend, objective, set_title, symbol
-from kfx.plots.trace import folds, unit, within_fold
+from kfx.plots.style import COLOURS, DATA, FAINT, Drawn, figure, finish, objective, symbol
+from kfx.plots.trace import count_iterations, folds, within_fold
 from kfx.record.reading import Run
 
 _GRID = 60
 
 
 def convergence(run: Run) -> Figure | None:
-    """The values told to the surrogate, the best so far, and the measured values where they differ."""
+    """The search point by point: each dot is an evaluation on a batch, and the line the lowest value so far."""
     trace = run.trace
     if "diagnostic.incumbent" not in trace or trace.empty:
         return None
     picture, (axes,) = figure(height=4.2)
-    parts = folds(trace)
-    if len(parts) > 1:  # a line for each fold
+    if len(parts := folds(trace)) == 1:
+        _draw_search(axes, run)
+    else:
         for i, (fold, rows) in enumerate(parts):
-            x, best = within_fold(run, rows), rows["diagnostic.incumbent"]
-            axes.plot(x, rows["told"], ".", color=COLOURS[i % len(COLOURS)], alpha=0.35)
-            axes.step(
-                x, best, where="post", color=COLOURS[i % len(COLOURS)], label=f"lowest so far, {unit(run)} {fold}"
-            )
-        count_along(axes, f"iteration of the {unit(run)}")
-        axes.set_ylabel(objective(run))
-        set_title(axes, run)
-        legend(picture, axes)
-        return picture
-    axes.plot(
-        trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label="what the surrogate is fitted to"
-    )
+            x, colour = within_fold(run, rows), COLOURS[i % len(COLOURS)]
+            axes.plot(x, rows["told"], ".", color=colour, alpha=0.35)
+            label = f"lowest so far, {run.unit} {fold}"
+            axes.step(x, rows["diagnostic.incumbent"], where="post", color=colour, label=label)
+    count_iterations([axes], run)
+    axes.set_ylabel(objective(run))
+    return finish(picture, axes, run)
+
+
+def _draw_search(axes: Axes, run: Run) -> None:
+    trace, label = run.trace, "what the surrogate is fitted to"
+    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label=label)
     differs = trace["told"] != trace["objective"]
     if differs.any():
         rows = trace[differs & trace["objective"].notna()]
-        axes.plot(
-            rows["iteration"],
-            rows["objective"],
-            "x",
-            color=COLOURS[1],
-            label="what was measured, where that is not believed",
-        )
+        label = "measured, where the surrogate was told another value"
+        axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label=label)
     axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="lowest so far")
     initial = run.config.optimizer.initial_points
     if initial < len(trace):
         axes.axvline(initial - 0.5, color=DATA, linewidth=0.9, linestyle=":", label="up to here points are random")
-    count_along(axes, "iteration")
-    axes.set_ylabel(objective(run))
-    set_title(axes, run)
-    legend(picture, axes)
-    return picture
 
 
 def surface(run: Run) -> Figure | None:
-    """The surrogate's mean over two parameters, fitted again to the told values of the trace, with the points."""
+    """What the search makes of its evaluations: colours are the surrogate's mean over two parameters, dots where it
+    evaluated, the star the best of them.
+
+    The surrogate is fitted again to the told values of the trace.
+    """
     trace, settings = run.trace, run.config.optimizer
     if "diagnostic.incumbent" not in trace or len(trace) < 3 or len(folds(trace)) > 1:
         return None
@@ -81,24 +76,14 @@ def surface(run: Run) -> Figure | None:
         mean = model.predict(space.transform(np.clip(grid, low, high).tolist())).reshape(_GRID, _GRID)
     picture, (axes,) = figure(height=4.6)
     shown = axes.pcolormesh(*axes_points, mean.T, cmap="viridis_r", shading="gouraud")
-    axes.plot(
-        points[:, 0],
-        points[:, 1],
-        "o",
-        color="white",
-        markeredgecolor=DATA,
-        markersize=5,
-        label="evaluated",
-        clip_on=False,
-    )
+    of_points: Drawn = {"color": "white", "markeredgecolor": DATA, "markersize": 5, "clip_on": False}
+    axes.plot(*points.T, "o", label="evaluated", **of_points)
     best = points[int(trace["told"].to_numpy().argmin())]
     axes.plot(*best, "*", color=COLOURS[1], markeredgecolor="white", markersize=16, label="best", clip_on=False)
     if settings.space == "log":
         axes.set(xscale="log", yscale="log")
     names = [symbol(c.removeprefix("parameter."), run) for c in columns]
     axes.set(xlabel=names[0], ylabel=names[1])
-    set_title(axes, run)
     axes.grid(visible=False)
     picture.colorbar(shown, ax=axes, label=f"surrogate's mean of {objective(run)}")
-    legend(picture, axes)
-    return picture
+    return finish(picture, axes, run)

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from omegaconf import OmegaConf
 
 from kfx.plots.style import (
     COLOURS,
@@ -16,6 +15,7 @@ from kfx.plots.style import (
     Drawn,
     count_along,
     figure,
+    finish,
     legend,
     objective,
     running,
@@ -31,7 +31,10 @@ _MOST_POINTS = 3000
 
 
 def objective_over_iterations(run: Run) -> Figure | None:
-    """ρ at each iteration, and below it the objective if that is another; a line for each fold."""
+    """What was minimised, and ρ, at each iteration: single batches scatter, and lines are running medians.
+
+    Each fold has a line of its own.
+    """
     trace = run.trace
     if trace.empty or run.config.optimizer.name == "grid":  # a grid's order means nothing; it has its landscape
         return None
@@ -42,29 +45,19 @@ def objective_over_iterations(run: Run) -> Figure | None:
         wanted = wanted[:1]
     picture, axes = figure(rows=len(wanted), height=4.0 if len(wanted) == 1 else 2.9)
     for panel, (column, label) in zip(axes, wanted, strict=True):
-        parts = folds(trace)
-        for i, (fold, rows) in enumerate(parts):
-            x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
-            _draw_noisy(panel, x, values, label, None if fold is None else f"{unit(run)} {fold}", i)
-        _mark_events(panel, run, len(parts) > 1)
+        _draw_noisy(panel, run, column, label)
+        _mark_events(panel, run)
         panel.set(ylabel=label)
         panel.margins(y=0.08)
-    _count_iterations(axes, run, trace)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    count_iterations(axes, run)
+    return finish(picture, axes[0], run)
 
 
-def unit(run: Run) -> str:
-    """What has a fit of its own where there are several: a fold, or with a kernel for each output a kernel."""
-    return "kernel" if OmegaConf.select(run.config, "outputs.kernels") == "separate" else "fold"
-
-
-def _count_iterations(axes: list[Axes], run: Run, trace: pd.DataFrame) -> None:
+def count_iterations(axes: list[Axes], run: Run) -> None:
     """Count iterations along axes one below another; only the lowest is labelled."""
     for panel in axes:
         count_along(panel, "")
-    axes[-1].set_xlabel("iteration" if len(folds(trace)) == 1 else f"iteration of the {unit(run)}")
+    axes[-1].set_xlabel("iteration" if len(folds(run.trace)) == 1 else f"iteration of the {run.unit}")
 
 
 def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
@@ -80,26 +73,27 @@ def within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
     return iterations - iterations[0] if "diagnostic.fold" in rows else iterations
 
 
-def _draw_noisy(axes: Axes, x: np.ndarray, values: np.ndarray, what: str, name: str | None, i: int) -> None:
-    """Values of single batches, (n,), as points with their running median; for one fold among several the median
-    alone."""
-    colour = COLOURS[i % len(COLOURS)]
-    window = max(len(x) // 20, 1)
-    median, low, high = running(values, window)
-    if name is None and len(x) <= _MOST_POINTS:
-        axes.plot(x, values, ".", color=FAINT, markersize=3.5, label=f"{what} of a batch")
-    elif name is None:
-        axes.fill_between(x, low, high, color=FAINT, alpha=0.6, linewidth=0, label=f"80 % of {window} batches")
-    if window > 1 or name is not None:
-        label = f"median of {window} batches" if name is None else name
-        style = ("-", "--", "-.", ":")[i // len(COLOURS) % 4]
-        axes.plot(x, median, style, color=colour, linewidth=1.4, label=label)
+def _draw_noisy(axes: Axes, run: Run, column: str, what: str) -> None:
+    """A column with a value for each batch, as points with their running median; of several folds the medians alone."""
+    for i, (fold, rows) in enumerate(folds(run.trace)):
+        x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
+        colour, window = COLOURS[i % len(COLOURS)], max(len(x) // 20, 1)
+        median, low, high = running(values, window)
+        if fold is None and len(x) <= _MOST_POINTS:
+            axes.plot(x, values, ".", color=FAINT, markersize=3.5, label=f"{what} of a batch")
+        elif fold is None:
+            axes.fill_between(x, low, high, color=FAINT, alpha=0.6, linewidth=0, label=f"80 % of {window} batches")
+        if window > 1 or fold is not None:
+            label = f"median of {window} batches" if fold is None else f"{run.unit} {fold}"
+            style = ("-", "--", "-.", ":")[i // len(COLOURS) % 4]
+            axes.plot(x, median, style, color=colour, linewidth=1.4, label=label)
 
 
 def parameters_over_iterations(run: Run) -> Figure | None:
-    """Each parameter that moved, at each iteration; with folds a line for each fold and a panel for each parameter.
+    """The kernel's parameters at each iteration: they have fixed where the lines are level.
 
-    A search shows the best parameters so far, because its points are scattered; a grid has its landscape instead.
+    With folds a line for each fold and a panel for each parameter. A search shows the best parameters so far,
+    because its points are scattered; a grid has its landscape instead.
     """
     trace = run.trace
     columns = [c for c in trace.columns if c.startswith("parameter.")]
@@ -126,7 +120,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
                 "markevery": max(len(x) // 8, 1),
                 "markersize": 4,
             }
-            label = name if fold is None else f"{unit(run)} {fold}"
+            label = name if fold is None else f"{run.unit} {fold}"
             drawstyle = "steps-post" if "diagnostic.incumbent" in trace else "default"
             panel.plot(
                 x, values, color=COLOURS[k % len(COLOURS)], linewidth=1.3, label=label, drawstyle=drawstyle, **marks
@@ -138,13 +132,11 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         for panel in axes:
             panel.set_yscale("log")
     for panel in axes:
-        _mark_events(panel, run, len(parts) > 1)
+        _mark_events(panel, run)
     if panels == 1:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
-    _count_iterations(axes, run, trace)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    count_iterations(axes, run)
+    return finish(picture, axes[0], run)
 
 
 def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -154,7 +146,10 @@ def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def displacement_over_layers(run: Run) -> Figure | None:
-    """For a flow: the largest displacement of a point in each layer, and the step, or the number of accepted steps."""
+    """How far the fastest point went in each layer, and the steps that were taken.
+
+    Steps are shown by their length, or by how many were accepted.
+    """
     trace = run.trace
     if "diagnostic.displacement" not in trace or trace["diagnostic.displacement"].notna().sum() < 2:
         return None
@@ -162,34 +157,28 @@ def displacement_over_layers(run: Run) -> Figure | None:
     wanted = (("displacement", "longest way in a layer"), (pace, "step ε" if pace == "step" else "accepted steps"))
     picture, axes = figure(rows=2, height=2.7)
     for panel, (column, label) in zip(axes, wanted, strict=True):
-        for i, (fold, rows) in enumerate(folds(trace)):
-            values = rows[f"diagnostic.{column}"].to_numpy(dtype=float)
-            _draw_noisy(
-                panel, within_fold(run, rows), values, "value", None if fold is None else f"{unit(run)} {fold}", i
-            )
+        _draw_noisy(panel, run, f"diagnostic.{column}", "value")
         every = trace[f"diagnostic.{column}"]
         if every.min() > 0 and every.max() > 30 * every.min():
             panel.set_yscale("log")
         panel.set(ylabel=label)
     for panel, name in zip(axes, ("", "layer"), strict=True):
         count_along(panel, name)
-    set_title(axes[0], run)
-    legend(picture, axes[0])
-    return picture
+    return finish(picture, axes[0], run)
 
 
 def sample_size_over_iterations(run: Run) -> Figure | None:
-    """For a sampler that changes it: the sample size, and ρ (Darcy 2020, Fig. 5.1)."""
+    """How many points of the batch the sample kept at each iteration, and ρ with that many.
+
+    For a sampler that changes it (Darcy 2020, Fig. 5.1).
+    """
     trace = run.trace
     if _SAMPLE_SIZE not in trace or trace[_SAMPLE_SIZE].nunique() < 2:
         return None
     picture, axes = figure(columns=2, width=4.8)
     for panel, column, label in zip(axes, (_SAMPLE_SIZE, "rho"), ("sample size $N_c$", r"$\rho$"), strict=True):
-        for i, (fold, rows) in enumerate(folds(trace)):
-            values = rows[column].to_numpy(dtype=float)
-            name = None if fold is None else f"fold {fold}"
-            _draw_noisy(panel, within_fold(run, rows), values, label if i == 0 else "value", name, i)
-        _count_iterations([panel], run, trace)
+        _draw_noisy(panel, run, column, label)
+        count_iterations([panel], run)
         panel.set_ylabel(label)
         panel.margins(y=0.08)
     set_title(axes[0], run)
@@ -197,9 +186,10 @@ def sample_size_over_iterations(run: Run) -> Figure | None:
     return picture
 
 
-def _mark_events(axes: Axes, run: Run, in_folds: bool) -> None:
+def _mark_events(axes: Axes, run: Run) -> None:
     events = run.trace.loc[run.trace["event"].astype(str).str.len() > 0]
     for i, (name, rows) in enumerate(events.groupby("event")):
+        in_folds = len(folds(run.trace)) > 1
         first = run.trace.groupby("diagnostic.fold")["iteration"].transform("min") if in_folds else 0
         where = (rows["iteration"] - first).dropna() if in_folds else rows["iteration"]
         for j, iteration in enumerate(where[:50]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from kfx.files import Document
@@ -44,18 +43,6 @@ def rho_of(held_out: Document) -> Document:
     """
     initial, final = (held_out["rho"][kernel]["mean"] for kernel in ("initial", "trained"))
     return {"initial": initial, "final": final, "best": None if final is None else min(initial, final)}
-
-
-def with_rho_of_today(metrics: Document) -> Document:
-    """Convert `metrics.json` of an older version: in 0.1 and 0.2 `rho` held values on single batches, now
-    `rho_batch`."""
-    old = metrics.get("rho")
-    if not isinstance(old, dict) or "rho_batch" in metrics or SEAL in metrics:
-        return metrics
-    today = {name: value for name, value in metrics.items() if name != "rho"}
-    with contextlib.suppress(KeyError, TypeError):  # there are none, or they are damaged
-        today["rho"] = rho_of(metrics["held_out"])
-    return {**today, "rho_batch": {"first": old.get("initial"), "last": old.get("final"), "best": old.get("best")}}
 
 
 def untimed(trace: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ import pandas as pd
 from kfx.config.metrics import Better, known_better, main_metric
 from kfx.config.nodes import leaves
 from kfx.experiment.identity import content
-from kfx.files import Document
+from kfx.files import Document, TableRow
 from kfx.numerics.significance import p_of_being_worse
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.columns import REJECTED, untimed
-from kfx.record.reading import Run, load_run, read_environment
-from kfx.record.search import runs_below
+from kfx.record.findings import Findings
+from kfx.record.reading import Run, read_environment
+from kfx.record.search import each_of, runs_below
 
 KEPT = ("initial_kept", "one_length_kept", "fits")
 """Columns that count fits."""
@@ -35,34 +37,39 @@ class Compared:
     measured: dict[str, float]
 
 
+def gather(
+    paths: Iterable[Path], metric: str | None, kernel: str, n_interpolation: int | None
+) -> tuple[list[Run], str, list[Compared], list[str]]:
+    """The completed runs at and below the paths, the metric that is compared, what each run measured, and a message for
+    each run that is left out.
+
+    metric: None for the accuracy of classes, else the mse. ConfigError if there is no run to show.
+    """
+    runs, left_out = read(paths)
+    metric = metric or main_metric({row["metric"] for run in runs for row in run.metrics.get("evaluation", [])})
+    found, unmeasured = measured(runs, metric, kernel, n_interpolation)
+    left_out += unmeasured
+    if not found:
+        more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise ConfigError(f"kfx compare: no run to show: {left_out[0] if left_out else 'none was given'}{more}")
+    return runs, metric, found, left_out
+
+
 def read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """The completed runs at and below the paths, and a message for each run that is left out."""
-    runs: list[Run] = []
-    left_out, seen = [], set()
-    for path in paths:
-        found = runs_below([path])
-        if not found:
-            raise ConfigError(f"kfx compare {path}: holds no run")
-        for item in found:
-            if item.directory in seen:
-                continue
-            seen.add(item.directory)
-            try:
-                run = load_run(item.directory)
-                run.require_unchanged(["environment.json", "trace.csv"])
-            except (RecordError, ConfigError) as error:  # one damaged run must not spoil the table of the others
-                left_out.append(str(error))
-                continue
-            if run.metrics["status"] == Status.COMPLETED:
-                runs.append(run)
-            else:
-                left_out.append(f"{item.directory}: {run.metrics['status']}")
-    return runs, left_out
+    """The completed runs at and below the paths, and a message for each run that is left out; ConfigError for a path
+    without a run."""
+    below = {path: [run.directory for run in runs_below([path])] for path in paths}
+    if empty := [path for path, directories in below.items() if not directories]:
+        raise ConfigError(f"kfx compare {empty[0]}: holds no run")
+    runs, errors = each_of(itertools.chain(*below.values()), _completed)
+    return runs, list(map(str, errors))
 
 
-def main_metric_of(runs: Iterable[Run]) -> str:
-    """The metric that is compared where none is asked for."""
-    return main_metric({row["metric"] for run in runs for row in run.metrics.get("evaluation", [])})
+def _completed(run: Run) -> Run:
+    run.require_unchanged(["environment.json", "trace.csv"])
+    if run.metrics["status"] != Status.COMPLETED:
+        raise RecordError(f"{run.directory}: {run.metrics['status']}")
+    return run
 
 
 def measured(
@@ -79,18 +86,12 @@ def measured(
 
 
 def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -> Compared:
-    every: list[Document] = run.metrics.get("evaluation", [])
-    rows = [r for r in every if r["kernel"] == kernel]
-    offered = sorted({r["metric"] for r in rows})
+    results = Findings.of(run.metrics)
+    offered = sorted({place.metric for place in results.places(kernel=kernel)})
     if metric not in offered:
         raise ConfigError(f"--metric {metric}: {run.directory} measured {', '.join(offered) or f'no kernel {kernel}'}")
-    sizes = sorted({r["n_interpolation"] for r in rows})
+    sizes = sorted({place.n_interpolation for place in results.places(kernel=kernel)})
     size = sizes[-1] if n_interpolation is None else n_interpolation
-
-    def at(name: str) -> float | None:
-        own = [r for r in every if (r["kernel"], r["metric"], r["n_interpolation"]) == (name, metric, size)]
-        return own[0]["mean"] if own else None
-
     if size not in sizes:
         raise ConfigError(f"--n-interpolation {size}: {run.directory} has {', '.join(map(str, sizes))}")
     found = leaves(content(run.config), into_lists=False)
@@ -102,22 +103,27 @@ def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -
     settings["n_interpolation"] = size
     rho, objective = run.metrics.get("rho", {}), run.metrics.get("held_out", {}).get("objective", {})
     kept = run.metrics.get("fall_back", {}) if kernel == "trained" else {}
+    own, rejected = (_mean(results.row(metric, name, size)) for name in (kernel, REJECTED))
     return Compared(
         run.directory,
         settings,
         settings.pop("seed"),
         {
-            "value": _number(at(kernel)),
-            "reached": _number(at(kernel) if at(REJECTED) is None or not kept else at(REJECTED)),
+            "value": own,
+            "reached": rejected if kept and not math.isnan(rejected) else own,
             **{name: kept.get(name, 0) for name in KEPT},
             "rho_initial": _number(rho.get("initial")),
             "rho_final": _number(rho.get("final")),
-            "objective_initial": _number(objective.get("initial", {}).get("mean")),
-            "objective_final": _number(objective.get("trained", {}).get("mean")),
+            "objective_initial": _mean(objective.get("initial")),
+            "objective_final": _mean(objective.get("trained")),
             "seconds": _number(run.metrics.get("timing", {}).get("fit_seconds")),
             "kernel_evaluations": float(run.trace["kernel_evaluations"].iloc[-1]) if len(run.trace) else math.nan,
         },
     )
+
+
+def _mean(row: TableRow | None) -> float:
+    return math.nan if row is None else _number(row["mean"])
 
 
 def _number(value: float | None) -> float:
@@ -195,9 +201,9 @@ def _loss(values: np.ndarray, better: Better) -> np.ndarray:
 
 def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
     """`table` for each number of interpolation points in the runs, with that number as a column."""
-    rows = [row for run in runs for row in run.metrics.get("evaluation", [])]
     better, frames = better_in(runs, metric), []
-    for size in sorted({row["n_interpolation"] for row in rows if (row["kernel"], row["metric"]) == (kernel, metric)}):
+    places = [place for run in runs for place in Findings.of(run.metrics).places(metric, kernel)]
+    for size in sorted({place.n_interpolation for place in places}):
         found, _ = measured(runs, metric, kernel, size)
         frames.append(table(found, by, metric, mix, better).assign(n_interpolation=size))
     whole = pd.concat(frames, ignore_index=True)
@@ -206,18 +212,16 @@ def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str,
 
 
 def _refuse_mixtures(row: Document, keys: Sequence[str], members: Sequence[Compared]) -> None:
-    names = {name for run in members for name in run.settings}
-    for name in sorted(names - set(keys)):
+    shown = ", ".join(f"{k}={v}" for k, v in row.items())
+    for name in sorted({name for run in members for name in run.settings} - set(keys)):
         found = {str(run.settings.get(name)) for run in members}
         if len(found) > 1:
-            shown = ", ".join(f"{k}={v}" for k, v in row.items())
             raise ConfigError(
                 f"{shown}: its runs differ in {name} ({', '.join(sorted(found))}); add --by {name}, or --mix to average"
             )
     seeds = [run.seed for run in members]
     if len(set(seeds)) < len(seeds):
         twice = next(seed for seed in seeds if seeds.count(seed) > 1)
-        shown = ", ".join(f"{k}={v}" for k, v in row.items())
         raise ConfigError(f"{shown}: two runs have seed {twice}; leave one out, or --mix to count both")
 
 
@@ -227,18 +231,14 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
     NaN agrees only with NaN; names, events and the number of rows must be equal. tolerance: the largest relative
     difference of two numbers that count as equal.
     """
-    pairs = [
-        ("trace", untimed(a.trace), untimed(b.trace)),
-        ("evaluation", _shared_rows(a, b), _shared_rows(b, a)),
-    ]
-    largest, exact = 0.0, True
-    for name, first, second in pairs:
+    tables = {"trace": (untimed(a.trace), untimed(b.trace)), "evaluation": (_shared_rows(a, b), _shared_rows(b, a))}
+    largest = 0.0
+    for name, (first, second) in tables.items():
         if len(first) != len(second):
             return False, f"{len(first)} and {len(second)} rows of {name}"
         if list(first) != list(second):
             odd = set(map(str, first)) ^ set(map(str, second))
             return False, f"the {name} has other columns: {', '.join(sorted(odd)) or 'in another order'}"
-        exact = exact and first.equals(second)
         for column in first:
             x, y = first[column], second[column]
             if not (pd.api.types.is_numeric_dtype(x) and pd.api.types.is_numeric_dtype(y)):
@@ -249,14 +249,10 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
                 continue
             difference = _relative_difference(x.to_numpy(dtype=float), y.to_numpy(dtype=float))
             if difference > tolerance:
-                return (
-                    False,
-                    f"{name}, {column}: largest relative difference {difference:.1e}, tolerance {tolerance:.0e}",
-                )
+                far = f"largest relative difference {difference:.1e}, tolerance {tolerance:.0e}"
+                return False, f"{name}, {column}: {far}"
             largest = max(largest, difference)
-    if a.metrics["status"] != b.metrics["status"]:
-        return False, f"status: {a.metrics['status']} and {b.metrics['status']}"
-    for key in ("parameters", "held_out", "flow_stopped"):
+    for key in ("status", "parameters", "held_out", "flow_stopped"):
         found = (leaves(run.metrics.get(key), key) for run in (a, b))
         one, other = ({path: leaf for path, leaf in each if leaf not in ({}, [])} for each in found)
         for path in sorted(one | other):
@@ -268,8 +264,8 @@ def same_results(a: Run, b: Run, tolerance: float) -> tuple[bool, str]:
             )
             if difference > tolerance:
                 return False, f"{path}: {own} and {repeated}"
-            exact, largest = False, max(largest, difference)
-    if exact:
+            largest = max(largest, difference)
+    if not largest:
         return True, "trace, evaluation and parameters agree bit for bit"
     return True, f"largest relative difference {largest:.1e}, tolerance {tolerance:.0e}"
 

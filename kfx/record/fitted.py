@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,15 +13,24 @@ import torch
 
 from kfx.evaluation.interpolants import ThroughCentres
 from kfx.files import Document
-from kfx.flows.flow import Flow
-from kfx.flows.flowed import FlowedKernel
-from kfx.flows.layers import Layer
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import NORM
 from kfx.outcomes import RecordError
 
 if TYPE_CHECKING:
     from kfx.experiment.config import Config
+    from kfx.flows.layers import Layer
+
+
+@runtime_checkable
+class Flowed(Protocol):
+    """A kernel composed with its flow, as `kfx.flows.flowed` makes it."""
+
+    def save(self, path: Path) -> None:
+        """Write the flow."""
+
+    def with_layers(self, layers: Callable[[], Iterable[Layer]]) -> Kernel:
+        """Return the kernel with its layers, read when they are needed."""
 
 
 def flow_path(directory: Path, part: int) -> Path:
@@ -64,9 +73,10 @@ def _stored(path: Path) -> Document:
         raise RecordError(f"{path}: missing or damaged: {error}") from error
 
 
-def lengths_of_features(directory: Path, parameters: Document) -> tuple[np.ndarray, np.ndarray] | None:
-    """The lengths of the features before and after the fit, (folds, features) each; of one fold where the parameters
-    are many. None for a kernel with one length. parameters: those in `metrics.json`."""
+def lengths_of_features(directory: Path, metrics: Document) -> tuple[list[str], np.ndarray, np.ndarray] | None:
+    """The names of the features, and their lengths before and after the fit, (folds, features) each; of one fold where
+    the parameters are many. None for a kernel with one length. metrics: the `metrics.json` of the record."""
+    parameters = metrics.get("parameters", {})
     final = parameters.get("final", {})
     if isinstance(final.get("lengths"), list):
         folds = parameters.get("initial_folds", [parameters["initial"]]), parameters.get("folds", [final])
@@ -75,7 +85,7 @@ def lengths_of_features(directory: Path, parameters: Document) -> tuple[np.ndarr
     else:
         return None
     before, after = (np.array([each["lengths"] for each in own]) for own in folds)
-    return before, after
+    return metrics.get("features") or [f"feature {i}" for i in range(before.shape[1])], before, after
 
 
 def layer_path(directory: Path, part: int) -> Path:
@@ -89,6 +99,8 @@ def flowed(
     path = flow_path(directory, part)
     if not path.is_file():
         return kernel
+    from kfx.flows.flowed import FlowedKernel
+
     own = layer_path(directory, part)
     reader = partial(layers, own, kernel) if layers is not None and own.is_file() else None
     try:
@@ -99,6 +111,8 @@ def flowed(
 
 def recorded_layers(config: Config, source: Path | bytes, base: Kernel) -> Iterator[Layer]:
     """Yield the layers that a run of this config recorded, in a file or its content, one by one."""
+    from kfx.flows.flow import Flow
+
     flow, nothing = config.optimizer.build(config), torch.zeros(0)
     assert isinstance(flow, Flow)
     return flow.recorded(source, base, config.optimizer.loss(config)(base, nothing, nothing))

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from kfx.files import Document, digest
-from kfx.flows.flowed import FlowedKernel
 from kfx.kernels.base import Kernel
 from kfx.kernels.regularized import as_recorded
 from kfx.numerics.streams import Streams
 from kfx.optimizers.journal import Journal, State, Step
 from kfx.optimizers.loop import Data, Optimizer
 from kfx.outcomes import Event
-from kfx.record.fitted import flow_path, flowed, layer_path
+from kfx.record.fitted import Flowed, flow_path, flowed, layer_path
 
 if TYPE_CHECKING:
     from kfx.record.record import Record
@@ -57,11 +56,16 @@ class FoldFits:
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations
         self.fitted.append(fitted.parameters)
-        if isinstance(fitted, FlowedKernel):
+        if isinstance(fitted, Flowed):
             path = flow_path(self.record.directory, part.number)
             fitted.save(path)
             self.files[path.name] = digest(path, "sha256")
         return fitted
+
+    def close(self, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+        """Record the final parameters."""
+        self.record.save()
+        self.record.final_parameters(starts, fitted)
 
     def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
         """The fitted kernels of the parts before that of the checkpoint."""

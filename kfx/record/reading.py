@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from kfx.config.nodes import leaves
 from kfx.config.plugins import load_plugins, require_plugins
 from kfx.documents import damaged, read_document, require_shape
 from kfx.experiment.config import typed
 from kfx.files import Document, read_rows
-from kfx.outcomes import ChangedError, KfxError, RecordError
-from kfx.record.columns import EVALUATION_COLUMNS, TRACE_COLUMNS, with_rho_of_today
+from kfx.outcomes import ChangedError, KfxError, RecordError, Status
+from kfx.record.columns import EVALUATION_COLUMNS, SEAL, TRACE_COLUMNS
 from kfx.record.origin import require_own_files, require_unchanged
 from kfx.record.shapes import CONFIG, ENVIRONMENT, METRICS
 from kfx.yaml_file import bounded
@@ -30,18 +30,14 @@ if TYPE_CHECKING:
 
 
 def read_metrics(directory: Path) -> Document:
-    """Read `metrics.json`, which has a status at least; RecordError if it is damaged."""
-    return with_rho_of_today(read_document(directory / "metrics.json", METRICS))
+    """Read `metrics.json`, which has a status at least; RecordError if it is damaged, or of kfx 0.1."""
+    path = directory / "metrics.json"
+    found = read_document(path, METRICS)
+    if found["status"] == Status.COMPLETED and "rho" in found and not found.keys() & {SEAL, "rho_batch"}:
+        raise RecordError(f"{path}: is of kfx 0.1, whose rho was that of single batches; run its config anew")
+    return found
 
 
-_MOVED = {
-    "flow.evaluate_every": "follow.every",
-    "flow.evaluate_last": "follow.last",
-    "flow.n_interpolation": "follow.n_interpolation",
-    "flow.repeats": "follow.repeats",
-}
-"""Keys of records of version 0.1, and their present names."""
-_NOT_THERE = object()
 _TEXTS = ("event", "kernel", "metric", "device", "dtype", "series", "time")
 """Columns of tables that hold texts."""
 _INTERPOLATION = re.compile(r"(?<!\\)(\\\\)*\$\{")
@@ -137,6 +133,11 @@ class Run:
         return pd.Series(found, index=list(names), name="length").sort_values()
 
     @property
+    def unit(self) -> str:
+        """What has a fit of its own where there are several: a fold, or with a kernel for each output a kernel."""
+        return "kernel" if OmegaConf.select(self.config, "outputs.kernels") == "separate" else "fold"
+
+    @property
     def plugins(self) -> list[dict[str, str]]:
         """The plugins that the run used: path and SHA-256."""
         return list(self.metrics.get("plugins", []))
@@ -183,22 +184,21 @@ def change_of(directory: Path) -> str | None:
 def read_config(directory: Path) -> DictConfig:
     """Read `config.yaml`; RecordError if it is damaged."""
     path = directory / "config.yaml"
-    try:
-        config = OmegaConf.load(bounded(path))
-    except Exception as error:  # a damaged file may raise anything
-        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    config = _read_yaml(path)
     unresolved = OmegaConf.to_container(config, resolve=False)
     require_shape(path, unresolved, CONFIG)
     assert isinstance(config, DictConfig)
     for key, value in leaves(unresolved):
         if isinstance(value, str) and _INTERPOLATION.search(value):
             raise RecordError(f"{path}: damaged: {key}={value}: a record holds values and no interpolation")
-    for before, now in _MOVED.items():
-        if (value := OmegaConf.select(config, before, default=_NOT_THERE)) is not _NOT_THERE:
-            OmegaConf.update(config, now, value, force_add=True)
-            section, key = before.split(".")
-            del config[section][key]
     return config
+
+
+def _read_yaml(path: Path) -> DictConfig | ListConfig:
+    try:
+        return OmegaConf.load(bounded(path))
+    except Exception as error:  # a damaged file may raise anything
+        raise damaged(path, error) from error
 
 
 def typed_words(directory: Path) -> list[str]:
@@ -207,10 +207,7 @@ def typed_words(directory: Path) -> list[str]:
     path = directory / "overrides.yaml"
     if not path.is_file():
         return []
-    try:
-        words = OmegaConf.to_container(OmegaConf.load(bounded(path)), resolve=False)
-    except Exception as error:  # a damaged file may raise anything
-        raise RecordError(f"{path}: damaged: {' '.join(str(error).split())}") from error
+    words = OmegaConf.to_container(_read_yaml(path), resolve=False)
     require_shape(path, words, ("text",))
     assert isinstance(words, list)
     return words

@@ -6,22 +6,18 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from kfx.evaluation.follower import Follower
 from kfx.files import (
     CsvFile,
     Document,
     GrowingFile,
     TableRow,
     partial_of,
-    read_rows,
     sync,
     whole_file,
     write_arrays,
@@ -37,15 +33,16 @@ from kfx.outcomes import CheckpointError, CompletedError, ConfigError, Event, Re
 from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
-from kfx.record.columns import EVALUATION_COLUMNS, SEAL, TRACE_COLUMNS
-from kfx.record.fitted import parameter_path, solution_path
+from kfx.record.columns import SEAL, TRACE_COLUMNS
+from kfx.record.evaluations import Evaluations
+from kfx.record.fitted import parameter_path
 from kfx.record.origin import seal
 from kfx.record.output import require_place_of_run
 from kfx.record.reading import read_environment, read_metrics, read_table
 from kfx.record.trace import Trace
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from kfx.evaluation.follower import Follower
 
 _DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "packages")
 
@@ -92,9 +89,7 @@ class Record:
             self._growing: dict[str, GrowingFile] = {}
             self.restored: State | None = None
             self.trace: Trace | None = None
-            self._evaluation: CsvFile | None = None
-            self._held_out: CsvFile | None = None
-            self._predictions: dict[str, np.ndarray] = {}
+            self.evaluations = Evaluations(self.directory)
             # Without metrics a killed start has left nothing that could go on: the history begins again.
             keep = None if resume else 0
             self._history = CsvFile(self.directory / "history.csv", ["time", "event", "host", "detail"], keep=keep)
@@ -284,79 +279,12 @@ class Record:
             if not file.is_file() or GrowingFile(file).digest(sizes.get(name, file.stat().st_size)) != checksum:
                 raise CheckpointError(f"{path}: {name} is missing or damaged")
 
-    # ---- evaluation
-
-    def evaluated(self, rows_each: int) -> list[Document]:
-        """Read the rows of `evaluation.csv` that an earlier process wrote; only kernels and repeats with all
-        `rows_each` rows."""
-        path = self.directory / "evaluation.csv"
-        rows: list[Document] = []
-        arrays = self.directory / "predictions.npz"
-        try:
-            if path.is_file() and self.restored is not None:
-                table = read_table(path, EVALUATION_COLUMNS)[list(EVALUATION_COLUMNS)]
-                for _, group in table.groupby(["kernel", "repeat"], sort=False):
-                    if len(group) == rows_each:
-                        whole = group.itertuples(index=False)
-                        rows += [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in whole]
-            done = {(row["kernel"], row["repeat"]) for row in rows}
-            found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
-            self._predicted_again(found[[key in done for key in zip(found["kernel"], found["repeat"], strict=True)]])
-            if arrays.is_file() and rows:
-                with np.load(arrays, allow_pickle=False) as stored:
-                    self._predictions = {name: stored[name] for name in stored.files}
-        except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then everything is evaluated again
-            rows, self._predictions = [], {}
-        self._evaluation = CsvFile(path, list(EVALUATION_COLUMNS))
-        self.evaluation(rows)
-        return rows
-
-    def evaluation(self, rows: Sequence[TableRow]) -> None:
-        """Append rows to `evaluation.csv`."""
-        assert self._evaluation is not None
-        self._evaluation.write(*([row[c] for c in EVALUATION_COLUMNS] for row in rows))
-
-    def predicted(self, kernel: str, repeat: int, columns: Mapping[str, np.ndarray]) -> None:
-        """Append the held-out predictions of a kernel in a repeat to `predictions.csv`. columns: by name, (m,) each."""
-        if self._held_out is None:
-            self._held_out = CsvFile(self.directory / "predictions.csv", ["kernel", "repeat", *columns])
-        points = zip(*(column.tolist() for column in columns.values()), strict=True)
-        self._held_out.write(*([kernel, repeat, *point] for point in points))
-
-    def predicted_alike(self, kernel: str, other: str, repeats: Collection[int]) -> None:
-        """Append the predictions of a kernel in these repeats once more under another name."""
-        own = self.kept_predictions(kernel)
-        if own:
-            self.predictions({other + key.removeprefix(kernel): array for key, array in own})
-        found = read_rows(self.directory / "predictions.csv", ["kernel", "repeat"])
-        self._predicted_again(found[(found["kernel"] == kernel) & found["repeat"].isin(repeats)].assign(kernel=other))
-
-    def _predicted_again(self, rows: pd.DataFrame) -> None:
-        for key, own in rows.groupby(["kernel", "repeat"], sort=False):
-            kernel, repeat = cast(tuple[str, int], key)
-            self.predicted(kernel, repeat, {name: own[name].to_numpy() for name in rows.columns[2:]})
-
     def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         """Write another CSV file as a whole."""
         written = CsvFile(self.directory / name, list(columns))
         for row in rows:
             written.write([row[c] for c in columns])
         written.close()
-
-    def kept_predictions(self, kernel: str) -> list[tuple[str, np.ndarray]]:
-        """The arrays of a kernel in `predictions.npz`, with their keys."""
-        return [(key, array) for key, array in self._predictions.items() if key.startswith(f"{kernel}/")]
-
-    def predictions(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Add arrays of any shape to `predictions.npz`."""
-        self._predictions |= arrays
-        with whole_file(self.directory / "predictions.npz") as stream:
-            write_arrays(stream, self._predictions, compressed=True)
-
-    def solution(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the arrays of the trained kernel's solution through centres, from which a completed run predicts."""
-        with whole_file(solution_path(self.directory)) as stream:
-            write_arrays(stream, arrays)
 
     # ---- the end of the run
 
@@ -404,7 +332,7 @@ class Record:
             with contextlib.suppress(OSError):
                 self.write_metrics()
         finally:
-            for rows in (self.trace, self._evaluation, self._history, self._held_out):
+            for rows in (self.trace, self.evaluations, self._history):
                 if rows is not None:
                     rows.close()
             self._lock.release()

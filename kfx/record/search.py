@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from kfx.files import Document
 from kfx.lock import is_held
-from kfx.outcomes import RecordError, Status
-from kfx.record.reading import read_metrics
+from kfx.outcomes import KfxError, RecordError, Status
+from kfx.record.reading import Run, load_run, read_metrics
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,20 @@ def runs_below(roots: Iterable[Path], depth: int = 3) -> list[Found]:
         with contextlib.suppress(FileNotFoundError):  # another process may have moved it meanwhile
             found.append(Found(path, metrics_in(path), (path / "metrics.json").stat().st_mtime))
     return sorted(found, key=lambda run: (run.written, run.directory))
+
+
+def each_of(directories: Iterable[Path], make: Callable[[Run], Made]) -> tuple[list[Made], list[KfxError]]:
+    """What is made of the run in each directory, and an error, which names the run, for each of which nothing can be
+    made: one damaged run must not spoil what is shown of the others."""
+    found, errors = [], []
+    for directory in dict.fromkeys(directories):
+        try:
+            found.append(make(load_run(directory)))
+        except KfxError as error:
+            if str(directory) not in str(error):
+                error.args = (f"{directory}: {error}", *error.args[1:])
+            errors.append(error)
+    return found, errors
 
 
 def metrics_in(directory: Path) -> Document:

@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -15,17 +15,21 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from kfx import plots
+from kfx.config.published import Published
 from kfx.experiment.config import typed as typed_config
-from kfx.files import Document, TableRow
-from kfx.numerics.formatting import in_bytes, number, spread
-from kfx.outcomes import ConfigError, KfxError, Status
+from kfx.files import Document
+from kfx.kernels.names import readable
+from kfx.numerics.formatting import in_bytes
+from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
-from kfx.record.reading import Run, load_run, read_environment, typed_words
-from kfx.record.search import runs_below
+from kfx.record.findings import Findings, difference_of, held_out, mean_of
+from kfx.record.reading import Run, read_environment, typed_words
+from kfx.record.search import each_of, runs_below
 from kfx.report.html import render
-from kfx.report.results import Results, as_typed, command_of, main_row, results
+from kfx.report.measured import printed_beside
+from kfx.report.naming import described
 from kfx.report.table import Table
-from kfx.report.words import described
+from kfx.report.typed import as_typed, command_of, own_words
 
 _TABLES = (
     *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),
@@ -37,46 +41,26 @@ _MOST_PARAMETERS = 24
 
 
 @dataclass(frozen=True)
-class Picture:
-    """svg: the drawing. says: its explanation."""
-
-    name: str
-    says: str
-    svg: str
-
-
-@dataclass(frozen=True)
-class Download:
-    """uri: the file's content; empty if it is too large, then `note` gives its path."""
-
-    name: str
-    size: str
-    uri: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class View:
-    """What the template shows of a run."""
+    """What the template shows of a run.
+
+    metrics: its `metrics.json`. pictures: captions and drawings in SVG. downloads: path, size and content of each
+    table, as a URI; no content where it is too large. typed: its overrides; own: those that not all runs share.
+    """
 
     name: str
-    directory: str
-    status: str
-    reason: str
+    metrics: Document
     summary: str
     command: str
     again: str
     published: Table | None
-    parameters: Table | None
-    evaluation: Table | None
-    held_out: Table | None
+    measured: Sequence[Table]
     machine: Table
-    pictures: Sequence[Picture]
-    downloads: Sequence[Download]
+    pictures: Sequence[tuple[str, str]]
+    downloads: Sequence[tuple[Path, str, str]]
     config: str
     typed: Sequence[str]
-    metrics: Document
-    own: Sequence[str] = field(default_factory=tuple)
+    own: Sequence[str] = ()
 
 
 def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
@@ -84,53 +68,41 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
 
     left_out: takes a message for each damaged run where there are others; without it, or them, its error is raised.
     """
-    found = [run.directory for path in paths for run in runs_below([path])]
-    directories = dict.fromkeys(found)
-    runs: list[View] = []
-    damaged: dict[Path, KfxError] = {}
-    for directory in directories:
-        try:
-            runs.append(view(directory))
-        except KfxError as error:
-            damaged[directory] = error
-    if damaged and (left_out is None or not runs):
-        raise next(iter(damaged.values()))
+    directories = dict.fromkeys(run.directory for path in paths for run in runs_below([path]))
+    runs, errors = each_of(directories, view)
+    if errors and (left_out is None or not runs):
+        raise errors[0]
     if not runs:
         raise ConfigError(f"kfx report {' '.join(map(str, paths))}: holds no run")
     if left_out is not None:
-        lines = {path: str(error) for path, error in damaged.items()}
-        left_out += [line if str(path) in line else f"{path}: {line}" for path, line in lines.items()]
-    runs = _told_apart(runs)
+        left_out += map(str, errors)
     if len(directories) == 1:
         return render("run.html", title=runs[0].name, run=runs[0])
-    return render("sweep.html", title=_shared_name(runs), runs=runs, table=_overview(runs))
+    own = own_words([run.typed for run in runs])
+    runs = [replace(run, own=words) for run, words in zip(runs, own, strict=True)]
+    names = {run.name for run in runs}
+    title = f"{runs[0].name}: {len(runs)} runs" if len(names) == 1 else f"{len(runs)} runs"
+    return render("sweep.html", title=title, runs=runs, table=_overview(runs))
 
 
-def view(directory: Path) -> View:
+def view(run: Run) -> View:
     """Prepare a run for the template."""
-    run = load_run(directory)
-    metrics, typed = run.metrics, typed_words(directory)
-    here = read_environment(directory)
+    directory, metrics, typed = run.directory, run.metrics, typed_words(run.directory)
+    here, found = read_environment(directory), Findings.of(metrics)
     is_printed = "published" in run.config and metrics["status"] == Status.COMPLETED
-    found = results(typed_config(run.config) if is_printed else None, metrics, directory)
     return View(
         name=_name(run, typed),
-        directory=str(directory),
-        status=str(metrics["status"]),
-        reason=str(metrics.get("reason", "")),
+        metrics=metrics,
         summary=_summary(run, here),
         command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
-        published=_published(found),
-        parameters=_parameters(found),
-        evaluation=_evaluation(found),
-        held_out=_held_out(metrics.get("held_out")),
+        published=_published(printed_beside(typed_config(run.config), metrics, directory)) if is_printed else None,
+        measured=[table for table in (_evaluation(found), _held_out(run), _parameters(run, found)) if table.rows],
         machine=_machine(here),
         pictures=_pictures(directory),
         downloads=_downloads([directory / name for name in _TABLES if (directory / name).is_file()]),
         config=OmegaConf.to_yaml(run.config),
         typed=typed,
-        metrics=metrics,
     )
 
 
@@ -150,7 +122,7 @@ def _summary(run: Run, here: Document) -> str:
     return " · ".join(map(str, parts))
 
 
-def _published(found: Results) -> Table | None:
+def _published(found: Sequence[tuple[Published, float | None]]) -> Table | None:
     rows = [
         [
             printed.source,
@@ -158,49 +130,42 @@ def _published(found: Results) -> Table | None:
             "a curve" if printed.value is None else f"{printed.value:g}",
             "not measured" if measured is None else f"{measured:.4g}",
         ]
-        for printed, measured in found.published
+        for printed, measured in found
     ]
     return Table(["source", "what", "published#", "measured#"], rows) if rows else None
 
 
-def _parameters(found: Results) -> Table | None:
-    if not found.parameters:
-        return None
-    rows = [
-        [each.name, *("" if mean is None else number(mean) for mean in each.means)]
-        for each in found.parameters[:_MOST_PARAMETERS]
-    ]
-    more = len(found.parameters) - _MOST_PARAMETERS
-    if more > 0:
+def _parameters(run: Run, found: Findings) -> Table:
+    shown = found.parameters[:_MOST_PARAMETERS]
+    rows = [[readable(each.name, run.config.kernel), *each.texts(run.unit)] for each in shown]
+    if (more := len(found.parameters) - _MOST_PARAMETERS) > 0:
         rows.append([f"and {more} more", "", ""])
     return Table(["parameter", "before#", "after#"], rows)
 
 
-def _evaluation(found: Results) -> Table | None:
-    by: dict[tuple[str, int], dict[str, TableRow]] = {}
-    for (metric, size, _), rows in found.evaluation.items():
-        by.setdefault((metric, size), {}).update(rows)
-    kernels = list(dict.fromkeys(kernel for rows in found.evaluation.values() for kernel in rows))
-    cells = [
-        [metric, "" if size is None else str(size), *(_spread(rows.get(kernel)) for kernel in kernels)]
-        for (metric, size), rows in by.items()
-    ]
-    return Table(["metric", "N_I#", *(f"{kernel}#" for kernel in kernels)], cells) if cells else None
-
-
-def _spread(row: TableRow | None) -> str:
-    return "" if row is None or row.get("mean") is None else spread(row["mean"], row.get("sd"))
-
-
-def _held_out(measured: Document | None) -> Table | None:
-    if measured is None:
-        return None
+def _evaluation(found: Findings) -> Table:
+    """The kernels beside each other, by metric and N_I, and by λ where there are several."""
+    several = len({place.regularization for place in found.evaluation}) > 1
     rows = [
-        [name, *(_spread(measured[name][when]) for when in ("initial", "trained", "change"))]
-        for name in ("rho", "objective")
-        if name in measured
+        [
+            at.metric,
+            str(at.n_interpolation),
+            *(["" if at.regularization is None else f"{at.regularization:g}"] if several else []),
+            *(mean_of(rows.get(kernel)) for kernel in found.kernels),
+        ]
+        for at, rows in found.evaluation.items()
     ]
-    return Table([f"on {measured['batches']} held-out batches", "before#", "after#", "change#"], rows)
+    return Table(["metric", "N_I#", *(["λ#"] if several else []), *(f"{kernel}#" for kernel in found.kernels)], rows)
+
+
+def _held_out(run: Run) -> Table:
+    found = held_out(run.metrics, run.config.objective.name)
+    rows = [
+        [name, *map(mean_of, (own["initial"], own["trained"])), difference_of(own["change"], own["initial"])]
+        for name, own in found.items()
+    ]
+    batches = run.metrics["held_out"]["batches"] if rows else 0
+    return Table([f"on {batches} held-out batches", "before#", "after#", "change#"], rows)
 
 
 def _machine(here: Document) -> Table:
@@ -211,9 +176,8 @@ def _machine(here: Document) -> Table:
     return Table(["", ""], rows)
 
 
-def _pictures(directory: Path) -> list[Picture]:
-    found = plots.figures(directory)
-    return [Picture(name, plots.FIGURES[name].says, svg(figure, name)) for name, figure in found.items()]
+def _pictures(directory: Path) -> list[tuple[str, str]]:
+    return [(plots.caption(name), svg(figure, name)) for name, figure in plots.figures(directory).items()]
 
 
 def svg(figure: Figure, name: str) -> str:
@@ -232,45 +196,28 @@ _NAMED = re.compile(r'(\bid="|\bhref="#|url\(#)')
 """Text that precedes an identifier or a reference to one."""
 
 
-def _downloads(paths: Sequence[Path]) -> list[Download]:
+def _downloads(paths: Sequence[Path]) -> list[tuple[Path, str, str]]:
     """The tables in the page, small ones first, as long as there is room."""
     found, room = [], _MOST_BYTES
     for path in sorted(paths, key=lambda path: path.stat().st_size):
-        size = path.stat().st_size
-        room -= size
-        if room < 0:
-            found.append(Download(path.name, in_bytes(size), "", f"too large for a page: {path}"))
-        else:
-            data = base64.b64encode(path.read_bytes()).decode()
-            found.append(Download(path.name, in_bytes(size), f"data:text/csv;base64,{data}"))
+        room -= (size := path.stat().st_size)
+        data = "" if room < 0 else f"data:text/csv;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        found.append((path, in_bytes(size), data))
     return found
-
-
-def _told_apart(runs: Sequence[View]) -> list[View]:
-    """The runs with the words that not all of them share."""
-    shared = set.intersection(*({*run.typed} for run in runs))
-    return [replace(run, own=[w for w in run.typed if w not in shared and not w.startswith("hydra.")]) for run in runs]
-
-
-def _shared_name(runs: Sequence[View]) -> str:
-    names = list(dict.fromkeys(run.name for run in runs))
-    return f"{names[0]}: {len(runs)} runs" if len(names) == 1 else f"{len(runs)} runs"
 
 
 def _overview(runs: Sequence[View]) -> Table:
     rows = []
     for run in runs:
-        best, rho = main_row(run.metrics), run.metrics.get("held_out", {}).get("rho", {})
+        best, rho = Findings.of(run.metrics).row(), run.metrics.get("held_out", {}).get("rho", {})
         rows.append(
             [
                 " ".join(run.own) or run.name,
-                run.status,
+                run.metrics["status"],
                 best["metric"] if best else "",
-                _spread(best),
-                _spread(rho.get("initial")),
-                _spread(rho.get("trained")),
+                mean_of(best),
+                *(mean_of(rho.get(kernel)) for kernel in ("initial", "trained")),
                 f"{run.metrics.get('timing', {}).get('fit_seconds', math.nan):.1f}",
             ]
         )
-    heads = ["run", "status", "metric", "value#", "ρ before#", "ρ after#", "seconds#"]
-    return Table(heads, rows)
+    return Table(["run", "status", "metric", "value#", "ρ before#", "ρ after#", "seconds#"], rows)

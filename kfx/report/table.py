@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table as ScreenTable
@@ -35,6 +35,17 @@ class Table:
     def names(self) -> list[str]:
         return [_line(head.removesuffix("#")) for head in self.heads]
 
+    def written(self, text: Callable[[str], str], number: Callable[[str], str], bold: str) -> list[list[str]]:
+        """The rows as a format writes them. text, number: a cell in it. bold: a bold cell, as `**{}**`."""
+        rows, writers = [], [number if is_number else text for is_number in self.of_numbers]
+        for row, mark in zip(self.rows, self.marks or [""] * len(self.rows), strict=True):
+            cells = [write(cell) for write, cell in zip(writers, row, strict=True)]
+            if mark:
+                cell = cells[self.marked]
+                cells[self.marked] = bold.replace("{}", cell) if mark == "*" else f"{cell} {text(mark)}"
+            rows.append(cells)
+        return rows
+
 
 def screen(table: Table) -> ScreenTable:
     """The table for a console without markup."""
@@ -43,11 +54,11 @@ def screen(table: Table) -> ScreenTable:
     caption = "\n".join(filter(None, [table.note and f"* {table.note}", *table.remarks]))
     shown = ScreenTable(title=table.title, caption=caption or None)
     for name, is_number in zip(table.names, table.of_numbers, strict=True):
-        shown.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)  # never break a number
-    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
-        cells = list(row)
-        if any(table.marks):
-            cells[table.marked] += f" {mark or ' '}"
+        where: Literal["left", "right"] = "right" if is_number else "left"
+        shown.add_column(name, justify=where, no_wrap=is_number, overflow="fold")  # break texts, never a number
+    for cells, mark in zip(table.written(str, str, "{} *"), table.marks or [""] * len(table.rows), strict=True):
+        if any(table.marks) and not mark:
+            cells[table.marked] += "  "  # as wide as with a mark
         shown.add_row(*cells)
     return shown
 
@@ -61,31 +72,18 @@ def latex(table: Table) -> str:
         r"\toprule",
         " & ".join(map(in_latex, table.names)) + r" \\",
         r"\midrule",
+        *(" & ".join(cells) + r" \\" for cells in table.written(in_latex, _number_in_latex, r"\textbf{{}}")),
     ]
-    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
-        cells = [
-            _number_in_latex(cell) if is_number else in_latex(cell)
-            for cell, is_number in zip(row, table.of_numbers, strict=True)
-        ]
-        if mark:
-            cell = cells[table.marked]
-            cells[table.marked] = rf"\textbf{{{cell}}}" if mark == "*" else f"{cell} {in_latex(mark)}"
-        lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def markdown(table: Table) -> str:
     """The table in Markdown; `*` is bold."""
     notes = [table.title, *([f"Bold: {table.note}."] if table.note else []), *table.remarks]
+    rows = [list(map(in_markdown, table.names)), ["---:" if each else "---" for each in table.of_numbers]]
+    rows += table.written(in_markdown, in_markdown, "**{}**")
     lines = [line for note in notes for line in (in_markdown(note), "")]
-    lines += [_row(map(in_markdown, table.names)), _row("---:" if each else "---" for each in table.of_numbers)]
-    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
-        cells = [in_markdown(cell) for cell in row]
-        if mark:
-            cell = cells[table.marked]
-            cells[table.marked] = f"**{cell}**" if mark == "*" else f"{cell} {in_markdown(mark)}"
-        lines.append(_row(cells))
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows), ""])
 
 
 _LATEX = {
@@ -108,7 +106,7 @@ _LATEX = {
 
 
 def in_latex(text: str) -> str:
-    """Any text as LaTeX prints it."""
+    """A text as LaTeX prints it."""
     return "".join(_LATEX.get(sign, sign) for sign in _line(text))
 
 
@@ -122,14 +120,10 @@ def _number_in_latex(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Any text as Markdown prints it within a table."""
+    """A text as Markdown prints it within a table."""
     return re.sub(r"([\\`*_\[\]<>|~$&])", r"\\\1", _line(text))
 
 
 def _line(text: str) -> str:
     """A text in one line: a line break would end a row or a comment."""
     return " ".join(text.split())
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from kfx.data.dataset import Dataset
-from kfx.evaluation.on_disk import DiskStores
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.kernels import Kernel
 from kfx.numerics.streams import Streams
+from kfx.optimizers.loop import Optimizer
 from kfx.outcomes import Event
 from kfx.record.trace import Trace
 
@@ -31,11 +32,28 @@ class Machine:
     switches: Document
 
 
+class Fits(Protocol):
+    """Fits one part after the other (`kfx.running.journals`)."""
+
+    def ended(self, starts: Sequence[Kernel]) -> list[Kernel]:
+        """The fitted kernels of the parts that ended in an earlier process."""
+
+    def fit(self, kernel: Kernel, optimizer: Optimizer, data: Tensors, streams: Streams) -> Kernel:
+        """Fit the next part. data: x (n, …), y (n, outputs) and points (m, …) that flow along."""
+
+    def close(self, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+        """Keep the kernels of all parts."""
+
+
 class Notes(Protocol):
-    """Where stages write their findings: a run's record, or what an estimator keeps."""
+    """Where stages write their findings: a run's record, or what an estimator keeps.
+
+    watch: called with every row of the trace.
+    """
 
     metrics: Document
     trace: Trace | None
+    watch: Any
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
         """Write a CSV file."""
@@ -48,13 +66,14 @@ class Notes(Protocol):
 class RunContext:
     """What the stages of a run share.
 
-    parts: the data sets that kernels are trained on: one for each fold, or for each output of each fold. folds: those
-    that they are evaluated on.
+    begin: starts the fits. parts: the data sets that kernels are trained on: one for each fold, or for each output of
+    each fold. folds: those that they are evaluated on.
     """
 
     config: Config
     notes: Notes
     machine: Machine
+    begin: Callable[[RunContext, Sequence[Kernel], Optimizer], Fits]
     streams: Streams
     parts: list[Dataset]
     tensors: list[Tensors]
@@ -62,6 +81,8 @@ class RunContext:
     disk: DiskStores | None = None
     folds: list[Dataset] = field(default_factory=list)
     tensors_of_folds: list[Tensors] = field(default_factory=list)
+    keeps_held_out: bool = False
+    """Whether a fit is measured on held-out batches though it changed nothing."""
     drawn: list[list[Kernel]] = field(default_factory=list)
     """For each part the candidates from which its initial kernel was chosen."""
     rejected: list[Kernel] = field(default_factory=list)

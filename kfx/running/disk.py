@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kfx.config.plugins import plugged_in
-from kfx.evaluation.on_disk import DiskStores
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.experiment.config import Config
 from kfx.files import CsvFile
 from kfx.numerics import threads
 from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import StoreError
 from kfx.screen.progress import Steps, say
-from kfx.store.work import TileTask, Work, in_this_process
+
+if TYPE_CHECKING:
+    from kfx.store.work import TileTask, Work
 
 HISTORY = ("ended", "work", "tiles", "cost", "seconds", "processes", "threads_each")
 """Columns of a store's `history.csv`. cost: number of pairs of points, or of multiplications and additions."""
@@ -74,6 +76,8 @@ def workers(config: Config) -> Iterator[Callable[[Work, str], None]]:
         if not left:
             return
         if not node.is_used:
+            from kfx.store.work import in_this_process
+
             with _told(work, name, left, 1, cores) as watch, _storing(work):
                 in_this_process(work, watch)
             return

@@ -5,38 +5,31 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kfx.config.choices import CHOSEN
 from kfx.config.metrics import better_of
-from kfx.evaluation import device_products, predictions, separate
-from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
-from kfx.evaluation.follower import last_rows, window_rows
+from kfx.evaluation import predictions
 from kfx.evaluation.options import Split, TestPointsOption
-from kfx.evaluation.rollout import COLUMNS as COLUMNS_OF_FORECASTS
-from kfx.evaluation.rollout import Rollout
-from kfx.evaluation.rollout import rows as forecast_rows
-from kfx.evaluation.scoring import (
-    Scoring,
-    changes,
-    derived,
-    evaluate,
-    interpolation_order,
-    metric_names,
-    summary,
-)
+from kfx.evaluation.results import Result, changes, derived, summary
+from kfx.evaluation.scoring import Scoring, evaluate, interpolation_order, metric_names
 from kfx.files import Document, whole_file
 from kfx.kernels import Kernel
 from kfx.kernels.starts import random_kernel
 from kfx.numerics import threads
+from kfx.objectives.selection import Selection
 from kfx.outcomes import Event, NumericalError
 from kfx.record.columns import REJECTED
+from kfx.record.evaluations import Evaluations
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import RunContext
-from kfx.running.left_out import bare, fixed_on, with_chosen_regularization
+from kfx.running.left_out import bare, fixed_on, with_selected
 from kfx.screen.progress import Steps, say
+
+if TYPE_CHECKING:
+    from kfx.evaluation.rollout import Rollout
 
 _COMPARED = ("initial", "trained")
 """Kernels whose predictions are kept."""
@@ -57,9 +50,8 @@ def evaluate_kernels(
         name: started if all(map(operator.is_, own, starts)) else fixed_on(context, own)
         for name, own in _kernels(context, starts, fitted).items()
     }
-    if config.evaluation.is_validated(config):
-        kernels = _validated(context, kernels, starts)
-        scoring = replace(scoring, own=True)
+    if (selection := config.evaluation.selected(config)).is_chosen:
+        kernels = _with_selected(context, kernels, starts, selection)
     rows, failures = _evaluated(context, record, kernels, splits, scoring)
     if scoring.rollout is not None:
         _write_forecasts(context, record, scoring.rollout, scoring.regularizations[0].value)
@@ -78,6 +70,8 @@ def evaluate_kernels(
     entries: Document = {"evaluation": summary(every, whole), "evaluation_change": changes(every, whole)}
     entries["better"] = better_of(dict.fromkeys(row["metric"] for row in every))
     if record.follow is not None and config.follow.every + config.follow.last:
+        from kfx.evaluation.follower import last_rows, window_rows
+
         of_flow, last = config.optimizer.moves_points, max(record.follow.last, 1)
         entries["last_layers" if of_flow else "last_iterations"] = last_rows(record.directory, last, of_flow)
         if config.follow.windows:
@@ -88,16 +82,18 @@ def evaluate_kernels(
 def _write_forecasts(context: RunContext, record: Record, rollout: Rollout, regularization: float) -> None:
     """Write `forecasts.csv`: each origin and step, by the initial and the trained kernel at the largest N_I and the
     first λ."""
+    from kfx.evaluation import rollout as of_series
+
     series = context.parts[0].series
     assert series is not None
     rows: list[Document] = []
     size = max(context.config.evaluation.n_interpolation or [len(context.parts[0].x_train)])
     for name in _COMPARED:
-        kept = dict(record.kept_predictions(name))
+        kept = record.evaluations.arrays(name)
         if (found := kept.get(f"{name}/{size}/0/{regularization!r}/forecast")) is not None:
-            rows += forecast_rows(name, found, rollout, series)
+            rows += of_series.rows(name, found, rollout, series)
     columns = [f"{kind}.{name}" for name in series.coordinates for kind in ("truth", "forecast")]
-    context.notes.table("forecasts.csv", [*COLUMNS_OF_FORECASTS, *columns], rows)
+    context.notes.table("forecasts.csv", [*of_series.COLUMNS, *columns], rows)
 
 
 def _draw_subsets(
@@ -105,6 +101,8 @@ def _draw_subsets(
 ) -> None:
     """Evaluate many draws of a few interpolation points: all into `draws.csv`, the best and the worst into
     `draws.npz`."""
+    from kfx.evaluation.draws import COLUMNS, errors_of_draws, extremes
+
     data = context.parts[-1]
     order = interpolation_order(data, node.balanced, context.streams["draws"])
     size = min(node.n_interpolation or [len(order)])
@@ -114,24 +112,20 @@ def _draw_subsets(
         np.savez(stream, **extremes(rows, parts, data))  # type: ignore[arg-type]
 
 
-def _validated(
-    context: RunContext, kernels: Mapping[str, list[Kernel]], starts: Sequence[Kernel]
+def _with_selected(
+    context: RunContext, kernels: Mapping[str, list[Kernel]], starts: Sequence[Kernel], selection: Selection
 ) -> dict[str, list[Kernel]]:
-    """Each kernel with the λ that validation on the training points chooses for it; initial kernels may have it
-    already."""
-    usual, asked = context.config.regularization, context.config.evaluation.regularization
-    how = asked.value if asked.value in CHOSEN else usual.selection
-    chooses_again = context.config.evaluation.chooses_again(context.config)
-    is_known = usual.selection == how and asked.scale in (None, usual.scale)
+    """Each kernel with the λ that is chosen for it; initial kernels may have it already."""
+    is_known = replace(selection, again=True) == context.config.regularization.selected()
     known = {id(kernel) for own in [starts, *context.drawn] for kernel in own} if is_known else set()
     validated: dict[str, list[Kernel]] = {}
     for name, own in kernels.items():
         if own is kernels["initial"] and name != "initial":  # the kernel was not changed
             validated[name] = validated["initial"]
-        elif all(id(kernel) in known for kernel in own) or (name == "trained" and not chooses_again):
+        elif all(id(kernel) in known for kernel in own) or (name == "trained" and not selection.again):
             validated[name] = own
         else:
-            validated[name] = with_chosen_regularization(context, own, how, asked.scale)
+            validated[name] = with_selected(context, own, selection)
             if name in ("initial", "trained"):
                 remarks.of_edges(context, name, validated[name])
     return validated
@@ -163,11 +157,12 @@ def _evaluated(
     """All rows of `evaluation.csv`, those of an earlier process included, and messages of failures."""
     config, folds = context.config, context.folds
     sizes = config.evaluation.n_interpolation
-    metrics = (separate.names if config.outputs.is_separate else metric_names)(folds[0], scoring)
-    rows = record.evaluated(len(sizes or [0]) * len(scoring.regularizations) * len(metrics))
+    metrics = metric_names(folds[0], scoring, config.outputs.is_separate)
+    files, count = record.evaluations, len(sizes or [0]) * len(scoring.regularizations) * len(metrics)
+    rows = files.begin(count, record.restored is not None)
     is_curve = folds[0].x_train.shape[1:] == (1,) and len(folds) == 1  # the picture needs points and predictions
     if is_curve:
-        record.predictions({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
+        files.keep({name: getattr(folds[0], name) for name in ("x_train", "y_train", "x_test", "y_test")})
     failed: list[str] = []
     unchanged = [name for name, own in kernels.items() if all(map(operator.is_, own, kernels["initial"]))]
     with Steps("evaluation", len(kernels) * len(splits)) as steps:
@@ -177,50 +172,66 @@ def _evaluated(
                 initial = [row for row in rows if row["kernel"] == "initial" and row["repeat"] not in done]
                 same = [row | {"kernel": name} for row in initial]
                 if name in _COMPARED:
-                    record.predicted_alike("initial", name, {row["repeat"] for row in same})
-                record.evaluation(same)
+                    files.predicted_alike("initial", name, {row["repeat"] for row in same})
+                files.add(same)
                 rows += same
                 for _ in splits:
                     steps.advance()
                 continue
             for repeat, fold, order in splits:
                 if repeat not in done:
-                    n = sizes or [len(folds[fold].x_train)]
                     of_fold = context.of_fold(of_parts, fold)
-                    given = folds[fold], context.tensors_of_folds[fold], repeat, order, n, scoring, context.disk
-                    measured, arrays, failures = (
-                        separate.evaluate_separately(name, of_fold, *given)
-                        if config.outputs.is_separate
-                        else evaluate(name, of_fold[0], *given)
-                    )
-                    solution = {key: arrays.pop(key) for key in list(arrays) if "/solution/" in key}
+                    results = _results(context, of_fold, fold, order, scoring)
                     is_trained = name == "trained" or (name == "initial" and "trained" in unchanged)
-                    if solution and is_trained and fold == len(folds) - 1:
-                        record.solution({key.rpartition("/")[2]: array for key, array in solution.items()})
-                    if config.evaluation.save_predictions or is_curve:
-                        record.predictions(arrays)
-                    elif scoring.rollout is not None:
-                        record.predictions({key: array for key, array in arrays.items() if key.endswith("/forecast")})
-                    if name in _COMPARED:
-                        key = f"{name}/{max(n)}/{repeat}/{scoring.regularizations[0].value!r}/"
-                        own = {k.removeprefix(key): array for k, array in arrays.items() if k.startswith(key)}
-                        if own:
-                            record.predicted(name, repeat, predictions.columns(own, folds[fold]))
-                    record.evaluation(measured)
+                    if is_trained and fold == len(folds) - 1 and results[0].solution:
+                        files.keep_solution(results[0].solution)
+                    _keep(files, name, repeat, results, every=config.evaluation.save_predictions or is_curve)
+                    if name in _COMPARED and (arrays := _at_largest(results).arrays):
+                        files.predicted(name, repeat, predictions.columns(arrays, folds[fold]))
+                    measured = [row for result in results for row in result.rows(name, repeat)]
+                    files.add(measured)
                     if context.disk is not None:
                         context.disk.discard()
                     rows += measured
-                    failed += failures
-                    for failure in failures:
-                        record.note(Event.NOT_POSITIVE_DEFINITE, failure)
-                        say(f"kfx: evaluation: {failure}")
+                    for problem in dict.fromkeys(problem for result in results for problem in result.problems):
+                        failed.append(f"{name} {of_fold[0]!r}: {problem}")
+                        record.note(Event.NOT_POSITIVE_DEFINITE, failed[-1])
+                        say(f"kfx: evaluation: {failed[-1]}")
                     if record.stop is not None:
                         raise record.stop
                 steps.advance()
     return rows, failed
 
 
+def _results(
+    context: RunContext, kernels: Sequence[Kernel], fold: int, order: np.ndarray, scoring: Scoring
+) -> list[Result]:
+    """The results of the kernels of a fold: one, or one for each output."""
+    data = context.folds[fold]
+    sizes = context.config.evaluation.n_interpolation or [len(data.x_train)]
+    given = data, context.tensors_of_folds[fold], order, sizes, scoring, context.disk
+    if context.config.outputs.is_separate:
+        from kfx.evaluation import separate
+
+        return separate.evaluate_separately(kernels, *given)
+    return evaluate(kernels[0], *given)
+
+
+def _at_largest(results: Sequence[Result]) -> Result:
+    """The result at the largest N_I with the first λ."""
+    return max(results, key=lambda result: result.n_interpolation)
+
+
+def _keep(files: Evaluations, name: str, repeat: int, results: Sequence[Result], *, every: bool) -> None:
+    """Keep the arrays of results: `every` one, or else forecasts, from which `forecasts.csv` is made."""
+    arrays = {key: array for result in results for key, array in result.named(name, repeat).items()}
+    if kept := arrays if every else {key: array for key, array in arrays.items() if key.endswith("/forecast")}:
+        files.keep(kept)
+
+
 def _check_products(context: RunContext, kernel: Kernel, order: np.ndarray) -> None:
+    from kfx.evaluation import device_products
+
     x_train, _, x_test = context.tensors[-1]
     sizes = context.config.evaluation.n_interpolation or [len(x_train)]
     regularization = context.config.regularization.build()

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kfx.evaluation.follower import some_of
 from kfx.experiment.config import Config
 from kfx.files import whole_path
 from kfx.kernels.base import Kernel
 from kfx.kernels.starts import candidates
 from kfx.lock import Lock
 from kfx.numerics import threads
+from kfx.numerics.arrays import some_of
 from kfx.numerics.process import exclusively, set_switches
 from kfx.numerics.streams import Streams
 from kfx.outcomes import StoreError

@@ -10,17 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kfx.data.backtest import Backtest
-from kfx.evaluation.cross_validation import errors_of_candidates, least
-from kfx.evaluation.follower import some_of
 from kfx.kernels import Kernel, Regularized
-from kfx.kernels.ard import ARD
 from kfx.kernels.kernel_option import POINTS_FOR_A_LENGTH
-from kfx.kernels.starts import with_one_length
 from kfx.numerics import threads
-from kfx.numerics.regularization import Regularization
+from kfx.numerics.arrays import some_of
 from kfx.numerics.streams import Streams
-from kfx.objectives.options import left_out_by
+from kfx.objectives.selection import Selection
 from kfx.optimizers.journal import Journal
 from kfx.outcomes import NumericalError
 from kfx.running import remarks
@@ -28,55 +23,50 @@ from kfx.running.context import RunContext
 from kfx.screen.progress import WaitMessage
 
 
-def with_chosen_regularization(
-    context: RunContext, kernels: Sequence[Kernel], how: str | None = None, scale: str | None = None
-) -> list[Kernel]:
-    """Each kernel with the λ that is best in cross-validation of its own training points; all kernels of a part have
-    the same points.
+def with_selected(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> list[Kernel]:
+    """Each kernel with its own λ: where training starts, or that which is best for its training points; as it is where
+    λ is fixed."""
+    if selection.how == "trained":
+        return [Regularized(kernel, selection.values[0], trained=True) for kernel in kernels]
+    if not selection.is_chosen:
+        return list(kernels)
+    from kfx.evaluation.cross_validation import least
 
-    how: a way to choose λ, and scale: its unit; those of the section `regularization` by default.
-    """
-    node = context.config.regularization
-    choices, by = node.choices(scale), how or node.selection
-    rng = Streams(context.config.seed)["validation"]
-    if by == "backtest":
-        best = least(choices, _errors_of_forecasts(context, kernels, choices))
+    if selection.how == "backtest":
+        best = least(selection.values, _errors_of_forecasts(context, kernels, selection))
         return [Regularized(bare(kernel), best) for kernel in kernels]
     chosen: list[Kernel] = []
+    rng = Streams(context.config.seed)["validation"]
     for part, kernel in enumerate(kernels):
-        errors = _errors_of_candidates(context, part, bare(kernel), choices, by, rng)
-        chosen.append(Regularized(bare(kernel), least(choices, errors)))
+        errors = _errors_of_candidates(context, part, bare(kernel), selection, rng)
+        chosen.append(Regularized(bare(kernel), least(selection.values, errors)))
     return chosen
 
 
 def _errors_of_candidates(
-    context: RunContext,
-    part: int,
-    kernel: Kernel,
-    choices: Sequence[Regularization],
-    how: str,
-    rng: np.random.Generator,
+    context: RunContext, part: int, kernel: Kernel, selection: Selection, rng: np.random.Generator
 ) -> Sequence[float]:
-    """The error of a kernel with each λ on training points that are left out, as `how` says."""
-    node, (x, y, _) = context.config.regularization, context.tensors[part]
-    folds = node.folds if how == "validation" else None
+    """The error of a kernel with each λ on training points that are left out."""
+    from kfx.evaluation.cross_validation import errors_of_candidates
+
+    x, y, _ = context.tensors[part]
+    folds = selection.folds if selection.how == "validation" else None
     approximation, in_blocks = context.config.evaluation.approximation(context.config), context.config.dataset.is_series
     with threads.restored():  # during a fit there may be one thread, for small batches
         threads.use(context.threads_of_evaluation, context.machine.threads)
-        return errors_of_candidates(
-            kernel, x, y, choices, folds, node.points, rng, context.disk, approximation, in_blocks=in_blocks
-        )
+        given = x, y, selection.values, folds, selection.points, rng, context.disk, approximation
+        return errors_of_candidates(kernel, *given, in_blocks=in_blocks)
 
 
-def _errors_of_forecasts(
-    context: RunContext, kernels: Sequence[Kernel], choices: Sequence[Regularization]
-) -> Sequence[float]:
+def _errors_of_forecasts(context: RunContext, kernels: Sequence[Kernel], selection: Selection) -> Sequence[float]:
     """The error of forecasts within the training series with each λ. kernels: one, or one for each coordinate."""
+    from kfx.data.backtest import Backtest
+
     series = context.parts[0].series
     assert series is not None
     test = Backtest.of(series.windows, series.train, context.config.evaluation.forecast_steps())
     own = [bare(kernel) for kernel in kernels]
-    return list(test.errors(own if context.config.outputs.is_separate else own[0], choices))
+    return list(test.errors(own if context.config.outputs.is_separate else own[0], selection.values))
 
 
 def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> list[Kernel]:
@@ -87,10 +77,10 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
     training. The error of the fitted kernel is then divided by (1 − lengths / points)², as generalized cross-validation
     counts parameters: trained lengths fit the points that are left out too.
     """
-    choices, how = context.config.regularization.choices(), left_out_by(context.config)
-    if how == "backtest":
+    selection = context.config.regularization.left_out(context.config)
+    if selection.how == "backtest":
         before, after = (
-            min(_errors_of_forecasts(context, fixed_on(context, own), choices)) for own in (starts, fitted)
+            min(_errors_of_forecasts(context, fixed_on(context, own), selection)) for own in (starts, fitted)
         )
         kept = list(starts if before < after else fitted)
         remarks.of_kernels_kept(context, kept, starts, fitted)
@@ -101,7 +91,7 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
             bare(kernel).fixed_on(some_of(context.tensors[part][0])),
             Streams(context.config.seed)["validation"],
         )
-        return min(_errors_of_candidates(context, part, inner, choices, how, rng))
+        return min(_errors_of_candidates(context, part, inner, selection, rng))
 
     def best(part: int, start: Kernel, own: Kernel) -> Kernel:
         if start is own:
@@ -120,6 +110,8 @@ def better_left_out(context: RunContext, starts: Sequence[Kernel], fitted: Seque
 
 def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
     """The number of trained lengths over that of the training points x, (n, …); 0 where there are many points."""
+    from kfx.kernels.ard import ARD
+
     are_trained = isinstance(bare(kernel), ARD) and "lengths" in kernel.trainable
     count = x[0].numel() if are_trained else 0
     return count / len(x) if len(x) < POINTS_FOR_A_LENGTH * count else 0.0
@@ -128,6 +120,9 @@ def _share_of_lengths(kernel: Kernel, x: torch.Tensor) -> float:
 def _with_one_length(context: RunContext, part: int, start: Kernel) -> list[Kernel]:
     """The initial kernel with one length for all features, and that of another fit from there if it does not fail."""
     config, inner, data = context.config, bare(start), context.tensors[part]
+    from kfx.kernels.ard import ARD
+    from kfx.kernels.starts import with_one_length
+
     assert isinstance(inner, ARD)
     alone: Kernel = with_one_length(config.kernel, inner, context.parts[part])
     if (own := start.own_regularization) is not None:

@@ -14,15 +14,13 @@ import numpy as np
 import torch
 
 from kfx.data.dataset import predicted_labels
-from kfx.evaluation.follower import some_of
 from kfx.evaluation.scoring import constant_prediction
 from kfx.files import TableRow, read_rows
 from kfx.kernels.base import Kernel
 from kfx.kernels.names import readable
-from kfx.numerics.arrays import in_numpy
+from kfx.numerics.arrays import in_numpy, some_of
 from kfx.numerics.formatting import number, spread
 from kfx.numerics.round_off import is_constant
-from kfx.objectives.leave_one_out import errors
 from kfx.outcomes import Event, NumericalError
 
 if TYPE_CHECKING:
@@ -203,7 +201,7 @@ def of_edges(context: RunContext, name: str, kernels: Sequence[Kernel]) -> None:
 
     Below the smallest λ for data without noise there is only rounding.
     """
-    offered = [choice.value for choice in context.config.regularization.choices()]
+    offered = [choice.value for choice in context.config.regularization.left_out(context.config).values]
     offered = offered[1:] if context.config.regularization.is_free_of_noise(context.config) else offered
     found = [own.value for kernel in kernels if (own := kernel.own_regularization) is not None]
     for edge in {min(offered), max(offered)} if len(offered) > 1 else ():
@@ -285,6 +283,8 @@ def of_points_left_out(context: RunContext, before: Kernel, after: Kernel) -> No
 def _errors_left_out(context: RunContext, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """For each point, (n,), the leave-one-out squared error, or 1 if its class is missed. x: (n, …). y: (n,
     outputs)."""
+    from kfx.objectives.leave_one_out import errors
+
     left = errors(kernel.gram(x), y, kernel.own_regularization or context.config.regularization.build())
     if context.parts[0].labels_train is None:
         part = context.parts[0]

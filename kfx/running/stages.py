@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import operator
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -16,28 +17,27 @@ import torch
 from kfx.config.plugins import plugged_in
 from kfx.data.dataset import Dataset
 from kfx.evaluation import held_out
-from kfx.evaluation.follower import Follower, some_of
+from kfx.evaluation.disk_stores import DiskStores
 from kfx.evaluation.held_out import mean_objectives, on_the_same_batches
-from kfx.evaluation.on_disk import DiskStores
 from kfx.evaluation.scoring import constant_prediction, evaluate
 from kfx.experiment.config import Config, sources
 from kfx.experiment.identity import data_checksums
-from kfx.experiment.preflight import check_layers, check_sizes
 from kfx.files import Document
-from kfx.kernels import Kernel, Regularized
+from kfx.kernels import Kernel
 from kfx.kernels.names import readable
 from kfx.kernels.starts import candidates
 from kfx.numerics import precision, process, threads
+from kfx.numerics.arrays import some_of
 from kfx.numerics.memory import peak_bytes
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError
 from kfx.record import environment
 from kfx.record.columns import rho_of
-from kfx.record.journal import FoldFits
 from kfx.record.record import Record
 from kfx.running import remarks
 from kfx.running.context import Machine, RunContext, Tensors
-from kfx.running.left_out import better_left_out, fixed_on, with_chosen_regularization
+from kfx.running.journals import in_record
+from kfx.running.left_out import better_left_out, fixed_on, with_selected
 from kfx.screen.progress import Steps, TraceProgress, WaitMessage, say
 
 
@@ -89,7 +89,7 @@ def keep_freed_memory() -> None:
 def _check_precision(config: Config, machine: Machine, record: Record) -> None:
     """Measure the precision of the arithmetic; with `strict`, refuse a machine that delivers too little."""
     frameworks = ("torch", "jax") if config.kernel.uses_jax else ("torch",)
-    verdicts = precision.measure(precision.arithmetics(frameworks))
+    verdicts = precision.of_this_process(frameworks, repr(machine.switches))
     record.json("precision.json", precision.report(verdicts, machine.switches))
     complaint = precision.complaint(verdicts, machine.device, config.device.dtype, config.device.allow_tf32)
     if complaint and config.device.precision_check == "strict":
@@ -123,7 +123,10 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     if change := record.environment(here):
         say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
     threads.use(of_fit, machine.threads)
-    return RunContext(config, record, machine, streams, parts, tensors, of_evaluation, disk, folds, of_folds)
+    begin = partial(in_record, record)
+    return RunContext(
+        config, record, machine, begin, streams, parts, tensors, of_evaluation, disk, folds, of_folds, True
+    )
 
 
 def tensors_of(part: Dataset, machine: Machine) -> Tensors:
@@ -151,7 +154,13 @@ def threads_for(config: Config, parts: Sequence[Dataset], machine: Machine) -> t
 
 
 def choose_starts(context: RunContext) -> list[Kernel]:
-    """The initial kernel of each part, with its own λ if λ is chosen or trained."""
+    """The initial kernel of each part, with its own λ if λ is chosen or trained, ready to compute."""
+    starts = _starts(context)
+    _prepare(context, starts[0])
+    return starts
+
+
+def _starts(context: RunContext) -> list[Kernel]:
     config = context.config
     built = config.kernel.build(config.dataset.image).to(context.machine.dtype, context.machine.device)
     try:
@@ -159,21 +168,18 @@ def choose_starts(context: RunContext) -> list[Kernel]:
     except ValueError as error:
         raise ConfigError(f"kernel={config.kernel.name}: {error}") from error
     drawn = candidates(config.kernel, built, context.parts, context.streams["initial_parameters"])
-    worst = config.kernel.start_from == "worst"
-    if worst and config.regularization.is_chosen:  # as the evaluation will do
-        by_start = [with_chosen_regularization(context, list(each)) for each in zip(*drawn, strict=True)]
+    worst, selection = config.kernel.start_from == "worst", config.regularization.selected()
+    if worst and selection.is_chosen:  # as the evaluation will do
+        by_start = [with_selected(context, each, selection) for each in zip(*drawn, strict=True)]
         drawn = [list(own) for own in zip(*by_start, strict=True)]
     context.drawn = drawn
     starts = [kernels[0] for kernels in drawn] if config.kernel.starts == 1 else _best_or_worst(context, drawn)
     heads = context.streams["head"]
     starts = [config.objective.start(own, x, y, heads) for own, (x, y, _) in zip(starts, context.tensors, strict=True)]
-    if config.regularization.is_chosen:
-        chosen = starts if worst else with_chosen_regularization(context, starts)
-        remarks.of_edges(context, "initial", chosen)
-        return chosen
-    if config.regularization.selection == "trained":
-        regularization = config.regularization.build()
-        return [Regularized(kernel, regularization, trained=True) for kernel in starts]
+    if not (worst and selection.is_chosen):
+        starts = with_selected(context, starts, selection)
+    if selection.is_chosen:
+        remarks.of_edges(context, "initial", starts)
     return starts
 
 
@@ -207,36 +213,28 @@ def _errors_of(context: RunContext, kernels: Sequence[Kernel], part: int) -> lis
     order = next(order for _, number, order in splits if number == part)
     size = max(config.evaluation.n_interpolation or [len(data.x_train)])
     metric, scoring = constant_prediction(data)[0], config.evaluation.scoring(config)
+    single = replace(scoring, regularizations=scoring.regularizations[:1])
     errors = []
     with Steps("starts", len(kernels)) as steps:
         for kernel in kernels:
-            rows, _, _ = evaluate(
-                "start",
-                kernel.fixed_on(some_of(context.tensors[part][0])),
-                data,
-                context.tensors[part],
-                0,
-                order,
-                [size],
-                scoring,
-                context.disk,
-            )
+            own = kernel.fixed_on(some_of(context.tensors[part][0]))
+            (found,) = evaluate(own, data, context.tensors[part], order, [size], single, context.disk)
             if context.disk is not None:
                 context.disk.discard()
-            value = next(row["value"] for row in rows if row["metric"] == metric)
+            value = found.metrics[metric]
             errors.append(-math.inf if math.isnan(value) else 1 - value if metric == "accuracy" else value)
             steps.advance()
     return errors
 
 
-def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
+def _prepare(context: RunContext, kernel: Kernel) -> None:
     """Compile what the kernel needs, and record its backend."""
     config, parts, machine, folds = context.config, context.parts, context.machine, context.folds
     context.notes.metrics["kernel_backend"] = kernel.backend_on(machine.device)
     context.notes.metrics["n_train"] = len(parts[0].x_train)
     if kernel.labels and parts[0].features:
         context.notes.metrics["features"] = list(parts[0].features)
-    check_sizes(config, sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
+    config.check_sizes(sum(len(fold.x_test) for fold in folds) if len(folds) > 1 else len(folds[0].x_train))
     with WaitMessage("compiling the kernel, once on this machine"):
         kernel.prepare(machine.dtype, machine.device)
 
@@ -244,24 +242,25 @@ def prepare_kernel(context: RunContext, kernel: Kernel) -> None:
 # ---- the fit
 
 
-def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[Kernel]:
-    """Fit a kernel to each part in turn, continuing where an earlier process stopped."""
+def fit(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
+    """Fit a kernel to each part, measure it on held-out batches, and note problems."""
+    fitted = _fitted(context, starts)
+    if context.keeps_held_out or any(map(operator.is_not, starts, fitted)):
+        _measure_on_held_out_batches(context, starts, fitted)
+    remarks.of_fit(context, starts, fitted)
+    return fitted
+
+
+def _fitted(context: RunContext, starts: Sequence[Kernel]) -> list[Kernel]:
+    """Fit a kernel to each part in turn, going on where an earlier process stopped."""
     config = context.config
     optimizer = config.optimizer.build(config)
-    fits = FoldFits(record, len(context.parts), optimizer.iterations)
-    if config.optimizer.moves_points or config.follow.every + config.follow.last:
-        record.follow = Follower(
-            config, record.directory, context.parts, context.tensors, context.streams["flow_evaluation"]
-        )
-        record.follow.start(*fits.resumed_at)
-    if config.optimizer.moves_points and config.flow.record_layers:
-        say(f"kfx: flow.record_layers: {check_layers(config, record.directory)}")
-    record.open_trace(starts[0], [*config.objective.columns(starts[0]), *optimizer.columns, *fits.diagnostics])
+    fits = context.begin(context, starts, optimizer)
     label = f"{config.dataset.name} {config.kernel.name} {config.optimizer.name}"
     names = partial(readable, node=config.kernel)
     fitted = fits.ended(starts)
     with TraceProgress(label, optimizer.iterations * len(context.parts), config.objective.name, names) as bar:
-        record.watch = bar
+        context.notes.watch = bar
         for number in range(len(fitted), len(context.parts)):
             fitted.append(fits.fit(starts[number], optimizer, context.tensors[number], context.streams))
     if config.optimizer.fall_back:
@@ -270,12 +269,11 @@ def fit(context: RunContext, record: Record, starts: Sequence[Kernel]) -> list[K
         counts = {"initial_kept": sum(changed), "one_length_kept": changed.count(False), "fits": len(fitted)}
         context.notes.metrics["fall_back"] = counts
         context.rejected, fitted = fitted if changed else [], kept
-    record.save()
-    record.final_parameters(starts, fixed_on(context, fitted))
+    fits.close(starts, fixed_on(context, fitted))
     return fitted
 
 
-def measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
+def _measure_on_held_out_batches(context: RunContext, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
     """Measure ρ and the objective before and after on the same batches, because single batches of a fit are noisy."""
     config, count = context.config, context.config.evaluation.batches
     if not count:

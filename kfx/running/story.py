@@ -21,7 +21,7 @@ from kfx.outcomes import CheckpointError, ConfigError, Event, KfxError, Numerica
 from kfx.record.origin import require_own_files
 from kfx.record.reading import read_config, read_metrics
 from kfx.record.record import Record
-from kfx.running import remarks, stages
+from kfx.running import stages
 from kfx.running.disk import disk_stores
 from kfx.running.evaluation import evaluate_kernels
 from kfx.running.signals import Terminated, noted, stoppable, undisturbed
@@ -36,12 +36,9 @@ def story(config: Config, record: Record) -> None:
     with disk_stores(config, record.directory) as disk:
         context = stages.load_data(config, machine, record, disk)
         starts = stages.choose_starts(context)
-        stages.prepare_kernel(context, starts[0])
         clock.lap("load", machine.device)
 
-        fitted = stages.fit(context, record, starts)
-        stages.measure_on_held_out_batches(context, starts, fitted)
-        remarks.of_fit(context, starts, fitted)
+        fitted = stages.fit(context, starts)
         clock.lap("fit", machine.device)
 
         entries = evaluate_kernels(context, record, starts, fitted)

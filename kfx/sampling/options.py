@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from kfx.config.choices import POINTS, VIEWS
-from kfx.config.fields import MOST_POINTS, MOST_REPEATS, number, one_of, ranged, some_of
-from kfx.config.option import ConfigView, Option, Settings, option
+from kfx.config.fields import MOST_POINTS, MOST_REPEATS, Several, number, ranged, word, words
+from kfx.config.option import Option, Settings, option
+from kfx.config.parts import ConfigView, SamplerPart
+from kfx.config.rules import CLASSES, IMAGES, STILL_POINTS, needs, refuses, rows
 from kfx.outcomes import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -17,51 +19,53 @@ if TYPE_CHECKING:
 _BATCH, _OWN_BATCH, _ONLY_BATCH = 100, 300, 1000
 
 
+def _usual_batch_size(_: object, config: ConfigView) -> int:
+    """The size of a batch if the config does not say."""
+    if not config.dataset.is_own:
+        return _BATCH
+    try:
+        size = config.training_size()
+    except DataError:  # its check says more
+        size = _BATCH
+    most = _BATCH if config.optimizer.moves_points else _ONLY_BATCH if config.optimizer.keeps_batch else _OWN_BATCH
+    return max(min(most, size), 2)
+
+
 @dataclass
-class SamplerOption(Option):
+class SamplerOption(Option, SamplerPart):
     """A sampler. A subclass has a field for each setting, and `builds` or `build`."""
 
-    follows_rho: ClassVar[bool] = False
-    """Whether the sizes of its samples depend on ρ."""
+    rules = rows(
+        needs(IMAGES, "leave it out", "augment"),
+        refuses(
+            lambda _, c: c.optimizer.moves_points or not c.optimizer.views_batches,
+            "optimizer={config.optimizer.name} takes images as they are; leave it out",
+            "augment",
+        ),
+        needs(CLASSES, "use uniform", "choice=stratified"),
+    )
 
-    batch_size: Any = ranged(
+    batch_size: Several = ranged(
         "auto",
         "a whole number >= 2, auto, or null for all training points",
         lambda v: v is None or v == "auto" or (type(v) is int and 2 <= v <= MOST_POINTS),
         f"N_f, the number of points in a batch; auto: {_BATCH}; to fit a kernel to own data {_OWN_BATCH}, or "
         f"{_ONLY_BATCH} with optimizer=lbfgs, or all points if there are fewer",
+        settle=_usual_batch_size,
     )
-    choice: str = one_of(
-        "uniform",
-        *POINTS,
-        meaning="points of a batch; stratified: classes in the proportions of the data; "
+    choice: str = word(
+        POINTS,
+        "points of a batch; stratified: classes in the proportions of the data; "
         "neighbourhood: a random point and its nearest, by the kernel's present lengths if each feature has one",
     )
-    rounding: str = one_of(
-        "nearest",
-        "nearest",
-        "up",
-        meaning="rounding of the sample size N_c = p N_f; nearest: halves to the even number",
-    )
+    rounding: str = word("nearest | up", "rounding of the sample size N_c = p N_f; nearest: halves to the even number")
     samples: int = number(
         1, f"whole >= 1 and <= {MOST_REPEATS}", "number of samples of each batch, over which the objective is averaged"
     )
-    augment: list[str] = some_of(
-        [], *VIEWS, meaning="random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
+    augment: list[str] = words(
+        [], VIEWS, "random changes to a batch's images; crop: shifted at random; flip: half of them mirrored"
     )
     padding: int = number(4, "whole >= 1", "with crop: largest shift in pixels, filled with zeros")
-
-    def settled(self, config: ConfigView) -> Settings:
-        if self.batch_size != "auto":
-            return {}
-        if not config.dataset.is_own:
-            return {"batch_size": _BATCH}
-        try:
-            size = config.training_size()
-        except DataError:  # its check says more
-            size = _BATCH
-        most = _BATCH if config.optimizer.moves_points else _ONLY_BATCH if config.optimizer.keeps_batch else _OWN_BATCH
-        return {"batch_size": max(min(most, size), 2)}
 
     def build(self, iterations: int) -> FixedSampler:
         """The sampler for a fit of so many iterations."""
@@ -84,23 +88,8 @@ class SamplerOption(Option):
         return 0.5
 
     def check(self, config: ConfigView) -> None:
-        name = config.dataset.name
-        if self.batch_size is not None and self.batch_size > (size := config.training_size()):
-            raise ConfigError(
-                f"sampler.batch_size={self.batch_size}: dataset {name} has {size} training points; take at most "
-                f"{size}, or raise dataset.n_train"
-            )
-        if self.augment and config.dataset.image is None:
-            raise ConfigError(f"sampler.augment={self.augment}: dataset {name} has no images; leave it out")
-        if self.augment and (config.optimizer.moves_points or not config.optimizer.views_batches):
-            raise ConfigError(
-                f"sampler.augment={self.augment}: optimizer={config.optimizer.name} takes images as they are; leave it "
-                "out"
-            )
-        if "crop" in self.augment and self.padding >= (side := min(config.dataset.image[:2])):
+        if (image := config.dataset.image) and "crop" in self.augment and self.padding >= (side := min(image[:2])):
             raise ConfigError(f"sampler.padding={self.padding}: images have {side} pixels a side; take fewer than that")
-        if self.choice == "stratified" and not config.dataset.has_classes:
-            raise ConfigError(f"sampler.choice=stratified: dataset {name} has no classes; use uniform")
 
 
 @option("sampler", "fixed", "A uniform batch and a uniform sample of it, the same sizes at each iteration")
@@ -119,6 +108,17 @@ class FixedOption(SamplerOption):
     "Random centres, which are predicted, with their neighbours and random points (KernelFlows.jl)",
 )
 class CentresOption(SamplerOption):
+    rules = rows(
+        refuses(
+            lambda own, _: own.choice != "uniform" or own.samples > 1 or own.augment,
+            "draws neighbours of centres; leave choice, samples and augment out",
+        ),
+        refuses(
+            lambda own, _: own.batch_size is not None and own.centres >= own.batch_size,
+            "a batch has {own.batch_size} points; take fewer centres than that",
+            "centres",
+        ),
+    )
     builds = "kfx.sampling.samplers:CentresSampler"
 
     centres: int = number(5, "whole >= 1 and <= 1000", "number of centres, the points outside the sample")
@@ -135,28 +135,14 @@ class CentresOption(SamplerOption):
     def held_out(self) -> FixedSampler:
         return self.build(1)
 
-    def check(self, config: ConfigView) -> None:
-        if self.choice != "uniform" or self.samples > 1 or self.augment:
-            raise ConfigError("sampler=centres: draws neighbours of centres; leave choice, samples and augment out")
-        if self.batch_size is not None and self.centres >= self.batch_size:
-            raise ConfigError(
-                f"sampler.centres={self.centres}: a batch has {self.batch_size} points; take fewer centres than that"
-            )
-        super().check(config)
-
 
 @option("sampler", "epochs", "Minibatches: every training point once per epoch, in random order")
 class EpochsOption(FixedOption):
+    rules = rows(
+        needs(STILL_POINTS, "use sampler=fixed"),
+        refuses(lambda *_: True, "an epoch has every point; use uniform, or sampler=fixed", "choice=neighbourhood"),
+    )
     builds = "kfx.sampling.samplers:EpochSampler"
-
-    def check(self, config: ConfigView) -> None:
-        if config.optimizer.moves_points:
-            raise ConfigError(
-                f"sampler=epochs: optimizer={config.optimizer.name} draws from points that move; use sampler=fixed"
-            )
-        if self.choice == "neighbourhood":
-            raise ConfigError("sampler.choice=neighbourhood: an epoch has every point; use uniform, or sampler=fixed")
-        super().check(config)
 
 
 @option("sampler", "linear", "The sample grows linearly with the iterations (Darcy 2020, section 2.3.3)")

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from html import escape
 from typing import Any
 
 _SECONDS = 0.2
-
-
-def is_here() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    shell = sys.modules.get("IPython")
-    return shell is not None and hasattr(shell.get_ipython(), "kernel")
 
 
 class Bar:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from kfx.files import Document
-from kfx.screen import notebook
 
 _LINES = 10  # plain lines for a whole run, and at most one more every few seconds
 _SECONDS = 15.0
@@ -75,10 +74,16 @@ def told_to(audience: Audience) -> Iterator[None]:
         _audience.reset(token)
 
 
+def is_notebook(audience: Audience | None = None) -> bool:
+    """Whether the audience, that of the block or another one, works in a notebook."""
+    shell = sys.modules.get("IPython") if (audience or _audience.get()) == Audience.PYTHON else None
+    return shell is not None and hasattr(shell.get_ipython(), "kernel")
+
+
 def say(line: str) -> None:
     """Print one line on standard error, so that standard output holds only results."""
     if _audience.get() != Audience.NOBODY:
-        in_notebook = _audience.get() == Audience.PYTHON and notebook.is_here()  # where errors are red
+        in_notebook = is_notebook()  # where errors are red
         stream = sys.stdout if in_notebook else sys.stderr
         stream.write(f"{line}\n")  # one write: an interruption between two would append the next line to this one
         stream.flush()
@@ -113,7 +118,9 @@ class Steps:
         self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
-        if _audience.get() == Audience.PYTHON and notebook.is_here():
+        if is_notebook():
+            from kfx.screen import notebook
+
             self._bar = notebook.Bar()
             self._task = self._bar.add_task(self.label, total=self.total)
         elif sys.stderr.isatty() and not _in_lines.get() and _audience.get() != Audience.NOBODY:

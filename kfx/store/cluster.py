@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.config.plugins import load_plugins
 from kfx.lock import Lock, has_note, is_held
@@ -133,7 +133,7 @@ def on_dask(client: Client, work: Work, setting: Setting, watch: Watch) -> None:
         def __init__(self, name: str, payload: bytes, setting: Setting) -> None:
             self.name, self._payload, self._setting = name, payload, setting
 
-        def setup(self, worker: Any) -> None:
+        def setup(self, worker: object) -> None:
             take(self.name, self._payload, self._setting)
 
     try:

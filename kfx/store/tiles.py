@@ -189,7 +189,7 @@ class Tiles:
 
 
 def block_of(tiles: Tiles, rows: slice, columns: slice) -> np.ndarray:
-    """Any block of a matrix, (rows, columns), assembled from its tiles; of a triangular one from either triangle."""
+    """A block of a matrix, (rows, columns), assembled from its tiles; of a triangular one from either triangle."""
     size = tiles.tile
     out = np.empty((rows.stop - rows.start, columns.stop - columns.start), tiles.dtype)
     for i in range(rows.start // size, -(-rows.stop // size)):

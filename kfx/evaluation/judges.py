@@ -1,0 +1,227 @@
+"""What a solved regression is judged by: each judge names its metrics, and measures them on one interpolant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from kfx.config.metrics import METRICS, measured_by_plugins
+from kfx.data.dataset import Dataset, predicted_labels
+from kfx.evaluation.interpolants import Interpolant
+from kfx.evaluation.systems import System
+from kfx.kernels.base import Kernel
+from kfx.kernels.prediction import Headed
+from kfx.kernels.wrapped import within
+from kfx.numerics.arrays import in_numpy
+from kfx.numerics.regularization import Regularization
+from kfx.outcomes import Event, NumericalError
+
+if TYPE_CHECKING:
+    from kfx.evaluation.rollout import Rollout
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""x_train (n, …), y_train (n, outputs), x_test (m, …): points in the run's dtype, targets in float64."""
+Found = tuple[dict[str, float], dict[str, np.ndarray]]
+"""Metrics and arrays by name."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel with its data, and the system of its interpolation points.
+
+    head: indices of these among the training points, (n,). clip: the lowest and the highest prediction.
+    """
+
+    kernel: Kernel
+    data: Dataset
+    tensors: Tensors
+    head: torch.Tensor
+    system: System
+    clip: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What judges see: an interpolant of the first `size` points and its prediction, (m, outputs), at the test points,
+    in the units of the targets."""
+
+    of: Subject
+    size: int
+    regularization: Regularization
+    interpolant: Interpolant
+    prediction: np.ndarray
+
+
+class Judge(Protocol):
+    """Measures some metrics of a case."""
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        """The names of its metrics on this data."""
+
+    def __call__(self, case: Case) -> Found:
+        """Measure them. NumericalError where the arithmetic fails."""
+
+
+def in_units(prediction: torch.Tensor, data: Dataset, clip: tuple[float, float] | None) -> np.ndarray:
+    """The prediction, (m, outputs), in the units of the targets, limited to the range `clip`."""
+    found = data.in_units(in_numpy(prediction))
+    return found if clip is None else found.clip(*clip)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """MSE and MAE on the test points, with classes the accuracy in [0, 1].
+
+    If the data have an energy norm, also the squared error in that norm over that of the targets.
+    """
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        accuracy = ["accuracy"] if data.labels_test is not None else []
+        return [*accuracy, "mse", "mae", *(["energy_error"] if data.energy is not None else [])]
+
+    def __call__(self, case: Case) -> Found:
+        found = errors(case.prediction, case.of.data)
+        if not all(map(math.isfinite, found.values())):
+            raise NumericalError(Event.DIVERGED, "an error leaves the range of float64")
+        return found, {}
+
+
+def errors(prediction: np.ndarray, data: Dataset) -> dict[str, float]:
+    """The metrics of `Errors`. prediction: (m, outputs)."""
+    found = _errors(prediction, data.y_test)
+    if data.energy is not None:
+        error, y = prediction - data.y_test, data.y_test
+        found["energy_error"] = float(np.sum(error * (data.energy @ error)) / np.sum(y * (data.energy @ y)))
+    if data.labels_test is not None:
+        return {"accuracy": float(np.mean(predicted_labels(prediction) == data.labels_test)), **found}
+    return found
+
+
+def _errors(prediction: np.ndarray, y: np.ndarray, prefix: str = "") -> dict[str, float]:
+    error = prediction - y
+    with np.errstate(over="ignore"):  # an infinite error is reported as a failure
+        return {f"{prefix}mse": float(np.mean(error**2)), f"{prefix}mae": float(np.mean(np.abs(error)))}
+
+
+@dataclass(frozen=True)
+class OfPlugins:
+    """The metrics that plugins add."""
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        return [name for name, each in METRICS.items() if each.measure is not None]
+
+    def __call__(self, case: Case) -> Found:
+        return measured_by_plugins(case.prediction, case.of.data), {}
+
+
+@dataclass(frozen=True)
+class Rho:
+    """The relative distance, in the RKHS norm, of the interpolant to that of all points of the system."""
+
+    known: dict[tuple[int, Regularization], np.ndarray] = field(default_factory=dict)
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        return ["rho"]
+
+    def __call__(self, case: Case) -> Found:
+        key = id(case.of.system), case.regularization
+        if key not in self.known:
+            every = case.of.system.interpolant(case.regularization, case.of.tensors[1][case.of.head])
+            self.known[key] = in_numpy(every.energies())
+        energies = self.known[key]
+        return {"rho": float(energies[case.size :].sum() / energies.sum())}, {}
+
+
+@dataclass(frozen=True)
+class TrainingErrors:
+    """Errors on the training points."""
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        return ["train_mse", "train_mae"]
+
+    def __call__(self, case: Case) -> Found:
+        fitted = case.of.system.fitted(case.interpolant, case.of.tensors[0], case.of.head)
+        return _errors(in_units(fitted, case.of.data, case.of.clip), case.of.data.y_train, "train_"), {}
+
+
+@dataclass(frozen=True)
+class PosteriorVariance:
+    """The posterior variance at the test points, in squared units of the targets, for a kernel of scale 1."""
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        return ["mean_posterior_variance"]
+
+    def __call__(self, case: Case) -> Found:
+        unit = float(np.mean(np.square(case.of.data.target_scale)))  # the mean over outputs
+        variance = unit * in_numpy(case.interpolant.variance(case.of.system.test))
+        return {"mean_posterior_variance": float(variance.mean())}, {"variance": variance}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How well deviations or probabilities fit (`kfx.evaluation.calibrated`); none for a Gram matrix on disk."""
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        from kfx.evaluation import calibrated
+
+        return calibrated.names(data)
+
+    def __call__(self, case: Case) -> Found:
+        from kfx.evaluation import calibrated
+
+        arrays = calibrated.distribution(case.interpolant, case.of.system.test, case.of.data)
+        return calibrated.metrics(arrays, case.prediction, case.of.data), arrays
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Forecasts of the test series."""
+
+    rollout: Rollout
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        from kfx.evaluation import rollout
+
+        return rollout.names(data)
+
+    def __call__(self, case: Case) -> Found:
+        from kfx.data.backtest import predictor
+
+        points = in_numpy(case.of.tensors[0][case.of.head[: case.size]])
+        of_windows = predictor(case.of.kernel, points, in_numpy(case.interpolant.alpha))
+        found, forecasts = self.rollout(of_windows, case.of.data)
+        return found, {"forecast": forecasts}
+
+
+@dataclass(frozen=True)
+class OfHead:
+    """The predictions by the kernel's own head: accuracy, mean log-likelihood and calibration error.
+
+    It judges a kernel, whatever the interpolation points. training: also on training points.
+    """
+
+    training: bool
+
+    def names(self, data: Dataset) -> Sequence[str]:
+        heads = ["head", "head_train"] if self.training else ["head"]
+        return [f"{name}_{what}" for name in heads for what in ("accuracy", "log_likelihood", "calibration_error")]
+
+    def __call__(self, kernel: Kernel, data: Dataset, tensors: Tensors) -> dict[str, float]:
+        """Measure them; NaN for a kernel without a head. NumericalError where the arithmetic fails."""
+        asked = [(tensors[2], data.y_test)] + ([(tensors[0], data.y_train)] if self.training else [])
+        headed = next((each for each in within(kernel) if isinstance(each, Headed)), None)
+        values: list[float] = []
+        for x, y in asked:
+            if headed is None:
+                values += [math.nan] * 3
+                continue
+            prediction, targets = headed.predict(x), torch.as_tensor(y)
+            likelihood = float(prediction.log_likelihood(targets).mean(dtype=torch.float64))
+            right = predicted_labels(in_numpy(prediction.outputs)) == predicted_labels(y)
+            values += [float(np.mean(right)), likelihood, prediction.calibration_error(targets)]
+        return dict(zip(self.names(data), values, strict=True))

@@ -1,0 +1,1 @@
+"""What papers print: published numbers and claims beside measurements, studies, and the commands for both."""
