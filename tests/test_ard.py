@@ -17,6 +17,7 @@ from kfx import KernelFlowClassifier, KernelFlowRegressor, load_run, plots
 from kfx.experiment.compose import load
 from kfx.kernels import NNGP, NTK, RBF, Laplace, Linear, Matern, RationalQuadratic
 from kfx.kernels.ard import ARD
+from kfx.kernels.covariance import OfOuterProducts
 from kfx.kernels.starts import candidates
 from kfx.numerics.outer_products import OuterProducts
 from kfx.numerics.streams import Streams
@@ -87,7 +88,7 @@ def test_small_batches_by_numpy_give_the_same_gradients(name):
     kernel, x = ARD(KERNELS[name], LENGTHS), torch.as_tensor(points())
     small = kernel.small_pullback(x)
     if small is None:
-        assert KERNELS[name].small_pullback(x) is None
+        assert not isinstance(KERNELS[name], OfOuterProducts)
         return
     vectors, weights = np.random.default_rng(3).normal(size=(30, 2)), np.array([1.0, -0.5])
     outer = OuterProducts(vectors, weights)

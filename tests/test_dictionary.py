@@ -9,8 +9,8 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import pairwise
 
 import kfx
-from kfx.config.choices import DICTIONARY, INDEFINITE
 from kfx.kernels import Dictionary
+from kfx.kernels.combination_options import DICTIONARY, INDEFINITE
 from kfx.kernels.dictionary import MEMBERS
 
 X = np.random.default_rng(0).normal(size=(60, 4))

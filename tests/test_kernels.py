@@ -28,6 +28,7 @@ from kfx.kernels import (
 )
 from kfx.kernels.ard import ARD
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
+from kfx.kernels.stationary import Stationary
 from tests.oracles import HAS_NEURAL_TANGENTS
 from tests.slow import slow
 
@@ -197,7 +198,7 @@ def test_distances_have_the_digits_of_their_pair(kernel, formula, dtype, offset,
         np.testing.assert_allclose(kernel.gram(x[some]), expected[np.ix_(some, some)], rtol=0, atol=tolerance)
         found = kernel.gram(x[some], x[:17])
         np.testing.assert_allclose(found, expected[np.ix_(some, range(17))], rtol=0, atol=tolerance)
-        if dtype == np.float64:
+        if dtype == np.float64 and isinstance(kernel, Stationary):
             found = kernel.against(x[:17])(x[some])
             np.testing.assert_allclose(found, expected[np.ix_(some, range(17))], rtol=0, atol=tolerance)
 
@@ -363,18 +364,18 @@ def test_gamma_of_rational_quadratic_stays_unless_asked():
         (lambda: RBF(float("nan")), "sigma takes a finite number > 0"),
         (lambda: RBF(1.0, trainable=["lengthscale"]), "RBF has no parameter 'lengthscale'; it has sigma"),
         (lambda: RBF() * -1.0, "multiplied by a number > 0, got -1.0"),
-        (lambda: Matern(nu=2.0), "nu must be 0.5, 1.5 or 2.5, got 2.0"),
-        (lambda: Polynomial(degree=0), "degree takes a whole number >= 1"),
+        (lambda: Matern(nu=2.0), "nu=2.0: expected 0.5, 1.5 or 2.5"),
+        (lambda: Polynomial(degree=0), "degree=0: expected a whole number >= 1"),
         (lambda: RBF().with_flat([1.0, 2.0]), "expected 1 parameters"),
         (lambda: RBF().with_parameters(gamma=1.0), "no parameter 'gamma'"),
         (lambda: RBF().gram(np.zeros(4)), r"points must be \(n, features\)"),
         (lambda: RBF().gram(np.zeros((4, 2)), np.zeros((4, 3))), "do not match"),
-        (lambda: NNGP(activation="tanh"), "activation must be one of relu, erf"),
+        (lambda: NNGP(activation="tanh"), "activation=tanh: expected one of relu, erf"),
         (lambda: NNGP(depth=2, weight_variance=[1.0, 2.0]), "one number or 3, one per layer"),
-        (lambda: NNGP(backend="jax"), "backend must be one of auto, fused, torch, native, neural_tangents"),
+        (lambda: NNGP(backend="jax"), "backend=jax: expected one of auto, fused, torch, native, neural_tangents"),
         (lambda: NTK(backend="torch"), "backend must be one of auto, fused, native, neural_tangents"),
         (lambda: CNNGP(STRIDED, [1.0, 2.0]), "one number or 3, one per convolution"),
-        (lambda: CNNGP(STRIDED, variance_scaling="fan_out"), "fan_in or weight"),
+        (lambda: CNNGP(STRIDED, variance_scaling="fan_out"), "expected one of fan_in, weight"),
         (lambda: CNNGP(STRIDED).gram(np.zeros((4, 9))), r"images \(n, channels, height, width\)"),
         (lambda: CNNGP(STRIDED).gram(np.zeros((4, 1, 9, 9))), r"layer 4, Conv2d.*5 × 9 reach it and 3 × 5 leave"),
         (lambda: CNNGP(STRIDED).gram(np.zeros((4, 1, 2, 2))), r"layer 4, Conv2d.*1 × 2 reach it and are too small"),

@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import shutil
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import kfx as kfx_package
 from kfx import load_run
 from kfx.config import plugins, registry
 from kfx.config.plugins import load_plugins
@@ -53,6 +58,23 @@ def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
     assert "in units of the sine" in kfx("list", "kernel", "periodic", *plugins)[1]
     code, out, _ = kfx("rerun", "r", "--output", "again", *plugins)
     assert (code, "bit for bit" in out) == (0, True)
+
+
+def test_one_file_in_the_folder_of_its_family_adds_an_option_or_a_metric(tmp_path):
+    """In a copy of the package, in a process of its own."""
+    shutil.copytree(Path(kfx_package.__file__).parent, tmp_path / "kfx")
+    shutil.copytree(Path(kfx_package.__file__).parents[1] / "configs", tmp_path / "configs")
+    homes = {"periodic": "kernels", "loo_likelihood": "objectives", "chirp": "data", "median_error": "evaluation"}
+    for name, family in homes.items():
+        (tmp_path / "kfx" / family / f"{name}.py").write_text(BLOCKS[name])
+    words = ["kernel=periodic", "objective=loo_likelihood", "dataset=chirp", *SMALL, "hydra.run.dir=r"]
+    complete = "from kfx.commands.arguments import completions as of; print(*of('kernel='), *of('kernel.per'))"
+    calls = ["-m", "kfx", "list", "--names"], ["-c", complete], ["-m", "kfx", "run", *words]
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path, check=True)
+    listed, completed, _ = (run([sys.executable, *call]).stdout.split() for call in calls)
+    assert {"periodic", "loo_likelihood", "chirp"} <= set(listed)
+    assert {"kernel=periodic", "kernel.period="} <= set(completed)
+    assert "median_error" in load_run(tmp_path / "r").evaluation["metric"].to_numpy()
 
 
 def test_the_kernel_of_contributing_finds_the_period(kfx, in_folder):

@@ -59,7 +59,8 @@ def number(default: T, takes: str, meaning: str, *, null: str | None = None, **m
         tests.append((operator.le, _MOST))
 
     def test(value: float) -> bool:
-        return -math.inf < value < math.inf and all(compare(value, bound) for compare, bound in tests)
+        is_good = -math.inf < value < math.inf and all(compare(value, bound) for compare, bound in tests)
+        return is_good and not (is_whole and value % 1)
 
     return ranged(
         default, f"a {'whole ' if is_whole else ''}number {limits}".rstrip(), test, meaning, null=null, **more

@@ -55,7 +55,8 @@ def is_better(value: object) -> bool:
 
 def metric(name: str, better: Better) -> Callable[[Measure], Measure]:
     """Register a function of the prediction, (m, outputs), and the data set as a metric of every evaluation on test
-    points. better: `larger`, `smaller`, the number that it should be near, or None."""
+    points. better: `larger`, `smaller`, the number that it should be near, or None. ConfigError for another value and
+    for a name that is taken."""
 
     def register(measure: Measure) -> Measure:
         if not name.isidentifier() or not is_better(better):

@@ -42,14 +42,21 @@ class Option(Portable, Part):
     """`module:name` of the class or function that it builds from its fields, imported when it is built."""
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
+        self.require(**{item.name: getattr(self, item.name) for item in dataclasses.fields(self)})
+
+    @classmethod
+    def require(cls, **values: object) -> None:
+        """Raise FieldError, a ValueError, for a value outside the range of its field, so that what is built from fields
+        need not state their ranges again."""
+        for item in dataclasses.fields(cls):
+            if item.name not in values or "test" not in item.metadata:
+                continue
             try:
-                good = "test" not in item.metadata or item.metadata["test"](value)
+                good = item.metadata["test"](values[item.name])
             except TypeError:  # a value of another type, such as a list for a word
                 good = False
             if not good:
-                raise FieldError(item.name, value, item.metadata["takes"])
+                raise FieldError(item.name, values[item.name], item.metadata["takes"])
 
     @classmethod
     def check_definition(cls) -> None:
@@ -75,7 +82,7 @@ class Option(Portable, Part):
         return {"name": cls.name, **plain} if cls.name else plain
 
     def constructor(self) -> Callable[..., Built]:
-        """What `builds` names."""
+        """What `builds` names; NotImplementedError if it names nothing."""
         if not self.builds:
             raise NotImplementedError(f"{type(self).__name__}: expected `builds`, or a method that builds it")
         module, _, name = self.builds.partition(":")
@@ -106,7 +113,7 @@ class Option(Portable, Part):
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def option(group: str, name: str, description: str) -> Callable[[type[T]], type[T]]:
-    """Register a class as the option `group=name`; the class becomes a dataclass."""
+    """Register a class as the option `group=name`; the class becomes a dataclass. ConfigError if it cannot be one."""
 
     def register(cls: type[T]) -> type[T]:
         if group not in OPTIONS:

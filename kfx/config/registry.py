@@ -45,7 +45,7 @@ def from_source(source: str) -> Iterator[None]:
 
 @cache
 def load() -> None:
-    """Register the options and metrics of kfx and of installed packages."""
+    """Register the options and metrics of kfx and of installed packages; ConfigError for a package that fails."""
     for module in _declaring():
         importlib.import_module(module)
     for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):

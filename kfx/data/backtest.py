@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,10 +31,15 @@ LEAST_ERROR = 0.1
 
 
 class Gram(Protocol):
-    """A kernel: its Gram matrices, and the function x ↦ K(x, y) for fixed points y."""
+    """A kernel: its Gram matrices."""
 
     def gram(self, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
         """Return K(x, y), (n, m), or K(x, x), (n, n)."""
+
+
+@runtime_checkable
+class Against(Protocol):
+    """A kernel that prepares K(x, y) for many calls with the same points y."""
 
     def against(self, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         """Return x ↦ K(x, y)."""
@@ -149,7 +154,7 @@ _FARTHEST = 1e6
 def predictor(kernel: Gram, x: np.ndarray, coefficients: np.ndarray) -> Predict:
     """The prediction from interpolation points x, (n, features), for each of m forecasts with its own coefficients,
     (m, n, coordinates), or with one set for all, (n, coordinates)."""
-    cross = kernel.against(x)
+    cross = kernel.against(x) if isinstance(kernel, Against) else lambda points: kernel.gram(points, x)
 
     def predict(points: np.ndarray) -> np.ndarray:
         # a forecast that has left every range stays there

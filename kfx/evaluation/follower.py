@@ -17,6 +17,8 @@ from kfx.data.dataset import Dataset
 from kfx.evaluation.scoring import evaluate, interpolation_order
 from kfx.files import CsvFile, Document, read_rows, whole_file
 from kfx.kernels.base import Kernel
+from kfx.kernels.module_kernel import ModuleKernel
+from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import MOST_SETTLING, digests, some_of
 from kfx.numerics.linear_algebra import Factored
 from kfx.objectives import interpolation_error, rho
@@ -171,11 +173,12 @@ class Follower:
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in more]
         if not self.moves_points:  # then distances of the kernel's features, if it has any
             some, labels = some_of(x), None if labels is None else some_of(torch.as_tensor(labels)).numpy()
+            network = _network(kernel)
             try:
-                x = kernel.features(some)
+                if network is None:
+                    return self._rows.write(*rows)
+                x = network.features(some)
             except NumericalError:
-                return self._rows.write(*rows)
-            if x is some:
                 return self._rows.write(*rows)
         of_points = mean_squared_distances(x, labels)
         if labels is not None and len(set(labels)) == 2 and x[0].numel() <= _MOST_COORDINATES:
@@ -205,9 +208,9 @@ class Follower:
     def _of_layers(self, kernel: Kernel, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, float]]:
         """ρ of the kernel of each inner layer, with half of the points as the sample."""
         points, targets = some_of(x, _MOST_OF_LAYERS), some_of(y, _MOST_OF_LAYERS)
-        found = []
+        found, network = [], _network(kernel)
         with contextlib.suppress(NumericalError):  # a layer that fails makes all later ones fail
-            for name, gram in kernel.inner_grams(points):
+            for name, gram in () if network is None else network.inner_grams(points):
                 try:
                     regularization = kernel.own_regularization or self.regularization
                     value, _ = rho(Factored(gram), targets, len(points) // 2, regularization, False)
@@ -215,6 +218,10 @@ class Follower:
                     value = math.nan
                 found.append((OF_LAYERS + name, value))
         return found
+
+
+def _network(kernel: Kernel) -> ModuleKernel | None:
+    return next((each for each in within(kernel) if isinstance(each, ModuleKernel)), None)
 
 
 def _first_of_equals(points: torch.Tensor) -> torch.Tensor | None:

@@ -15,6 +15,8 @@ from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation.interpolants import Interpolant
 from kfx.evaluation.systems import System
 from kfx.kernels.base import Kernel
+from kfx.kernels.prediction import Headed
+from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import in_numpy
 from kfx.numerics.regularization import Regularization
 from kfx.outcomes import Event, NumericalError
@@ -212,12 +214,13 @@ class OfHead:
     def __call__(self, kernel: Kernel, data: Dataset, tensors: Tensors) -> dict[str, float]:
         """Measure them; NaN for a kernel without a head. NumericalError where the arithmetic fails."""
         asked = [(tensors[2], data.y_test)] + ([(tensors[0], data.y_train)] if self.training else [])
+        headed = next((each for each in within(kernel) if isinstance(each, Headed)), None)
         values: list[float] = []
         for x, y in asked:
-            prediction, targets = kernel.predict(x), torch.as_tensor(y)
-            if prediction is None:
+            if headed is None:
                 values += [math.nan] * 3
                 continue
+            prediction, targets = headed.predict(x), torch.as_tensor(y)
             likelihood = float(prediction.log_likelihood(targets).mean(dtype=torch.float64))
             right = predicted_labels(in_numpy(prediction.outputs)) == predicted_labels(y)
             values += [float(np.mean(right)), likelihood, prediction.calibration_error(targets)]

@@ -6,22 +6,23 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from kfx.files import whole_file, write_arrays
 from kfx.flows.layers import Layer
-from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
+from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.arrays import Array, as_tensor, digests, in_kind, in_numpy
 from kfx.numerics.regularization import Regularization
 
 _BLOCK = 4096
 
 
-class FlowedKernel(Kernel):
+class FlowedKernel(Wrapped[Kernel]):
     """The kernel K(F(x), F(x')) for a flow F; its parameters are those of `kernel`, K.
 
     carried: digests of the points that the flow moved and their final positions, (n, …), where F is looked up. Equal
@@ -31,8 +32,6 @@ class FlowedKernel(Kernel):
         through in blocks.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
-
     def __init__(
         self,
         kernel: Kernel,
@@ -40,16 +39,10 @@ class FlowedKernel(Kernel):
         layers: Callable[[], Iterable[Layer]] | None = None,
         together: bool = False,
     ) -> None:
-        self._kernel, self._layers, self._together = kernel, layers, together
-        self.may_be_zero, self.signed = kernel.may_be_zero, kernel.signed
+        super().__init__(kernel)
+        self._layers, self._together = layers, together
         self._digests, self._positions = carried
         self._rows = {digest.tobytes(): row for row, digest in reversed(list(enumerate(self._digests)))}
-        super().__init__(kernel.parameters, kernel.trainable, kernel.limits)
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel K, with its present parameters."""
-        return self._kernel._replaced(self._values)
 
     @property
     def own_regularization(self) -> Regularization | None:
@@ -75,9 +68,9 @@ class FlowedKernel(Kernel):
 
         ValueError for points of another shape, and for a point that did not flow along if no layers were recorded.
         """
-        return in_kind(self._transform(as_tensor(x)), x)
+        return in_kind(self._mapped(as_tensor(x)), x)
 
-    def _transform(self, x: torch.Tensor) -> torch.Tensor:
+    def _mapped(self, x: torch.Tensor) -> torch.Tensor:
         if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(self._positions.shape[1:]):
             expected = ", ".join(map(str, self._positions.shape[1:]))
             raise ValueError(f"expected points of shape (n, {expected}), got {tuple(x.shape)}")
@@ -99,28 +92,8 @@ class FlowedKernel(Kernel):
             blocks = [layer.move(block) for block in blocks]
         return torch.cat(blocks)
 
-    def fixed_on(self, x: torch.Tensor) -> Self:
-        kernel = self.kernel
-        fixed = kernel.fixed_on(self._transform(x))
-        return self if fixed is kernel else self._replaced(fixed.parameters)
-
-    def backend_on(self, device: torch.device) -> str:
-        return self._kernel.backend_on(device)
-
-    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._kernel.prepare(dtype, device)
-
-    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
-        return self._kernel.multiplications(x, y)
-
-    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return self.kernel._gram(self._transform(x), None if y is None else self._transform(y))
-
-    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel._diagonal(self._transform(x))
-
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        gram, pull = self.kernel._pullback(self._transform(x))
+        gram, pull = self.kernel._pullback(self._mapped(x))
 
         def pull_parameters(cotangent: torch.Tensor, inputs: bool) -> tuple[Mapping[str, Any], torch.Tensor | None]:
             if inputs:

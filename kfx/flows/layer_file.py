@@ -24,7 +24,7 @@ HEADER = 128
 
 class LayerFile:
     """A file to which layers are appended, each as a few arrays in NumPy's format. keep: bytes of the present file that
-    stay."""
+    stay; CheckpointError if it holds fewer."""
 
     def __init__(self, path: Path, keep: int) -> None:
         if keep > (there := path.stat().st_size if path.is_file() else 0):

@@ -8,12 +8,14 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 
-from kfx.kernels.base import Kernel, Pull, SmallPullback
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import OfOuterProducts, Pull, SmallPullback, as_matrix
 from kfx.kernels.parameters import Bounds, Given, Value
+from kfx.kernels.wrapped import Wrapped
 from kfx.numerics.outer_products import OuterProducts
 
 
-class ARD(Kernel):
+class ARD(Wrapped[Kernel], OfOuterProducts):
     """k(x / ℓ, x' / ℓ) for a kernel k, with a length ℓ_d for each feature d (Neal 1996; MacKay 1994).
 
     kernel: k. A length of its own, such as `sigma`, is replaced by `lengths`: set to 1 and not trained. For a network's
@@ -38,22 +40,9 @@ class ARD(Kernel):
         bounds: Mapping[str, Bounds] | None = None,
     ) -> None:
         own = () if kernel.length is None else (kernel.length,)
-        self._of = kernel.with_parameters(**dict.fromkeys(own, 1.0))
-        self.takes_outer_products = kernel.takes_outer_products  # type: ignore[misc]
-        self.distance_norm = kernel.distance_norm
-        self.may_be_zero, self.signed = kernel.may_be_zero, kernel.signed
-        rest = {name: value for name, value in kernel.parameters.items() if name not in own}
-        usual = ("lengths", *(name for name in kernel.trainable if name not in own))
-        limits = {name: bound for name, bound in kernel.limits.items() if name not in own}
-        super().__init__(
-            {"lengths": lengths, **rest}, usual if trainable is None else trainable, limits | dict(bounds or {})
-        )
-        self.labels = {"lengths": tuple(features)}
-
-    @property
-    def kernel(self) -> Kernel:
-        """k, with the present parameters and a length of 1."""
-        return self._of._replaced({name: value for name, value in self._values.items() if name != "lengths"})
+        inner = kernel.with_parameters(**dict.fromkeys(own, 1.0))
+        super().__init__(inner, {"lengths": lengths}, trainable, bounds, hidden=own, own_last=False)
+        self.distance_norm, self.labels = kernel.distance_norm, {"lengths": tuple(features)}
 
     def for_features(self, count: int, names: Sequence[str] = ()) -> Self:
         lengths = np.broadcast_to(np.asarray(self._values["lengths"]), count).copy()
@@ -68,16 +57,7 @@ class ARD(Kernel):
         other.labels = {}
         return other
 
-    def backend_on(self, device: torch.device) -> str:
-        return self._of.backend_on(device)
-
-    def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._of.prepare(dtype, device)
-
-    def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
-        return self._of.multiplications(x, y)
-
-    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+    def _mapped(self, x: torch.Tensor) -> torch.Tensor:
         """Return z = x / ℓ in x's shape and dtype. x: (n, features)."""
         return x / self._lengths(x)
 
@@ -93,31 +73,23 @@ class ARD(Kernel):
         each = -(z.to(moved) * moved).sum(dim=0).cpu().numpy() / lengths
         return each if isinstance(lengths, np.ndarray) else float(each.sum())
 
-    def _gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        return self.kernel._gram(self._scaled(x), None if y is None else self._scaled(y))
-
-    def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel._diagonal(self._scaled(x))
-
-    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
-        self.kernel._fill_diagonal(gram, self._scaled(x))
-
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
-        z = self._scaled(x)
-        gram, pull_scaled = self.kernel._pullback(z)
+        kernel, z = self.kernel, self._mapped(x)
+        gram, pull_scaled = kernel._pullback(z)
 
         def pull(
             cotangent: torch.Tensor | OuterProducts, inputs: bool
         ) -> tuple[Mapping[str, Value], torch.Tensor | None]:
-            by_name, moved = pull_scaled(cotangent, True)
+            given = cotangent if isinstance(kernel, OfOuterProducts) else as_matrix(cotangent, z)
+            by_name, moved = pull_scaled(given, True)
             assert moved is not None
             return {"lengths": self._to_lengths(z, moved), **by_name}, moved / self._lengths(moved) if inputs else None
 
         return gram, pull
 
     def small_pullback(self, x: torch.Tensor) -> SmallPullback | None:
-        z = self._scaled(x)
-        found = self.kernel.small_pullback(z)
+        kernel, z = self.kernel, self._mapped(x)
+        found = kernel.small_pullback(z) if isinstance(kernel, OfOuterProducts) else None
         if found is None:
             return None
         gram, pull_scaled = found

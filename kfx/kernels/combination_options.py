@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.choices import DICTIONARY, INDEFINITE, LENGTHS, RANDOM
 from kfx.config.fields import Several, flag, nested, number, ranged, word, words
 from kfx.config.nodes import make_option
 from kfx.config.option import option
 from kfx.config.parts import ConfigView
 from kfx.config.registry import OPTIONS
 from kfx.config.rules import NO_IMAGES, needs, rows
-from kfx.kernels.kernel_option import Common, Image, KernelOption, is_number
+from kfx.kernels.kernel_option import LENGTHS, RANDOM, Common, Image, KernelOption, is_number
 from kfx.outcomes import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class CombinationOption(KernelOption):
     parts: Several = None
 
     def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
-        from kfx.kernels import Scaled
+        from kfx.kernels.base import Scaled
 
         built = [(coefficient, part.build(image)) for coefficient, part in self.parts]
         parts = [part if coefficient is None else Scaled(part, coefficient) for coefficient, part in built]
@@ -125,6 +124,18 @@ class RBFNetworkOption(SumOption):
     )
 
 
+DICTIONARY = (
+    *("gaussian", "exponential", "inverse_multiquadric", "inverse_multiquadric_of_r", "inverse_power"),
+    *("inverse_power_of_r", "cauchy", "cauchy_of_r", "rational", "linear", "polynomial"),
+)
+"""Kernels of a dictionary that are positive definite: `kfx.kernels.dictionary`."""
+INDEFINITE = (
+    *("multiquadric", "periodic", "periodic_of_r", "decaying_periodic", "decaying_periodic_of_r", "parabola"),
+    *("triangle", "circular", "logarithm", "sigmoid"),
+)
+"""Kernels of a dictionary that are not positive definite in every dimension."""
+
+
 @option(
     "kernel",
     "dictionary",
@@ -176,7 +187,10 @@ class EmulatorOption(KernelOption):
         return {"lengths": (1e-4, 1e4)}
 
     def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
-        from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
+        from kfx.kernels.ard import ARD
+        from kfx.kernels.base import Scaled, Sum
+        from kfx.kernels.dot_product import Linear
+        from kfx.kernels.stationary import Matern
 
         linear = Scaled(Linear(0.0, trainable=[]), self.linear)
         return ARD(Sum([Scaled(Matern(1.0, 1.5)), linear]), 1.0, **common)

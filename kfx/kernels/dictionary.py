@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kfx.config.choices import DICTIONARY, INDEFINITE
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.combination_options import DICTIONARY, INDEFINITE
+from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Given, Value
 from kfx.kernels.stationary_tensors import squared_distances_by_differences
 
@@ -89,7 +90,8 @@ class Dictionary(Kernel):
     members: names of the k_i. allow_indefinite: accept those of `INDEFINITE`, which are not positive definite in every
         dimension; Θ + λI may then have no Cholesky factor.
     weights: w, (members,); None for equal weights.
-    parameters: values by name, as `gaussian_length`. Exponents are whole and not trained.
+    parameters: values by name, as `gaussian_length`. Exponents are whole and not trained. Raises ValueError for unknown
+    or repeated members, weights that are all 0, and exponents that are no whole numbers ≥ 1.
 
     The division keeps a sum of weights, which a penalty lowers, from changing the effective λ.
     """

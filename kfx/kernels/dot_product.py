@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Unpack
 
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
+from kfx.kernels.parameters import Bounds, Training
 
 
 class DotProduct(Kernel):
@@ -51,14 +52,8 @@ class Linear(DotProduct):
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.LinearOption.default_bounds()
 
-    def __init__(
-        self,
-        bias_variance: float = options.LinearOption.bias_variance,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        super().__init__({"bias_variance": bias_variance}, trainable, bounds)
+    def __init__(self, bias_variance: float = options.LinearOption.bias_variance, **training: Unpack[Training]) -> None:
+        super().__init__({"bias_variance": bias_variance}, **training)
 
     def _profile(self, product: torch.Tensor) -> torch.Tensor:
         return product + self._scalar("bias_variance")
@@ -81,13 +76,10 @@ class Polynomial(DotProduct):
         degree: int = options.PolynomialOption.degree,
         gamma: float = options.PolynomialOption.gamma,
         bias_variance: float = options.PolynomialOption.bias_variance,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        if degree != int(degree) or degree < 1:
-            raise ValueError(f"Polynomial: degree takes a whole number >= 1, got {degree!r}")
-        super().__init__({"gamma": gamma, "bias_variance": bias_variance}, trainable, bounds)
+        options.PolynomialOption.require(degree=degree)
+        super().__init__({"gamma": gamma, "bias_variance": bias_variance}, **training)
         self.degree = int(degree)
 
     def _base(self, product: torch.Tensor) -> torch.Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
 
 import torch
 
-from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds, Value
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
+from kfx.kernels.parameters import Value
 from kfx.kernels.wrapped import Wrapped
 
 
@@ -19,13 +19,8 @@ class Flipped(Wrapped[Kernel]):
     matrix takes four times as long as the kernel's.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = {}
-
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel, {}, [])
-
-    def feature_map_and_kernel(self) -> tuple[Callable[[torch.Tensor], torch.Tensor], Kernel]:
-        return Kernel.feature_map_and_kernel(self)  # the kernel within has no mirror images
+        super().__init__(kernel)
 
     def multiplications(self, x: torch.Tensor, y: torch.Tensor) -> float:
         return 4 * super().multiplications(x, y)
@@ -49,9 +44,6 @@ class Flipped(Wrapped[Kernel]):
             return by_name, None if to_both is None else to_both[: len(x)] + to_both[len(x) :].flip(-1)
 
         return _mean(gram), pull_both
-
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
-        return {}
 
 
 def _both(x: torch.Tensor) -> torch.Tensor:

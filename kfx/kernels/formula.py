@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.parameters import Bounds, Value
 
 _ROWS = 256  # rows of a tile; memory holds the autograd graph of one tile

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Unpack
 
 import numpy as np
 import torch
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
-from kfx.kernels.parameters import Bounds, Value
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
+from kfx.kernels.parameters import Bounds, Training, Value
 from kfx.numerics import elliptic
 from kfx.numerics.arrays import in_numpy
 from kfx.outcomes import Event, NumericalError
@@ -37,15 +38,10 @@ class GreensFunction(Kernel):
         modes: int = options.GreensFunctionOption.modes,
         intervals: int = options.GreensFunctionOption.intervals,
         conductivity: str = options.GreensFunctionOption.conductivity,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        if conductivity not in elliptic.CONDUCTIVITIES:
-            raise ValueError(f"conductivity takes {', '.join(elliptic.CONDUCTIVITIES)}; got {conductivity!r}")
-        if modes < 1 or intervals < 2:
-            raise ValueError(f"expected modes >= 1 and intervals >= 2, got {modes} and {intervals}")
-        super().__init__({"cosine": np.zeros(modes), "sine": np.zeros(modes)}, trainable, bounds)
+        options.GreensFunctionOption.require(modes=modes, intervals=intervals, conductivity=conductivity)
+        super().__init__({"cosine": np.zeros(modes), "sine": np.zeros(modes)}, **training)
         self.modes, self.intervals = modes, intervals
         middles = elliptic.midpoints(intervals)
         phases = 2 * np.pi * np.multiply.outer(middles, np.arange(1, modes + 1))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
-from kfx.config.choices import LENGTHS, RANDOM
 from kfx.config.fields import MOST_REPEATS, flag, number, parameter, ranged, word
 from kfx.config.option import Option, Settings
 from kfx.config.parts import ConfigView, KernelPart
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
 
 Image = tuple[int, ...] | None
 """Height and width of the data set's images and, where it is not 1, the number of channels; None for a table."""
+
+
+LENGTHS = ("natural", "mean_squared_distance", "median_distance")
+"""Ways to take a length from the training points: `kfx.kernels.starts`."""
+RANDOM = ("random", "partly_random")
+"""Ways to draw initial parameters: `kfx.kernels.starts`."""
 
 
 class Common(TypedDict):
@@ -254,7 +259,7 @@ class NetworkOption(KernelOption, abc.ABC):
     """A Gaussian kernel on the features of a network. A subclass gives the network by `module`; its fields are the
     network's settings."""
 
-    builds = "kfx.kernels:NetworkFeatures"
+    builds = "kfx.kernels.network_features:NetworkFeatures"
     has_network = True
     rules = rows(refuses(lambda _, c: c.device.dtype != "float32", "needs device.dtype=float32", "mixed_precision"))
     implied = {**KernelOption.implied, "dropout": 0.0}  # noqa: RUF012

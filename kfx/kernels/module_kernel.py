@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
@@ -32,6 +33,14 @@ class ModuleKernel(Kernel):
         made = copy.deepcopy(self._module).requires_grad_(True)
         made.load_state_dict({**made.state_dict(), **self._blocks()})
         return made
+
+    @abc.abstractmethod
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the features that the kernel compares, (n, features). x: points, (n, …)."""
+
+    def inner_grams(self, x: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
+        """Yield the name and the Gram matrix, (n, n), of each of the kernel's layers; none by default. x: (n, …)."""
+        return ()
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Self:
         other = self._replaced({name: value.to(device, dtype) for name, value in self._blocks().items()})

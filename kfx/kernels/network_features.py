@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, NORM, Bounds, Value
 from kfx.kernels.stationary import RBF
@@ -62,10 +63,7 @@ class NetworkFeatures(ModuleKernel):
     ) -> None:
         _require_usable(module)
         blocks = {name: weights.detach() for name, weights in module.named_parameters()}
-        if length_gradient not in ("differentiated", "held"):
-            raise ValueError(f"length_gradient takes differentiated or held, got {length_gradient!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout takes a number >= 0 and < 1, got {dropout!r}")
+        options.NetworkFeaturesOption.require(length_gradient=length_gradient, dropout=dropout)
         moved = [name for name, weights in module.named_parameters() if weights.requires_grad]
         names = moved if trainable is None else list(trainable)
         if "gamma" in names and gamma == 0:

@@ -110,10 +110,5 @@ def draw_truncated(module: nn.Module) -> None:
 
 
 NETWORKS: dict[str, Callable[[Shape], nn.Sequential]] = {
-    "small": small,
-    "mnist": mnist,
-    "mnist_300": mnist_300,
-    "fashion": fashion,
-    "fashion_1024": fashion_1024,
+    network.__name__: network for network in (small, mnist, mnist_300, fashion, fashion_1024)
 }
-"""Networks by name; `kfx.config.choices` has the same names."""

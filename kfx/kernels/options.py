@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.choices import ACTIVATIONS, ARCHITECTURES, BACKENDS, ENGINES, FIXED_LAYERS, NETWORKS
 from kfx.config.fields import flag, number, parameter, ranged, word
 from kfx.config.option import Option, option
 from kfx.config.parts import ConfigView
@@ -127,6 +126,10 @@ class GreensFunctionOption(KernelOption):
 
 # ---- kernels of infinitely wide networks
 
+_POOLED = ("convnet_gap", "cntk_gap", "myrtle5", "myrtle7", "myrtle10")
+_ARCHITECTURES = ("simple", "convnet", "convnet_cifar", "resnet", "resnet32", *_POOLED)
+"""Functions of `kfx.kernels.cnngp.architectures`."""
+
 
 @dataclass
 class _NetworkOption(KernelOption):
@@ -144,10 +147,10 @@ class NNGPOption(ARDOption, _NetworkOption):
 
     depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")
     activation: str = word(
-        ACTIVATIONS, "activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
+        "relu | erf", "activation function; its covariance map is F in K <- sigma_b^2 + sigma_w^2 F(K)"
     )
     backend: str = word(
-        BACKENDS,
+        "auto | fused | torch | native | neural_tangents",
         "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; native, neural_tangents: in JAX",
     )
 
@@ -180,7 +183,8 @@ class NetworkFeaturesOption(NetworkOption):
     images_only = True
 
     architecture: str = word(
-        NETWORKS, "layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST"
+        "small | mnist | mnist_300 | fashion | fashion_1024",
+        "layers of the network; small: for 8 x 8 pixels; the others: for MNIST and Fashion-MNIST",
     )
     weights: str = word(
         "default | truncated",
@@ -209,7 +213,7 @@ class CNNGPOption(_NetworkOption):
     images_only = True
     implied = {"depth": None, "flips": False}  # noqa: RUF012
 
-    architecture: str = word(ARCHITECTURES, "layers of the network; their sizes follow the image")
+    architecture: str = word(_ARCHITECTURES, "layers of the network; their sizes follow the image")
     variances: str = word(
         "shared | per_layer",
         "shared: one weight_variance and one bias_variance; per_layer: a pair for each convolution",
@@ -227,7 +231,7 @@ class CNNGPOption(_NetworkOption):
     flips: bool = flag(False, "average over images and their mirror images; takes four times as long")
     hidden_weight_multiplier: float = number(1.0, "> 0", "factor on weight_variance in all layers but the last")
     engine: str = word(
-        ENGINES,
+        "auto | fused | torch | triton",
         "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops; torch: the reference; "
         "triton: GPU programs in float32",
     )
@@ -278,10 +282,13 @@ class CNTKOption(CNNGPOption):
     builds = "kfx.kernels:CNTK"
     quick = ("kernel.depth=3",)
 
-    architecture: str = word(ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")
-    engine: str = word(ENGINES[:-1], "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops")
+    architecture: str = word(_ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")
+    engine: str = word(
+        "auto | fused | torch", "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops"
+    )
     fixed_layers: str = word(
-        FIXED_LAYERS, "layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)"
+        "none | first | last | first_and_last",
+        "layers whose weights are not trained; first_and_last: as published for CNTK (Arora et al. 2019)",
     )
 
     def constructor(self) -> Callable[..., Kernel]:

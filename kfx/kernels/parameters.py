@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypedDict
 
 import numpy as np
 import torch
@@ -24,6 +24,17 @@ NORM = ".norm"
 _MOST_SHOWN = 256
 
 
+class Training(TypedDict, total=False):
+    """Keywords of every kernel.
+
+    trainable: names of the parameters that optimizers move; None for the usual ones. bounds: ranges that differ from
+    the default ones, by the name of the parameter.
+    """
+
+    trainable: Iterable[str] | None
+    bounds: Mapping[str, Bounds] | None
+
+
 class Parameters:
     """A kernel's parameters by name: floats, arrays with one entry for each layer or mode, and blocks.
 
@@ -33,7 +44,8 @@ class Parameters:
     Immutable: `with_parameters` and `with_flat` return another object. `flat` is the vector of the *trainable*
     parameters in the order of `names`, and `bounds` are their ranges. `flat` is a tensor with the dtype and device of
     the blocks where some are trainable, else a float64 NumPy array. A subclass states `default_bounds` of every
-    parameter, in order.
+    parameter, in order. Raises ValueError for values out of range, unknown names, and bounds that begin at 0 or
+    below where a parameter must be > 0.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]]

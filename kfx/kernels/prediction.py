@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
+
+
+@runtime_checkable
+class Headed(Protocol):
+    """A kernel with a head of its own, beside kernel ridge regression."""
+
+    def predict(self, x: torch.Tensor) -> Prediction:
+        """Return the predictions of the head at points x, (n, …)."""
 
 
 @dataclass(frozen=True)

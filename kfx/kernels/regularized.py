@@ -9,11 +9,11 @@ import torch
 
 from kfx.kernels.base import Kernel
 from kfx.kernels.parameters import Bounds, Value
-from kfx.kernels.wrapped import Wrapped
+from kfx.kernels.wrapped import Extended
 from kfx.numerics.regularization import Regularization
 
 
-class Regularized(Wrapped[Kernel]):
+class Regularized(Extended[Kernel]):
     """`kernel` with its own λ, as the further parameter `regularization`: λ's value in units of its scale.
 
     Gram matrices do not contain λ. Objectives use this λ instead of the configured one. Where `trained`, the pullback
@@ -25,8 +25,8 @@ class Regularized(Wrapped[Kernel]):
 
     def __init__(self, kernel: Kernel, regularization: Regularization, trained: bool = False) -> None:
         self._scale = regularization.scale
-        own = {"regularization": regularization.value}
-        super().__init__(kernel, own, ["regularization"] if trained else [])
+        trainable = [*kernel.trainable, *(["regularization"] if trained else [])]
+        super().__init__(kernel, {"regularization": regularization.value}, trainable)
 
     @property
     def own_regularization(self) -> Regularization:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from kfx.config.choices import RANDOM
 from kfx.kernels.base import Kernel
+from kfx.kernels.kernel_option import RANDOM, KernelOption
 from kfx.numerics.round_off import is_constant, round_off
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
     from kfx.kernels.ard import ARD
-    from kfx.kernels.kernel_option import KernelOption
 
 
 _MOST_COMPARED = 1000

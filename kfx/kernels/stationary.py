@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ClassVar, Protocol, overload
+from typing import ClassVar, Protocol, Unpack, overload
 
 import numpy as np
 import torch
 
 from kfx.kernels import options, stationary_arrays, stationary_tensors
-from kfx.kernels.base import Kernel, Pull, SmallPullback
-from kfx.kernels.parameters import Bounds
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import OfOuterProducts, Pull, SmallPullback
+from kfx.kernels.parameters import Bounds, Training
 from kfx.numerics.arrays import A, Array, is_small
 from kfx.numerics.outer_products import OuterProducts
 
@@ -76,10 +77,8 @@ def _rows(x: A) -> A:
     return x.reshape(len(x), -1)
 
 
-class Stationary(Kernel):
+class Stationary(Kernel, OfOuterProducts):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once for each call."""
-
-    takes_outer_products = True
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if device.type == "cpu" and dtype in (torch.float32, torch.float64):
@@ -124,20 +123,16 @@ class Stationary(Kernel):
         return r2, gram
 
     def against(self, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function x ↦ K(x, y), (n, m), for many calls with a few points x, (n, …). y: (m, …)."""
         if type(self)._squared_distances is not Stationary._squared_distances:
-            return super().against(y)
+            return lambda x: self.gram(x, y)
         distances = stationary_arrays.squared_distances_to(_rows(y), self._unit())
         return lambda x: self._profile(stationary_arrays, distances(_rows(x)))
 
     def _diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        return x.new_full((1,), self._variance()).expand(len(x))
-
-    def _fill_diagonal(self, gram: torch.Tensor, x: torch.Tensor) -> None:
-        """Do nothing, since `_of_rows` has filled the diagonal."""
-
-    def is_finite_at(self, x: torch.Tensor) -> bool:
-        """Return whether κ(0), the value of every diagonal entry, is within the range of x's dtype."""
-        return self._variance() <= torch.finfo(x.dtype).max
+        variance = self._variance()
+        known = variance if variance <= torch.finfo(x.dtype).max else math.inf  # which torch does not find out
+        return x.new_full((1,), known).expand(len(x))
 
     def _pullback(self, x: torch.Tensor) -> tuple[torch.Tensor, Pull]:
         rows = _rows(x)
@@ -189,14 +184,8 @@ class RBF(Stationary):
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.RBFOption.default_bounds()
     length: ClassVar[str | None] = "sigma"
 
-    def __init__(
-        self,
-        sigma: float = 1.0,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        super().__init__({"sigma": sigma}, trainable, bounds)
+    def __init__(self, sigma: float = 1.0, **training: Unpack[Training]) -> None:
+        super().__init__({"sigma": sigma}, **training)
 
     def _profile(self, on: Arithmetic[A], r2: A) -> A:
         sigma = self._scalar("sigma")
@@ -224,11 +213,9 @@ class RationalQuadratic(Stationary):
         alpha: float = options.RationalQuadraticOption.alpha,
         beta: float = 1.0,
         gamma: float = options.RationalQuadraticOption.gamma,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, trainable, bounds)
+        super().__init__({"alpha": alpha, "beta": beta, "gamma": gamma}, **training)
 
     def _unit(self) -> float:
         return float(super()._unit() / (self._scalar("gamma") * max(self._scalar("alpha"), 1.0)))
@@ -264,17 +251,9 @@ class Matern(Stationary):
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.MaternOption.default_bounds()
     length: ClassVar[str | None] = "sigma"
 
-    def __init__(
-        self,
-        sigma: float = 1.0,
-        nu: float = options.MaternOption.nu,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        if nu not in (0.5, 1.5, 2.5):
-            raise ValueError(f"Matern: nu must be 0.5, 1.5 or 2.5, got {nu!r}")
-        super().__init__({"sigma": sigma}, trainable, bounds)
+    def __init__(self, sigma: float = 1.0, nu: float = options.MaternOption.nu, **training: Unpack[Training]) -> None:
+        options.MaternOption.require(nu=nu)
+        super().__init__({"sigma": sigma}, **training)
         self.nu = nu
 
     def _squared_distances(self, on: Arithmetic[A], x: A, y: A | None) -> A:
@@ -314,14 +293,8 @@ class Laplace(Kernel):
     length: ClassVar[str | None] = "sigma"
     distance_norm = 1.0
 
-    def __init__(
-        self,
-        sigma: float = 1.0,
-        *,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
-    ) -> None:
-        super().__init__({"sigma": sigma}, trainable, bounds)
+    def __init__(self, sigma: float = 1.0, **training: Unpack[Training]) -> None:
+        super().__init__({"sigma": sigma}, **training)
 
     def _distances(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
         a = x.reshape(len(x), -1)

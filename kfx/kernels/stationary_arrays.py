@@ -37,7 +37,10 @@ def squared_distances(x: np.ndarray, y: np.ndarray | None, unit: float) -> np.nd
 
 
 def squared_distances_to(y: np.ndarray, unit: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function of x, (n, features), that gives ‖x_i − y_j‖², (n, m). y: (m, features). unit: as above."""
+    """Return the function of x, (n, features), that gives ‖x_i − y_j‖², (n, m).
+
+    y: (m, features). unit: squared distance over which the kernel changes.
+    """
     centre = y.sum(axis=0) / max(len(y), 1)  # a shift keeps distances and reduces cancellation
     b = y - centre
     others, minus_twice = np.einsum("ij,ij->i", b, b), -2 * b.T

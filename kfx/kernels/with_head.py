@@ -13,14 +13,14 @@ from kfx.kernels.base import Kernel
 from kfx.kernels.network_features import NetworkFeatures
 from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.kernels.prediction import Prediction
-from kfx.kernels.wrapped import Wrapped
+from kfx.kernels.wrapped import Extended
 from kfx.numerics.arrays import as_kind
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 _BLOCK = 2000
 
 
-class KernelWithHead(Wrapped[NetworkFeatures]):
+class KernelWithHead(Extended[NetworkFeatures]):
     """`kernel` with a linear head F(x) Wᵀ + b on its features; the predicted class is the largest output.
 
     W is `head.weight`, (outputs, features), and b is `head.bias`, (outputs,). Gram matrices do not depend on the head.
@@ -29,7 +29,7 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
     default_bounds: ClassVar[Mapping[str, Bounds]] = {WEIGHT: ANYWHERE, BIAS: ANYWHERE}
 
     def __init__(self, kernel: NetworkFeatures, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        super().__init__(kernel, {WEIGHT: weight, BIAS: bias}, (WEIGHT, BIAS), signed=(WEIGHT, BIAS))
+        super().__init__(kernel, {WEIGHT: weight, BIAS: bias}, signed=(WEIGHT, BIAS))
 
     @classmethod
     def over(cls, kernel: Kernel, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
@@ -45,20 +45,17 @@ class KernelWithHead(Wrapped[NetworkFeatures]):
     @property
     def head(self) -> dict[str, torch.Tensor]:
         """Weight, (outputs, features), and bias, (outputs,), by name."""
-        return {name: value for name in (WEIGHT, BIAS) if isinstance(value := self._values[name], torch.Tensor)}
+        return self._own
 
     def predict(self, x: torch.Tensor) -> Prediction:
-        head = {name: value.to(x) for name, value in self.head.items()}
-        blocks = [torch.nn.functional.linear(self.features(b), head[WEIGHT], head[BIAS]) for b in x.split(_BLOCK)]
+        kernel, head = self.kernel, {name: value.to(x) for name, value in self.head.items()}
+        blocks = [torch.nn.functional.linear(kernel.features(b), head[WEIGHT], head[BIAS]) for b in x.split(_BLOCK)]
         return Prediction.of_logits(torch.cat(blocks))
 
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         weight = self.head[WEIGHT]
         head = _drawn(weight.shape[0], weight.shape[1], weight, rng)
-        return {**self._kernel.fresh(rng), **dict(zip((WEIGHT, BIAS), head, strict=True))}
-
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
-        return {name: torch.zeros_like(value) for name, value in self.head.items()}
+        return {**super().fresh(rng), **dict(zip((WEIGHT, BIAS), head, strict=True))}
 
 
 def _drawn(outputs: int, features: int, like: torch.Tensor, rng: np.random.Generator) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ def gcv(
     It is the leave-one-out error with (A⁻¹)_ii replaced by its mean over i (Golub, Heath & Wahba 1979), and
     the kernel alignment risk estimator KARE up to a factor (Jacot et al. 2020). It does not change
     if Θ and λ are both multiplied by the same number. The sample is ignored.
-    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments, results and errors as for `rho`.
+    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments and errors: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
     inverse = torch.cholesky_inverse(problem.factor)

@@ -24,7 +24,7 @@ def loo(
     e_i = (A⁻¹Y)_i / (A⁻¹)_ii, A = Θ + λI, is the error at x_i of the regression on all other points (Rasmussen &
     Williams 2006, eq. 5.12). The sample is ignored, but with form=`held_out` the mean is over the points outside of it
     alone, each left out of the whole batch (the loss of KernelFlows.jl, ρ_RMSE).
-    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments, results and errors as for `rho`.
+    gram: (N, N). y: (N,) or (N, outputs). G: (N, N). Other arguments and errors: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
     inverse, own, error = _left_out(problem)

@@ -35,8 +35,8 @@ def nll(
     form: `batch`, −log p(Y), which ignores the sample; `held_out`, −log p(Y_h | Y_c) = −log p(Y) + log p(Y_c) of the
     points outside the sample given the sample (Lotfi et al. 2022, eq. 3).
     scale: `one`, s = 1; `profiled`, the s that minimises the value, so that the kernel's scale does not matter:
-    tr YᵀA⁻¹Y / (N outputs), with `held_out` without the sample's part. Other arguments, results and errors as for
-    `rho`.
+    tr YᵀA⁻¹Y / (N outputs), with `held_out` without the sample's part. Other arguments and errors: see
+    `Objective`.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")

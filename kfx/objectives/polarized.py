@@ -24,7 +24,7 @@ def rho_polarized(
     The coefficients Ŷ = A⁻¹Y and Ẑ = (A_c⁻¹Y_c, 0) contain λ, the inner products do not: with D = Ŷ − Ẑ the value is
     tr DᵀΘD / tr ŶᵀΘŶ ≥ 0. It may exceed 1. For λ = 0 it equals ρ. No paper defines it; it comes from public code
     after Darcy 2020, which expands the norm as ‖v_f‖² + ‖v_s‖² − 2⟨v_f, v_s⟩.
-    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments, results and errors as for `rho`.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments and errors: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
     n, theta, y_hat = sample_size, problem.theta, problem.y_hat

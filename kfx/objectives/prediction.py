@@ -28,7 +28,7 @@ def rho_prediction(
           `consistent`      1 − ‖S‖² / ‖Y‖². Unbounded below: predictions that overshoot are rewarded.
           `printed`         1 − ‖S‖² / (YᵀA⁻¹Y), the algorithm as printed. It divides a Euclidean norm by a kernel
                             norm, so it changes with the kernel's scale; unbounded below.
-    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments, results and errors as for `rho`.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments and errors: see `Objective`.
     """
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
@@ -63,7 +63,7 @@ def interpolation_error(
 
     It is a sum, as in Owhadi & Yoo 2019, §8.5, and Darcy 2020, eq. 2.3. Owhadi & Yoo's eq. 10.2 is 2/N_f times this
     sum: on a batch it has the same minimum and other gradient lengths.
-    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments, results and errors as for `rho`.
+    gram: (N_f, N_f). y: (N_f,) or (N_f, outputs). G: (N_f, N_f). Other arguments and errors: see `Objective`.
     """
     problem = pose(gram, y, sample_size, regularization)
     prediction = SamplePrediction(problem)

@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kfx.kernels.base import Kernel
+from kfx.kernels.base import Kernel, Weighted
 from kfx.kernels.space import Space
+from kfx.kernels.wrapped import within
 from kfx.numerics.arrays import Vector, as_kind
 from kfx.optimizers.journal import State
 from kfx.optimizers.loop import FitSetup, Optimizer, Question, Restarts, Row
@@ -173,7 +174,9 @@ class GradientDescent(Optimizer):
         self.restarts = Restarts(max_reinitializations, anywhere, self._go_on_from)
 
     def start(self, setup: FitSetup) -> None:
-        self.kernel, weights = setup.kernel, setup.kernel.weight_names
+        self.kernel = setup.kernel
+        self.weighted = next((each for each in within(self.kernel) if isinstance(each, Weighted)), None)
+        weights = self.weighted.weight_names if self.weighted else ()
         raw = np.array([key in weights for key in self.kernel.keys]) if weights else None
         self.space = Space(self.space_name, self.kernel.bounds, raw)
         self.position = self.space.project(self.space.to_coordinates(setup.kernel.flat))
@@ -223,9 +226,9 @@ class GradientDescent(Optimizer):
         if self.is_normalized and (length := float((slope * slope).sum() ** 0.5)) > 0:
             slope = slope / length
         self.position = self.space.project(self.rule.step(self.position, slope))
-        if self.kernel.weight_names:
+        if self.weighted is not None:
             moved = self.kernel.split(self.space.to_parameters(self.position))
-            shrunk = self.kernel.proximal(moved, self.rule.learning_rate * self.sparsity)
+            shrunk = self.weighted.proximal(moved, self.rule.learning_rate * self.sparsity)
             self.position = self.space.to_coordinates(self.kernel.flatten(shrunk))
         self.schedule.hear(evaluation.objective)
         return Row(diagnostics=dict.fromkeys(self.diagnostics, self.rule.learning_rate))

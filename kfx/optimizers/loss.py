@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from kfx.kernels.base import Kernel, SmallPullback
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import OfOuterProducts, SmallPullback
 from kfx.numerics.arrays import Array, Vector, as_tensor, is_finite, numpy_if_small, total
 from kfx.numerics.incidents import collect
 from kfx.numerics.linear_algebra import Factored
@@ -191,9 +192,8 @@ class Loss:
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             self.kernel_evaluations += 1
             started = time.perf_counter()
-            small = (
-                kernel.small_pullback(x) if gradient and self.objective.measures_factor and not batch.orders else None
-            )
+            is_plain = gradient and self.objective.measures_factor and not batch.orders
+            small = kernel.small_pullback(x) if is_plain and isinstance(kernel, OfOuterProducts) else None
             if small is not None:
                 computed, solved = self._small(found, kernel, small, x, y, batch, points)
             else:

@@ -198,7 +198,7 @@ class FixedSampler:
         return self.sample_proportion
 
     def draw(self, rng: np.random.Generator, iteration: int = 0) -> Batch:
-        """Draw the batch of an iteration."""
+        """Draw the batch of an iteration; ValueError if there are too few points for it."""
         n = self._points.n
         size = n if self.batch_size is None else self.batch_size
         if not 2 <= size <= n:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kfx.config import choices
 from kfx.kernels.cnngp.layers import (
     AvgPool2d,
     Conv2d,
@@ -114,10 +113,10 @@ def _stack(hidden: int, kernel_size: int, image: Size, multiplier: float) -> Seq
     return Sequential(*block * hidden, Conv2d(image, padding=0))
 
 
-_BUILDERS = (
-    simple, convnet, convnet_cifar, resnet, resnet32, convnet_gap, cntk_gap, myrtle5, myrtle7, myrtle10
-)  # fmt: skip
-ARCHITECTURES: dict[str, Callable[..., Sequential]] = dict(zip(choices.ARCHITECTURES, _BUILDERS, strict=True))
+_POOLED = (convnet_gap, cntk_gap, myrtle5, myrtle7, myrtle10)
+ARCHITECTURES: dict[str, Callable[..., Sequential]] = {
+    build.__name__: build for build in (simple, convnet, convnet_cifar, resnet, resnet32, *_POOLED)
+}
 
 
 def architecture(name: str, image: Size, hidden_weight_multiplier: float = 1.0, depth: int | None = None) -> Sequential:

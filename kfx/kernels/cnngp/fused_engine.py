@@ -10,14 +10,14 @@ import torch
 
 from kfx.kernels.cnngp import maps as maps
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, ReLU
-from kfx.kernels.cnngp.torch_engine import tiles
-from kfx.kernels.engine import Gradient
+from kfx.kernels.cnngp.tiling import fill, tiles
+from kfx.kernels.engine import ForwardEngine, Gradient
 from kfx.numerics.threads import in_order
 
 _KINDS = {Conv2d: maps.CONV, ReLU: maps.RELU, Erf: maps.ERF, Add: maps.ADD}
 
 
-class FusedEngine:
+class FusedEngine(ForwardEngine):
     """Gram matrices and gradients of a program on a CPU, in x's dtype.
 
     `pull` is reverse mode over sixteen pairs at a time: it computes the maps again, keeps maps and slopes, and goes
@@ -36,27 +36,19 @@ class FusedEngine:
         return tables.steps, tables.table, self.weights.astype(x.dtype), self.biases.astype(x.dtype), tables.activations
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m); with y None K(x, x), (n, n), without its diagonal, one triangle computed."""
         left = _flat(x)
         right = left if y is None else _flat(y)
         gram = torch.empty(len(left), len(right), dtype=x.dtype)
-        out, arguments = gram.numpy(), self._arguments(left)
+        arguments = self._arguments(left)
 
-        def compute(tile: tuple[slice, slice]) -> None:
-            rows, columns = tile
+        def compute(rows: slice, columns: slice, block: np.ndarray) -> None:
             same = y is None and rows == columns
-            block = np.zeros((rows.stop - rows.start, columns.stop - columns.start), left.dtype)
             maps.gram(left[rows], right[columns], same, *arguments, self.tables.maps, block)
-            out[rows, columns] = block + block.T if same else block
-            if y is None and not same:
-                out[columns, rows] = block.T
 
-        for _ in in_order(compute, _tiles(len(left), None if y is None else len(right))):
-            pass
+        fill(gram.numpy(), _tiles(len(left), None if y is None else len(right)), y is None, compute)
         return gram
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         points = _flat(x)
         diagonal = torch.empty(len(points), dtype=x.dtype)
         maps.diagonal(points, *self._arguments(points), diagonal.numpy())
@@ -65,37 +57,20 @@ class FusedEngine:
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return K(x, x), (n, n), and its derivatives along two directions, (2, n, n).
-
-        x: (n, channels, height, width). along_weights, along_biases: the directions, (2, instructions).
-        """
         points, arguments = _flat(x), self._arguments(_flat(x))
         directions = [
             np.ascontiguousarray(a[:, self.convolutions], points.dtype) for a in (along_weights, along_biases)
         ]
-        gram = torch.empty(len(x), len(x), dtype=x.dtype)
-        along = torch.empty(2, len(x), len(x), dtype=x.dtype)
-        matrices = [gram.numpy(), *along.numpy()]
+        matrices = torch.empty(3, len(x), len(x), dtype=x.dtype)
 
-        def compute(tile: tuple[slice, slice]) -> None:
-            rows, columns = tile
-            same = rows == columns
-            blocks = np.zeros((len(matrices), rows.stop - rows.start, columns.stop - columns.start), points.dtype)
-            maps.gram_along(
-                points[rows], points[columns], same, *arguments, self.tables.maps, *directions, blocks[0], blocks[1:]
-            )
-            for matrix, block in zip(matrices, blocks, strict=True):
-                matrix[rows, columns] = block + np.triu(block, 1).T if same else block
-                if not same:
-                    matrix[columns, rows] = block.T
+        def compute(rows: slice, columns: slice, block: np.ndarray) -> None:
+            both = points[rows], points[columns], rows == columns
+            maps.gram_along(*both, *arguments, self.tables.maps, *directions, block[0], block[1:])
 
-        for _ in in_order(compute, _tiles(len(points), None)):
-            pass
-        return gram, along
+        fill(matrices.numpy(), _tiles(len(points), None), True, compute)
+        return matrices[0], matrices[1:]
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
-        `inputs`. cotangent: G, (n, n)."""
         points, arguments = _flat(x), self._arguments(_flat(x))
         both = (cotangent + cotangent.mT).numpy()
         own = cotangent.diagonal().contiguous().numpy()

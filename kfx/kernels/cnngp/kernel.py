@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 
-from kfx.config.choices import ENGINES, FIXED_LAYERS
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
+from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, ForwardEngine, Gradient, engine_for, engine_on, is_compiled
-from kfx.kernels.parameters import Bounds, Value
+from kfx.kernels.parameters import Bounds, Training, Value
 
 
 class CNNGP(Kernel):
@@ -37,7 +37,8 @@ class CNNGP(Kernel):
     width)² numbers a layer; `spatial_loops` and `spatial_torch_engine` compute it. There is no triton engine for it.
 
     Points are images, (n, channels, height, width). Results are computed in x's dtype, on x's device. Gram matrices and
-    exact gradients are computed tile by tile, so that memory holds a few tiles at any batch size and depth.
+    exact gradients are computed tile by tile, so that memory holds a few tiles at any batch size and depth. Raises
+    ValueError for another number of variances than convolutions, and for a word that is not listed here.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGPOption.default_bounds()
@@ -51,14 +52,10 @@ class CNNGP(Kernel):
         variance_scaling: str = options.CNNGPOption.variance_scaling,
         engine: str = options.CNNGPOption.engine,
         tile_megabytes: float = options.CNNGPOption.tile_megabytes,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        if variance_scaling not in ("fan_in", "weight"):
-            raise ValueError(f"variance_scaling must be fan_in or weight, got {variance_scaling!r}")
-        if engine not in ENGINES:
-            raise ValueError(f"engine must be {', '.join(ENGINES[:-1])} or {ENGINES[-1]}, got {engine!r}")
-        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
+        options.CNNGPOption.require(variance_scaling=variance_scaling, engine=engine, tile_megabytes=tile_megabytes)
+        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, **training)
         for name, value in self._values.items():
             if np.size(value) not in (1, architecture.convolutions):
                 raise ValueError(
@@ -212,8 +209,7 @@ class CNTK(CNNGP):
         fixed_layers: str = options.CNTKOption.fixed_layers,
         **settings: Any,
     ) -> None:
-        if fixed_layers not in FIXED_LAYERS:
-            raise ValueError(f"fixed_layers must be {', '.join(FIXED_LAYERS)}, got {fixed_layers!r}")
+        options.CNTKOption.require(fixed_layers=fixed_layers)
         super().__init__(architecture, weight_variance, bias_variance, **settings)
         self.fixed_layers = fixed_layers
 

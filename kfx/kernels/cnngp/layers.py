@@ -162,7 +162,7 @@ class Residual:
 
 
 class Sequential:
-    """Layers one after another; a Sequential inside another is flattened."""
+    """Layers one after another, Conv2d, Dense or Residual first, else ValueError; one inside another is flattened."""
 
     def __init__(self, *layers: Layer | Sequential) -> None:
         self.layers = self._flattened(layers, "Sequential")

@@ -12,15 +12,15 @@ import torch
 
 from kfx.kernels.cnngp import spatial_loops as loops
 from kfx.kernels.cnngp.layers import Activation, Add, AvgPool2d, Conv2d, Erf, Instruction, ReLU
-from kfx.kernels.cnngp.torch_engine import tiles
-from kfx.kernels.engine import Gradient
+from kfx.kernels.cnngp.tiling import fill, tiles
+from kfx.kernels.engine import Engine, ForwardEngine, Gradient
 from kfx.numerics.threads import in_order
 
 _ACTIVATIONS = {ReLU: loops.RELU, Erf: loops.ERF}
 _SIDE = 4  # pairs along a side of a tile: some milliseconds each
 
 
-class SpatialEngine:
+class SpatialEngine(Engine):
     """Gram matrices and gradients of a program with pooling on a CPU, in x's dtype.
 
     trained: None for the covariance kernel (NNGP); for the tangent kernel (NTK) a 0 or 1 for each instruction, whether
@@ -60,40 +60,26 @@ class SpatialEngine:
         return r, q, diagonal[:, 0]
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m); with y None K(x, x), (n, n), without its diagonal, one triangle computed."""
         left = _flat(x)
         right = left if y is None else _flat(y)
         ri, qi, _ = self._scales(left)
         rj, qj, _ = (ri, qi, None) if y is None else self._scales(right)
         gram = torch.zeros(len(left), len(right), dtype=x.dtype)
-        out, arguments = gram.numpy(), self._arguments(left)
+        arguments = self._arguments(left)
 
-        def compute(tile: tuple[slice, slice]) -> None:
-            rows, columns = tile
-            same = y is None and rows == columns
-            block = np.zeros((rows.stop - rows.start, columns.stop - columns.start), left.dtype)
-            pairs = loops.ABOVE if same else loops.ALL
-            loops.values(
-                left[rows], right[columns], pairs, *arguments, ri[rows], qi[rows], rj[columns], qj[columns], block
-            )
-            out[rows, columns] = block + block.T if same else block
-            if y is None and not same:
-                out[columns, rows] = block.T
+        def compute(rows: slice, columns: slice, block: np.ndarray) -> None:
+            pairs = loops.ABOVE if y is None and rows == columns else loops.ALL
+            own = ri[rows], qi[rows], rj[columns], qj[columns]
+            loops.values(left[rows], right[columns], pairs, *arguments, *own, block)
 
-        for _ in in_order(compute, list(tiles(len(left), None if y is None else len(right), _SIDE))):
-            pass
+        fill(gram.numpy(), list(tiles(len(left), None if y is None else len(right), _SIDE)), y is None, compute)
         return gram
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         return torch.from_numpy(self._scales(_flat(x))[2])
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
-        `inputs`. cotangent: G, (n, n).
-
-        Pairs of images first, whose gradients to the images' variances add up; then each image with itself.
-        """
+        # Pairs of images first, whose gradients to the images' variances add up; then each image with itself.
         points, none = _flat(x), _flat(x)[:0]
         arguments = self._arguments(points)
         both = (cotangent + cotangent.mT).numpy()
@@ -132,7 +118,7 @@ class SpatialEngine:
         return (list(total[0]), list(total[1])), torch.from_numpy(to_x).reshape(x.shape) if inputs else None
 
 
-class ForwardSpatialEngine(SpatialEngine):
+class ForwardSpatialEngine(SpatialEngine, ForwardEngine):
     """A `SpatialEngine` for the covariance kernel, with forward mode for two shared parameters.
 
     A thread then holds three times the maps of a value.
@@ -141,10 +127,6 @@ class ForwardSpatialEngine(SpatialEngine):
     def gram_along(
         self, x: torch.Tensor, along_weights: np.ndarray, along_biases: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return K(x, x), (n, n), and its derivatives along two directions, (2, n, n).
-
-        x: (n, channels, height, width). along_weights, along_biases: the directions, (2, instructions).
-        """
         points = _flat(x)
         groups, steps, weights, biases, _, sizes = self._arguments(points)
         directions = [
@@ -154,35 +136,23 @@ class ForwardSpatialEngine(SpatialEngine):
         n = len(points)
         r, q = (np.empty((n, self.tables.variances), points.dtype) for _ in range(2))
         v = np.empty((n, 2, self.tables.variances), points.dtype)
-        matrices = torch.empty(3, n, n, dtype=x.dtype)
-        out = matrices.numpy()
+        matrices, diagonal = torch.empty(3, n, n, dtype=x.dtype), np.empty((3, n), points.dtype)
 
         def of_images(at: slice) -> None:
             block = np.empty((3, at.stop - at.start, 1), points.dtype)
             own = (r[at], q[at]) * 2 + (v[at], v[at])
             loops.values_along(points[at], points[at], loops.OWN, *arguments, *own, block)
-            places = np.arange(at.start, at.stop)
-            out[:, places, places] = block[:, :, 0]
+            diagonal[:, at] = block[:, :, 0]
 
-        def of_pairs(tile: tuple[slice, slice]) -> None:
-            rows, columns = tile
-            block = np.zeros((3, rows.stop - rows.start, columns.stop - columns.start), points.dtype)
+        def of_pairs(rows: slice, columns: slice, block: np.ndarray) -> None:
             both = r[rows], q[rows], r[columns], q[columns], v[rows], v[columns]
             pairs = loops.ABOVE if rows == columns else loops.ALL
             loops.values_along(points[rows], points[columns], pairs, *arguments, *both, block)
-            if rows == columns:
-                above = np.triu_indices(len(block[0]), 1)
-                for matrix, own in zip(out, block, strict=True):
-                    here = matrix[rows, columns]
-                    here[above] = here.T[above] = own[above]
-            else:
-                out[:, rows, columns] = block
-                out[:, columns, rows] = block.transpose(0, 2, 1)
 
         for _ in in_order(of_images, [slice(k, min(k + _SIDE, n)) for k in range(0, n, _SIDE)]):
             pass
-        for _ in in_order(of_pairs, list(tiles(n, None, _SIDE))):
-            pass
+        fill(matrices.numpy(), list(tiles(n, None, _SIDE)), True, of_pairs)
+        matrices.diagonal(dim1=1, dim2=2).copy_(torch.from_numpy(diagonal))
         return matrices[0], matrices[1:]
 
 

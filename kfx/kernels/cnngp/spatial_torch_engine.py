@@ -16,15 +16,15 @@ import torch
 from torch.nn.functional import pad
 
 from kfx.kernels.cnngp.layers import Add, AvgPool2d, Conv2d, Instruction, ReLU
-from kfx.kernels.cnngp.torch_engine import halving, tiles
-from kfx.kernels.engine import Gradient
+from kfx.kernels.cnngp.tiling import filled, halving, tiles
+from kfx.kernels.engine import Engine, Gradient
 
 Maps = tuple[torch.Tensor, torch.Tensor | None]
 """K and, for the tangent kernel, Θ."""
 _MAPS_OF_A_VALUE, _MAPS_OF_A_LAYER = 6, 5  # of a pair that are alive at once, and that a layer keeps for its gradient
 
 
-class SpatialTorchEngine:
+class SpatialTorchEngine(Engine):
     """Gram matrices and gradients of a program with pooling, tile by tile, in x's dtype and on its device.
 
     trained: None for the covariance kernel (NNGP); for the tangent kernel (NTK) a 0 or 1 for each instruction, whether
@@ -43,34 +43,27 @@ class SpatialTorchEngine:
         self.tile_megabytes = tile_megabytes
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x), (n, n), one triangle computed and copied."""
         others = x if y is None else y
         weights, biases = (self._as_tensor(x, values) for values in self.parameters)
 
         def compute(side: int) -> torch.Tensor:
-            gram = x.new_empty(len(x), len(others))
-            scales = [self._own(x, weights, biases)[0], self._own(others, weights, biases)[0] if y is not None else []]
-            for rows, columns in tiles(len(x), None if y is None else len(others), side):
-                v, w = (
-                    [each[at] for each in own]
-                    for own, at in zip([scales[0], scales[-1] or scales[0]], (rows, columns), strict=True)
-                )
-                gram[rows, columns] = self._tile(x[rows], others[columns], v, w, weights, biases)
-                if y is None and rows != columns:
-                    gram[columns, rows] = gram[rows, columns].mT
-            return gram
+            of_rows = self._own(x, weights, biases)[0]
+            of_columns = of_rows if y is None else self._own(y, weights, biases)[0]
+
+            def tile(rows: slice, columns: slice) -> torch.Tensor:
+                v, w = [each[rows] for each in of_rows], [each[columns] for each in of_columns]
+                return self._tile(x[rows], others[columns], v, w, weights, biases)
+
+            return filled(x, y, side, tile)
 
         with torch.no_grad():
             return halving(compute, self._side(x, _MAPS_OF_A_VALUE))
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         with torch.no_grad():
             return self._own(x, *(self._as_tensor(x, values) for values in self.parameters))[1]
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
-        `inputs`. cotangent: G, (n, n)."""
         both = cotangent + cotangent.mT
 
         def compute(side: int) -> tuple[Gradient, torch.Tensor | None]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeVar
 
 import torch
 
 from kfx.kernels.cnngp.layers import Add, Conv2d, Erf, Instruction, Layer, ReLU, Size
-from kfx.kernels.engine import Gradient, Scalar
-from kfx.numerics.incidents import report
-from kfx.outcomes import Event
+from kfx.kernels.cnngp.tiling import filled, halving, tiles
+from kfx.kernels.engine import Engine, Gradient, Scalar
 
-T = TypeVar("T")
 Kept = tuple[torch.Tensor, ...]
 """Tensors of a step's forward pass that its adjoint needs."""
 Sums = tuple[list[Scalar], list[Scalar]]
@@ -177,7 +174,7 @@ def _bound(program: tuple[Instruction, ...], dtype: torch.dtype, device: torch.d
 # ---- tile by tile
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """Gram matrices and gradients of a program, tile by tile, in x's dtype and on its device.
 
     weights, biases: of each instruction; 0 where it has none. tile_megabytes: memory of the maps held at once.
@@ -194,33 +191,21 @@ class TorchEngine:
         self.tile_megabytes = tile_megabytes
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), in x's dtype; with y None K(x, x), (n, n), one triangle computed and copied."""
+        others = x if y is None else y
 
-        def compute(side: int) -> torch.Tensor:
-            others = x if y is None else y
-            gram = x.new_empty(len(x), len(others))
-            for rows, columns in tiles(len(x), None if y is None else len(others), side):
-                v = self._variances(x[rows])
-                w = v if y is None and rows == columns else self._variances(others[columns])
-                gram[rows, columns], _ = self._tile(x[rows], others[columns], v, w, keep=False)
-                if y is None and rows != columns:
-                    gram[columns, rows] = gram[rows, columns].mT
-            return gram
+        def compute(rows: slice, columns: slice) -> torch.Tensor:
+            v = self._variances(x[rows])
+            w = v if y is None and rows == columns else self._variances(others[columns])
+            return self._tile(x[rows], others[columns], v, w, keep=False)[0]
 
-        return halving(compute, self._tile_side(x, _MAPS_OF_A_VALUE))
+        return halving(lambda side: filled(x, y, side, compute), self._tile_side(x, _MAPS_OF_A_VALUE))
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         blocks = [self._variances(block)[-1][:, 0, 0] for block in x.split(self._tile_side(x, 1) ** 2)]
         return torch.cat(blocks) if blocks else x.new_empty(0)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the weights and biases of each instruction, and to x, (n, …), with
-        `inputs`. cotangent: G, (n, n).
-
-        Each tile is computed again, pulled back and dropped, so that an exact gradient needs the memory of one tile.
-        """
-
+        # Each tile is computed again, pulled back and dropped, so that an exact gradient needs the memory of one tile.
         def compute(side: int) -> tuple[Gradient, torch.Tensor | None]:
             gradient: Sums = ([0.0] * len(self.program), [0.0] * len(self.program))
             to_x = torch.zeros_like(x) if inputs else None
@@ -350,26 +335,3 @@ class TorchEngine:
 def _accumulate(gradient: Sums, k: int, to_weight: Scalar, to_bias: Scalar) -> None:
     gradient[0][k] += to_weight
     gradient[1][k] += to_bias
-
-
-def tiles(n: int, m: int | None, side: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of tiles of an (n, m) matrix; with m None, those on and above the diagonal of (n, n).
-
-    The last ones may be smaller.
-    """
-    for top in range(0, n, side):
-        for left in range(top if m is None else 0, n if m is None else m, side):
-            yield slice(top, min(top + side, n)), slice(left, min(left + side, n if m is None else m))
-
-
-def halving(compute: Callable[[int], T], side: int) -> T:
-    """Return compute(side); where a GPU's memory runs out, halve the side and try again, down to 1."""
-    while True:
-        try:
-            return compute(side)
-        except torch.OutOfMemoryError:
-            if side == 1:
-                raise
-            torch.cuda.empty_cache()
-        side = max(side // 2, 1)  # outside the handler, which keeps the failed tile's memory alive
-        report(Event.TILE_HALVED)

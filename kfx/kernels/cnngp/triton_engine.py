@@ -13,7 +13,8 @@ import torch
 
 from kfx.kernels.cnngp import triton_kernels as kernels
 from kfx.kernels.cnngp.layers import Activation, Add, Conv2d, Erf, Instruction, Layer, ReLU
-from kfx.kernels.cnngp.torch_engine import Sums, TorchEngine, halving, tiles
+from kfx.kernels.cnngp.tiling import halving, tiles
+from kfx.kernels.cnngp.torch_engine import Sums, TorchEngine
 from kfx.kernels.cnngp.triton_kernels import Kind
 from kfx.kernels.engine import Gradient
 

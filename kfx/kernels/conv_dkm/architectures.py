@@ -19,7 +19,7 @@ from kfx.kernels.conv_dkm.skip import Skip
 from kfx.kernels.conv_dkm.top import AveragePooling, Linear
 
 BLOCKS = {"resnet20": 3, "small": 1}
-"""Residual blocks of a stage, by the architecture's name; `kfx.config.choices` has the same names."""
+"""Residual blocks of a stage, by the architecture's name."""
 _PATCH = 3
 
 
@@ -47,7 +47,10 @@ class Architecture:
     recomputed: bool | None = None
 
     def build(self) -> nn.Sequential:
-        """Return the network in float64, with weights and patches drawn by torch."""
+        """Return the network in float64, with weights and patches drawn by torch.
+
+        Raises ValueError where `inducing` and `strides` differ in length.
+        """
         channels, height, width = self.image
         if len(self.inducing) != len(self.strides):
             raise ValueError(f"inducing and strides differ in length, got {len(self.inducing)} and {len(self.strides)}")

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
 from kfx.kernels.conv_dkm.architectures import Architecture
 from kfx.kernels.conv_dkm.gram import InducingGram, factor, inverse_factor
 from kfx.kernels.conv_dkm.gram_layer import GramLayer
 from kfx.kernels.conv_dkm.skip import Skip
 from kfx.kernels.conv_dkm.top import AveragePooling
+from kfx.kernels.covariance import Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
 from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.numerics.arrays import as_kind

@@ -72,5 +72,5 @@ class Categorical(Likelihood):
 
 
 def likelihood(name: str, noise_variance: float) -> Likelihood:
-    """Return the likelihood with a name from `kfx.config.choices`; noise_variance: of the Gaussian one."""
+    """Return the likelihood `categorical` or `gaussian`; noise_variance: of the Gaussian one."""
     return Gaussian(noise_variance) if name == "gaussian" else Categorical()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from kfx.config.choices import DEEP_KERNELS, LIKELIHOODS
 from kfx.config.fields import FieldError, flag, number, ranged, word
 from kfx.config.option import option
 from kfx.config.parts import ConfigView
@@ -21,6 +20,7 @@ _BY_BATCH = ("none", "batch", "local")
     "kernel", "conv_dkm", "Convolutional deep kernel machine: Gram matrices learned layer by layer (Milsom et al. 2023)"
 )
 class ConvDKMOption(KernelOption):
+    builds = "kfx.kernels.conv_dkm.kernel:ConvDKM"
     images_only = True
     is_deep = True
     quick = ("objective=elbo", "kernel.architecture=small", "kernel.inducing=[4,6,8]")
@@ -28,7 +28,7 @@ class ConvDKMOption(KernelOption):
     initial: str = word(
         "random", "weights drawn by seed, patches from training images, each Gram matrix G equal to its kernel K"
     )
-    architecture: str = word(DEEP_KERNELS, "number of residual blocks per stage: resnet20 three, small one")
+    architecture: str = word("resnet20 | small", "number of residual blocks per stage: resnet20 three, small one")
     inducing: list[int] = ranged(
         [128, 256, 512],
         "a list of whole numbers >= 2, one a stage",
@@ -73,7 +73,9 @@ class ConvDKMOption(KernelOption):
         "average | linear",
         "top layer; average: average pooling over positions; linear: a convolution over the whole map",
     )
-    likelihood: str = word(LIKELIHOODS, "likelihood of the outputs; gaussian: regression on one-hot targets")
+    likelihood: str = word(
+        "categorical | gaussian", "likelihood of the outputs; gaussian: regression on one-hot targets"
+    )
     noise_variance: float = number(1.0, "> 0", "noise variance with likelihood=gaussian")
     jitter: float = number(
         1e-4, ">= 0", "relative and absolute amount added to Gram matrices' diagonals before each nonlinearity"
@@ -89,7 +91,6 @@ class ConvDKMOption(KernelOption):
 
     def make(self, image: Image, **common: Unpack[Common]) -> Kernel:
         from kfx.kernels.conv_dkm.architectures import BLOCKS, Architecture
-        from kfx.kernels.conv_dkm.kernel import ConvDKM
         from kfx.kernels.conv_dkm.normalization import Normalizing
         from kfx.numerics.streams import seeded
 
@@ -109,7 +110,7 @@ class ConvDKMOption(KernelOption):
             self.recompute,
         )
         with seeded(0):
-            return ConvDKM(architecture, self.likelihood, self.noise_variance, **common)
+            return self.constructor()(architecture, self.likelihood, self.noise_variance, **common)
 
     def own_threads(self) -> bool:
         return True

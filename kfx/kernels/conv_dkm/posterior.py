@@ -15,7 +15,7 @@ from kfx.kernels.conv_dkm.kernel import ConvDKM
 from kfx.kernels.conv_dkm.likelihoods import Likelihood, likelihood
 from kfx.kernels.parameters import ANYWHERE, Bounds, Value
 from kfx.kernels.prediction import Prediction
-from kfx.kernels.wrapped import Wrapped
+from kfx.kernels.wrapped import Extended
 from kfx.numerics.arrays import as_kind
 
 MEAN, ROOT = "output.mean", "output.root"
@@ -34,7 +34,7 @@ class Outputs:
     divergence: torch.Tensor
 
 
-class WithPosterior(Wrapped[ConvDKM]):
+class WithPosterior(Extended[ConvDKM]):
     """`kernel` with a posterior q(f_i) = N(μ, L Lᵀ/P) of each output at the inducing points.
 
     μ is a column of `output.mean`, (P, outputs). L is `output.root`, (P, P), shared by all outputs. Gram matrices do
@@ -44,7 +44,7 @@ class WithPosterior(Wrapped[ConvDKM]):
     default_bounds: ClassVar[Mapping[str, Bounds]] = {MEAN: ANYWHERE, ROOT: ANYWHERE}
 
     def __init__(self, kernel: ConvDKM, mean: torch.Tensor, root: torch.Tensor) -> None:
-        super().__init__(kernel, {MEAN: mean, ROOT: root}, (MEAN, ROOT), signed=(MEAN, ROOT))
+        super().__init__(kernel, {MEAN: mean, ROOT: root}, signed=(MEAN, ROOT))
 
     @classmethod
     def over(cls, kernel: ConvDKM, x: torch.Tensor, outputs: int, rng: np.random.Generator) -> Self:
@@ -58,11 +58,11 @@ class WithPosterior(Wrapped[ConvDKM]):
     @property
     def posterior(self) -> dict[str, torch.Tensor]:
         """`output.mean`, (P, outputs), and `output.root`, (P, P), by name."""
-        return {name: value for name in (MEAN, ROOT) if isinstance(value := self._values[name], torch.Tensor)}
+        return self._own
 
     @property
     def likelihood(self) -> Likelihood:
-        return likelihood(self._kernel.likelihood, self._kernel.noise_variance)
+        return likelihood(self.kernel.likelihood, self.kernel.noise_variance)
 
     def predict(self, x: torch.Tensor) -> Prediction:
         kernel, own = self.kernel.fixed_on(x), {name: value.to(x) for name, value in self.posterior.items()}
@@ -73,10 +73,7 @@ class WithPosterior(Wrapped[ConvDKM]):
     def fresh(self, rng: np.random.Generator) -> dict[str, Value]:
         mean = self.posterior[MEAN]
         drawn = zip((MEAN, ROOT), _drawn(mean.shape[0], mean.shape[1], rng), strict=True)
-        return {**self._kernel.fresh(rng), **{name: as_kind(value, mean) for name, value in drawn}}
-
-    def _pull_own(self, cotangent: torch.Tensor, gram: torch.Tensor) -> dict[str, Value]:
-        return {name: torch.zeros_like(value) for name, value in self.posterior.items()}
+        return {**super().fresh(rng), **{name: as_kind(value, mean) for name, value in drawn}}
 
 
 def outputs(k: InducingGram, own: Mapping[str, torch.Tensor]) -> Outputs:

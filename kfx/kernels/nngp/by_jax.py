@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
+from typing import Any
 
 import jax
 import numpy as np
 import torch
 
-from kfx.kernels.engine import Gradient
+from kfx.kernels.engine import Engine, Gradient
 
 jax.config.update("jax_enable_x64", True)  # else JAX would reduce float64 to float32
 
 
-class JaxNetwork:
+class JaxNetwork(Engine):
     """K and its gradients by `module`, `native` or `by_neural_tangents`, in x's dtype and on its device.
 
-    weights, biases: σ_w² and σ_b² of each layer. fixed: as for `FusedNetwork`.
+    weights, biases: σ_w² and σ_b² of each layer. fixed: the number of first layers that are not trained; all but the
+    last for the NNGP.
     """
 
     def __init__(
         self, module: ModuleType, activation: str, fixed: int, weights: Sequence[float], biases: Sequence[float]
     ) -> None:
-        self.module, self.parameters = module, np.array([weights, biases])
-        self.static = {"activation": activation, "fixed": fixed}
+        self.parameters = np.array([weights, biases])
+        self.static: dict[str, Any] = {"of": module, "activation": activation, "fixed": fixed}
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""
-        return _to_torch(self.module.gram(*self._arguments(x, y), **self.static), x)
+        return _to_torch(_gram(*self._arguments(x, y), **self.static), x)
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
-        return _to_torch(self.module.variance(*self._arguments(x), **self.static), x)
+        return _to_torch(_variance(*self._arguments(x), **self.static), x)
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and with `inputs` to x, (n, …). cotangent: (n, n)."""
-        pulled = self.module.pull(*self._arguments(x, cotangent.to(x.dtype)), **self.static, inputs=inputs)
+        pulled = _pull(*self._arguments(x, cotangent.to(x.dtype)), **self.static, inputs=inputs)
         to_parameters, to_x = pulled if inputs else (pulled[0], None)
         gradient = np.asarray(to_parameters, np.float64)
         to_variances = gradient[0].tolist(), gradient[1].tolist()
@@ -52,6 +51,39 @@ class JaxNetwork:
             *rows,
         ]
         return arguments if x.device.type == "cpu" else list(jax.device_put(arguments, _jax_device(x.device)))
+
+
+# ---- the functions of a module, compiled once for each shape; a gradient computes the matrix again within one call
+
+
+@partial(jax.jit, static_argnames=("of", "activation", "fixed"))
+def _gram(
+    parameters: jax.Array, x: jax.Array, y: jax.Array | None, of: ModuleType, activation: str, fixed: int
+) -> jax.Array:
+    return of.gram(parameters, x, y, activation, fixed)
+
+
+@partial(jax.jit, static_argnames=("of", "activation", "fixed"))
+def _variance(parameters: jax.Array, x: jax.Array, of: ModuleType, activation: str, fixed: int) -> jax.Array:
+    return of.variance(parameters, x, activation, fixed)
+
+
+@partial(jax.jit, static_argnames=("of", "activation", "fixed", "inputs"))
+def _pull(
+    parameters: jax.Array,
+    x: jax.Array,
+    cotangent: jax.Array,
+    of: ModuleType,
+    activation: str,
+    fixed: int,
+    inputs: bool,
+) -> tuple[jax.Array, ...]:
+    """Return the gradients to the parameters, (2, depth + 1), and with `inputs` to x, (n, features)."""
+    if inputs:
+        _, vjp = jax.vjp(lambda p, x: of.gram(p, x, None, activation, fixed), parameters, x)
+    else:
+        _, vjp = jax.vjp(lambda p: of.gram(p, x, None, activation, fixed), parameters)
+    return vjp(cotangent)
 
 
 @cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from functools import partial
 from types import ModuleType
 
 import jax
@@ -38,7 +37,12 @@ _ACTIVATIONS = {"relu": stax.Relu, "erf": stax.Erf}
 _LEAST = 1e-30  # added to variances, since the standard deviation has no derivative at 0
 
 
-def _kernel(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
+def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
+    """Return K(x, y), (n, m). Derivatives go through the standard deviations W_std and b_std.
+
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: the number
+    of first layers that are not trained; all but the last for the NNGP.
+    """
     traces["gram"] += 1
     weight_stds, bias_stds = jnp.sqrt(parameters + _LEAST)
     first, *others = (stax.Dense(1, W_std=w, b_std=b) for w, b in zip(weight_stds, bias_stds, strict=True))
@@ -49,32 +53,6 @@ def _kernel(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation
     return found.ntk.astype(x.dtype)  # the parameters would make it float64
 
 
-@partial(jax.jit, static_argnames=("activation", "fixed"))
-def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
-    """Return K(x, y), (n, m).
-
-    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: as for
-    `FusedNetwork`.
-    """
-    return _kernel(parameters, x, y, activation, fixed)
-
-
-@partial(jax.jit, static_argnames=("activation", "fixed"))
 def variance(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -> jax.Array:
-    """Return K(x_i, x_i), (n,). parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features)."""
-    return jax.vmap(lambda point: _kernel(parameters, point[None], None, activation, fixed)[0, 0])(x)
-
-
-@partial(jax.jit, static_argnames=("activation", "fixed", "inputs"))
-def pull(
-    parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, fixed: int, inputs: bool
-) -> tuple[jax.Array, ...]:
-    """Return gradients of Σ G_ij K(x, x)_ij to the parameters, (2, depth + 1), and with `inputs` to x, (n, features).
-
-    cotangent: G, (n, n). The derivatives go through the standard deviations W_std and b_std.
-    """
-    if inputs:
-        _, vjp = jax.vjp(lambda p, x: _kernel(p, x, None, activation, fixed), parameters, x)
-    else:
-        _, vjp = jax.vjp(lambda p: _kernel(p, x, None, activation, fixed), parameters)
-    return vjp(cotangent)
+    """Return K(x_i, x_i), (n,). Arguments as for `gram`."""
+    return jax.vmap(lambda point: gram(parameters, point[None], None, activation, fixed)[0, 0])(x)

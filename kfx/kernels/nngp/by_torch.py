@@ -8,12 +8,12 @@ import torch
 
 from kfx.kernels.cnngp.layers import Conv2d, Erf, Layer, ReLU, Sequential
 from kfx.kernels.cnngp.torch_engine import TorchEngine
-from kfx.kernels.engine import Gradient
+from kfx.kernels.engine import Engine, Gradient
 
 _TILE_MEGABYTES = 256.0
 
 
-class TorchNetwork:
+class TorchNetwork(Engine):
     """K and its gradients, tile by tile, in x's dtype and on its device.
 
     weights, biases: σ_w² and σ_b² of each layer.
@@ -27,15 +27,12 @@ class TorchNetwork:
         self.engine = TorchEngine(program, of_weights, of_biases, _TILE_MEGABYTES)
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""
         return self.engine.gram(_pixels(x), None if y is None else _pixels(y))
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         return self.engine.diagonal(_pixels(x))
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and with `inputs` to x, (n, …). cotangent: (n, n)."""
         (to_weights, to_biases), to_x = self.engine.pull(_pixels(x), cotangent.to(x.dtype), inputs)
         return (to_weights[::2], to_biases[::2]), None if to_x is None else to_x.reshape(x.shape)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kfx.kernels.engine import Gradient
+from kfx.kernels.engine import Engine, Gradient
 from kfx.kernels.nngp import loops
 from kfx.numerics.threads import in_order
 
@@ -16,7 +16,7 @@ _ALONE = 2e7  # multiplications below which a second thread is not worth waiting
 _LEAST, _ENTRIES = 48, 1 << 22  # rows of a task, since products of fewer are slow; and entries
 
 
-class FusedNetwork:
+class FusedNetwork(Engine):
     """K and its gradients in x's dtype. Results are bitwise equal for any number of threads.
 
     weights, biases: σ_w² and σ_b² of each layer. fixed: K is the NTK of a network whose first `fixed` layers are not
@@ -32,7 +32,6 @@ class FusedNetwork:
         self._products: list[tuple[int, np.ndarray]] = []
 
     def gram(self, x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
-        """Return K(x, y), (n, m), of points (n, …) and (m, …), in x's dtype; with y None K(x, x)."""
         left = _rows(x)
         right = left if y is None else _rows(y)
         out = torch.empty(len(left), len(right), dtype=x.dtype)
@@ -50,17 +49,12 @@ class FusedNetwork:
         return out
 
     def diagonal(self, x: torch.Tensor) -> torch.Tensor:
-        """Return K(x_i, x_i), (n,), in x's dtype."""
         points = _rows(x)
         out = torch.empty(len(points), dtype=x.dtype)
         loops.diagonal(loops.mean_squares(points), *self._arguments(points), out.numpy())
         return out
 
     def pull(self, x: torch.Tensor, cotangent: torch.Tensor, inputs: bool) -> tuple[Gradient, torch.Tensor | None]:
-        """Return gradients of Σ G_ij K_ij(x, x) to the variances, and to x, (n, …), with `inputs`. cotangent: (n, n).
-
-        `gram(x, None)` must have been called before.
-        """
         points, arguments = _rows(x), self._arguments(_rows(x))
         given = cotangent.contiguous().numpy()
         own = cotangent.diagonal().contiguous().numpy()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 import torch
 
-from kfx.config.choices import ACTIVATIONS, BACKENDS
 from kfx.kernels import options
-from kfx.kernels.base import Kernel, Pull
+from kfx.kernels.base import Kernel
+from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, engine_for, engine_on, is_compiled
-from kfx.kernels.parameters import Bounds, Value
+from kfx.kernels.parameters import Bounds, Training, Value
 
 _OF_JAX = {"neural_tangents": "kfx.kernels.nngp.by_neural_tangents", "native": "kfx.kernels.nngp.native"}
 
@@ -28,7 +28,8 @@ class NNGP(Kernel):
     backend: `fused`, compiled loops on a CPU; `torch`, for any device; `native` and `neural_tangents`, by JAX; `auto`,
         fused for points on a CPU, else torch.
     weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each of the depth + 1 layers.
-    Images are treated as vectors of their pixels. Results have x's dtype and device.
+    Images are treated as vectors of their pixels. Results have x's dtype and device. Raises ValueError for another
+    number of variances than layers, and for a word that is not listed here; ImportError where a backend is not there.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGPOption.default_bounds()
@@ -46,16 +47,10 @@ class NNGP(Kernel):
         bias_variance: float | Sequence[float] | np.ndarray = options.NNGPOption.bias_variance,
         *,
         backend: str = options.NNGPOption.backend,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        if depth < 0:
-            raise ValueError(f"depth must be >= 0, got {depth}")
-        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, trainable, bounds)
+        options.NNGPOption.require(depth=depth, activation=activation, backend=backend)
+        super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, **training)
         for name, value in self._values.items():
             if np.size(value) not in (1, depth + 1):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one per layer; got {np.size(value)}")
@@ -117,7 +112,7 @@ class NTK(NNGP):
     the activation's derivative. At equal points the derivative of F' for a ReLU is infinite; it is taken as 0.
     fixed_layers: f, 0 ≤ f ≤ depth, the number of first layers that keep their initial weights (Arora et al. 2020,
         section 3.2); with f = depth Θ is the NNGP.
-    backend: as for `NNGP`, except torch; a GPU needs a backend by JAX.
+    backend: `auto`, `fused`, `native` or `neural_tangents`; a GPU needs one of the last two, which are by JAX.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()
@@ -131,12 +126,9 @@ class NTK(NNGP):
         *,
         fixed_layers: int = options.NTKOption.fixed_layers,
         backend: str = options.NTKOption.backend,
-        trainable: Iterable[str] | None = None,
-        bounds: Mapping[str, Bounds] | None = None,
+        **training: Unpack[Training],
     ) -> None:
-        super().__init__(
-            depth, activation, weight_variance, bias_variance, backend=backend, trainable=trainable, bounds=bounds
-        )
+        super().__init__(depth, activation, weight_variance, bias_variance, backend=backend, **training)
         if self.backend == "torch":
             raise ValueError("NTK: backend must be one of auto, fused, native, neural_tangents, got 'torch'")
         if not 0 <= fixed_layers <= depth:

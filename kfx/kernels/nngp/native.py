@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -111,8 +110,8 @@ def _diagonal(parameters: jax.Array, x: jax.Array, activation: str) -> list[jax.
     return variances
 
 
-def _tangent(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -> jax.Array:
-    """Return the kernel of each point with itself, (n,)."""
+def variance(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -> jax.Array:
+    """Return K(x_i, x_i), (n,). Arguments as for `gram`."""
     variances = _diagonal(parameters, x, activation)
     tangent = variances[fixed]
     for layer in range(fixed + 1, len(variances)):
@@ -121,9 +120,13 @@ def _tangent(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -
     return tangent
 
 
-def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
-    """K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l);  Θ^f = K^f,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l, with f
-    `fixed` layers."""
+def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
+    """Return K(x, y), (n, m), by K⁰ = σ_b² + σ_w² x·x'/d,  K^{l+1} = σ_b² + σ_w² F(K^l), and for the tangent kernel
+    Θ^f = K^f,  Θ^{l+1} = K^{l+1} + σ_w² F'(K^l) Θ^l, with f `fixed` layers.
+
+    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: the number
+    of first layers that are not trained; all but the last for the NNGP.
+    """
     traces["gram"] += 1
     weights, biases = parameters
     rows = _diagonal(parameters, x, activation)
@@ -139,36 +142,4 @@ def _recursion(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activat
         theta = gram + carried
     if y is not None:
         return theta
-    return jnp.fill_diagonal(theta, _tangent(parameters, x, activation, fixed), inplace=False)
-
-
-@partial(jax.jit, static_argnames=("activation", "fixed"))
-def gram(parameters: jax.Array, x: jax.Array, y: jax.Array | None, activation: str, fixed: int) -> jax.Array:
-    """Return K(x, y), (n, m).
-
-    parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features). y: (m, features), or None for x. fixed: as for
-    `FusedNetwork`.
-    """
-    return _recursion(parameters, x, y, activation, fixed)
-
-
-@partial(jax.jit, static_argnames=("activation", "fixed"))
-def variance(parameters: jax.Array, x: jax.Array, activation: str, fixed: int) -> jax.Array:
-    """Return K(x_i, x_i), (n,). parameters: σ_w² and σ_b², (2, depth + 1). x: (n, features)."""
-    return _tangent(parameters, x, activation, fixed)
-
-
-@partial(jax.jit, static_argnames=("activation", "fixed", "inputs"))
-def pull(
-    parameters: jax.Array, x: jax.Array, cotangent: jax.Array, activation: str, fixed: int, inputs: bool
-) -> tuple[jax.Array, ...]:
-    """Return gradients of Σ G_ij K(x, x)_ij to the parameters, (2, depth + 1), and with `inputs` to x, (n, features).
-
-    cotangent: G, (n, n). The recursion runs again inside one compiled vjp, so that no layer's matrix is kept between
-    calls.
-    """
-    if inputs:
-        _, vjp = jax.vjp(lambda p, x: _recursion(p, x, None, activation, fixed), parameters, x)
-    else:
-        _, vjp = jax.vjp(lambda p: _recursion(p, x, None, activation, fixed), parameters)
-    return vjp(cotangent)
+    return jnp.fill_diagonal(theta, variance(parameters, x, activation, fixed), inplace=False)
