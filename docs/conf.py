@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import kfx
-from kfx.papers import claims, html
+from kfx.papers import claims, pages
 from kfx.papers.numbers import FOLDER, gather, read_notes
 
 project, author = "kfx", "the kfx developers"
@@ -65,7 +65,7 @@ def _write_published_numbers(app: Any, config: Any) -> None:
     tables = Path(app.srcdir).parent / FOLDER
     entries = gather(tables)
     tested = claims.tested(claims.read(tables), claims.measurements(tables, entries))
-    for name, page in html.reproduction(entries, tested, read_notes(tables)).items():
+    for name, page in pages.html(entries, tested, read_notes(tables)).items():
         (Path(app.srcdir) / name).write_text(page)
         config.html_extra_path.append(name)
 

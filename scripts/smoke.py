@@ -23,10 +23,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command does; read whe
 
 from kfx.config.plugins import load_plugins, plugged_in
 from kfx.experiment.plan import Plan
-from kfx.jobs.smoke import jobs
 from kfx.outcomes import KfxError
-from kfx.papers.studies import smoke_runs
 from kfx.running.story import run
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of a spawned process too
+from tests.smoke_runs import jobs
 
 KINDS = {"+experiment": "experiments", "kernel": "pairs of kernel and optimizer", "study": "runs of studies"}
 
@@ -37,8 +38,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="jobs whose name holds this")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    started = time.perf_counter()
-    chosen = [job for job in (*jobs(), *smoke_runs()) if arguments.only in job[0]]
+    started, chosen = time.perf_counter(), [job for job in jobs() if arguments.only in job[0]]
     plugins = [plugin.path for plugin in plugged_in()]  # those of studies
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.processes, context, load_plugins, (plugins,)) as pool:

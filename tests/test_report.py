@@ -15,7 +15,7 @@ import pytest
 
 import kfx as package
 from kfx import plots
-from kfx.report.results import as_typed
+from kfx.report.typed import as_typed
 
 RUN = ("dataset.n_train=40", "dataset.n_test=20", "sampler.batch_size=20", "optimizer.iterations=4", "figures=false")
 RUN += ("device.precision_check=off",)

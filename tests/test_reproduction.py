@@ -20,7 +20,7 @@ from kfx.experiment.compose import composed, of_job, without_hydra
 from kfx.experiment.config import settled
 from kfx.experiment.sweeps import parse
 from kfx.outcomes import ConfigError, RecordError
-from kfx.papers import claims, html, logged, markdown, tables, words
+from kfx.papers import claims, logged, pages, tables, words
 from kfx.papers.claims import Standing
 from kfx.papers.missing import Missing
 from kfx.papers.numbers import FOLDER, gather, of_command, read_notes
@@ -46,15 +46,15 @@ def tested():
 
 
 def test_the_page_is_what_the_tables_give(entries, tested):
-    assert (ROOT / "REPRODUCTION.md").read_text() == markdown.page(entries, tested, read_notes(ROOT / FOLDER))
+    assert (ROOT / "REPRODUCTION.md").read_text() == pages.markdown(entries, tested, read_notes(ROOT / FOLDER))
 
 
 def test_the_pages_to_look_at_have_every_experiment_and_claim_and_a_way_back(entries, tested):
-    pages = html.reproduction(entries, tested, read_notes(ROOT / FOLDER))
-    main = pages.pop("reproduction.html")
-    assert all(any(entry.experiment in page for page in pages.values()) for entry in entries)
-    assert all(f'href="{name}"' in main for name in pages)
-    assert all('href="reproduction.html"' in page for page in pages.values())
+    by_name = pages.html(entries, tested, read_notes(ROOT / FOLDER))
+    main = by_name.pop("reproduction.html")
+    assert all(any(entry.experiment in page for page in by_name.values()) for entry in entries)
+    assert all(f'href="{name}"' in main for name in by_name)
+    assert all('href="reproduction.html"' in page for page in by_name.values())
     assert all(escape(each.claim.claim) in main for each in tested)
     (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', main)
     assert (ROOT / "docs" / back).resolve() == ROOT / "README.md"
@@ -137,7 +137,7 @@ def test_most_seeds_decide_a_yes_or_no(published, measured, expected):
 def test_digits_are_kept_as_they_are_printed():
     printed = read_published("darcy/boston_flow")[0]
     assert printed.text == "47.830"
-    assert printed.published.value == 47.83
+    assert printed.value == 47.83
     assert half_a_digit("47.830") == pytest.approx(0.0005)
     assert half_a_digit("12") == 0.5
     assert half_a_digit("1e-4") == pytest.approx(0.5e-4)
@@ -190,7 +190,7 @@ def test_the_reading_that_agrees_best_gives_the_verdict(entries):
 def test_a_command_has_the_numbers_of_the_most_overrides_that_it_holds():
     printed = read_published("darcy/table_5_1_boston")
     own = of_command(printed, Command.of("darcy/table_5_1_boston", ["seed=3", "sampler=dynamic", "figures=false"]))
-    found = {each.published.place[:2]: each.text for each in own}
+    found = {each.place[:2]: each.text for each in own}
     assert found["mse", "trained"] == "30.738"
     assert found["mse", "initial"] == "34.363"
 
@@ -323,7 +323,7 @@ def test_conditions_of_claims_name_experiments_and_metrics_that_are_there(entrie
             continue
         assert condition.command.experiment in there, condition
         published = read_published(condition.command.experiment)
-        assert {condition.metric, claims.COMPLEMENTS.get(condition.metric)} & {p.published.metric for p in published}
+        assert {condition.metric, claims.COMPLEMENTS.get(condition.metric)} & {p.metric for p in published}
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def _commands_of(described: Mapping[str, str], words: Sequence[str], own: str | 
 
     found: dict[str, dict[str, str]] = {}
     for experiment in described:
-        for each in (printed.published for printed in read_published(experiment, own)):
+        for each in read_published(experiment, own):
             if _holds(f"{experiment} {each.source}", words) and not _holds(experiment, words):
                 command = shlex.join(["kfx", "run", f"+experiment={experiment}", *each.overrides])
                 found.setdefault(experiment, {}).setdefault(command, each.source)

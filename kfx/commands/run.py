@@ -198,7 +198,8 @@ def _sweep(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) 
 
 
 def _run_all(typed: _Typed, config_dir: str | None, planned: Plans, folder: Path) -> int:
-    """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, as far as it is known."""
+    """Run the jobs of a sweep in this process, in a pool, or by Hydra; return the exit code, 0 for a pool: `sweep.csv`
+    has its failures."""
     from kfx.jobs.attempt import run_here
     from kfx.jobs.pool import Pool, processes
 

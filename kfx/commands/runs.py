@@ -53,11 +53,11 @@ def add(commands: Commands) -> None:
 
 
 def _list(parsed: argparse.Namespace) -> int:
+    from kfx.record.findings import Findings, mean_of
     from kfx.record.reading import read_metrics, typed_words
-    from kfx.record.results import Results, mean_of
     from kfx.record.search import runs_below
-    from kfx.report.results import command_of
     from kfx.report.table import Table, screen
+    from kfx.report.typed import command_of
     from kfx.screen.summary import relative
 
     if parsed.last is not None and parsed.last < 1:
@@ -73,7 +73,7 @@ def _list(parsed: argparse.Namespace) -> int:
             typed = typed_words(run.directory)
         except RecordError as error:  # it does not hide the others
             print(f"kfx: {error}", file=sys.stderr)
-        best = Results.of(run.metrics).row()
+        best = Findings.of(run.metrics).row()
         rows.append(
             [
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(run.written)),

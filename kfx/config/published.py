@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kfx.config import catalogue
 from kfx.config.fields import Several, is_window, number, ranged, word
@@ -48,12 +49,22 @@ class Published(Quantity):
     )
 
 
-@dataclass(frozen=True)
-class Printed:
-    """A published number, and its digits as printed; None for a curve without numbers."""
+@dataclass
+class Printed(Published):
+    """A published number with its digits as printed; None for a curve without numbers."""
 
-    published: Published
-    text: str | None
+    text: str | None = None
+
+
+Numbers = TypeVar("Numbers", bound=Published)
+
+
+def of_most_overrides(numbers: Sequence[Numbers]) -> list[Numbers]:
+    """Of the numbers with the same metric, kernel, N_I, statistic and window those with the most overrides."""
+    most: dict[tuple[object, ...], int] = {}
+    for each in numbers:
+        most[each.place] = max(most.get(each.place, 0), len(each.overrides))
+    return [each for each in numbers if len(each.overrides) == most[each.place]]
 
 
 _HEADS = ("n_interpolation", "metric", "kernel", "statistic")
@@ -66,14 +77,11 @@ def published(path: str, value: object) -> list[Published]:
     An entry may stand for a table: with lists of metrics, kernels, N_I or statistics its value is a list for each of
     them, and `rows` are entries that have its other keys too; their sources and overrides follow its own.
     """
-    return [make(where, Published, _modern(entry)) for where, entry in _entries(path, value)]
+    return [make(where, Published, entry) for where, entry in _entries(path, value)]
 
 
 def _entries(path: str, value: object) -> Iterator[tuple[str, Several]]:
     """Yield the entries of a list, one for each number, with their paths."""
-    if isinstance(value, Mapping):  # one entry without a list: records of version 0.1
-        yield path, value
-        return
     if not isinstance(value, list | None):
         raise ConfigError(f"{path}={value}: expected a list of {{metric: …, value: …, source: …}}, or null")
     for i, entry in enumerate(value or ()):
@@ -85,9 +93,9 @@ def _numbers(path: str, entry: object) -> Iterator[tuple[str, Several]]:
     if not isinstance(entry, Mapping):
         yield path, entry
     elif "rows" in entry:
-        if not isinstance(rows := entry["rows"], list):
-            raise ConfigError(f"{path}.rows={rows}: expected a list of entries, which have the other keys too")
-        yield from _entries(f"{path}.rows", [_with_table(row, entry) for row in rows])
+        rows = entry["rows"]
+        whole = [_with_table(row, entry) for row in rows] if isinstance(rows, list) else rows
+        yield from _entries(f"{path}.rows", whole)
     elif head := next((key for key in _HEADS if isinstance(entry.get(key), list)), None):
         names, value = entry[head], entry.get("value")
         values = value if isinstance(value, list) else [value] * len(names)
@@ -111,14 +119,6 @@ def _with_table(row: object, table: Mapping[str, Several]) -> object:
     return {**shared, **row, "source": source, "overrides": overrides}
 
 
-def _modern(entry: object) -> object:
-    """Convert an entry of version 0.1, where the kernel was part of the metric."""
-    suffix = " of the initial kernel"
-    if isinstance(entry, Mapping) and str(entry.get("metric", "")).endswith(suffix):
-        return {**entry, "metric": str(entry["metric"]).removesuffix(suffix), "kernel": "initial"}
-    return entry
-
-
 def read_published(experiment: str, own: str | None = None) -> list[Printed]:
     """The numbers in an experiment's file, with the digits as written.
 
@@ -136,6 +136,6 @@ def read_published(experiment: str, own: str | None = None) -> list[Printed]:
         return []
     as_written = _entries(where, read_yaml(path, as_text=True)["published"])
     return [
-        Printed(each, None if each.value is None else text.get("value"))
+        Printed(**vars(each), text=None if each.value is None else text.get("value"))
         for each, (_, text) in zip(listed, as_written, strict=True)
     ]

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 SEPARATE = "separate"
 
 
-def _is_count_or_share(value: object) -> bool:
-    return (type(value) is int and value >= 1) or (isinstance(value, float) and 0 < value < 1)
-
-
 @option(
     "dataset",
     "simulator",
@@ -65,7 +61,7 @@ class OutputsSection(Option):
     components: Several = ranged(
         0.999,
         "a share > 0 and < 1, or a whole number >= 1",
-        _is_count_or_share,
+        lambda v: (type(v) is int and v >= 1) or (isinstance(v, float) and 0 < v < 1),
         "components that are kept: the share of the variance that they have, of cca of the squared correlations, or "
         "their number",
     )

@@ -46,15 +46,6 @@ class DigitsOption(TableOption):
         return left if self.classes is None else min(left, 183 * len(self.classes))
 
 
-def _range() -> list[int] | None:
-    return ranged(
-        None,
-        "[first, last], whole numbers with 0 <= first < last, or null for all",
-        lambda v: v is None or (len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1]),
-        "first and last training image to train on, counted from 0",
-    )
-
-
 @dataclass
 class Images(DatasetOption):
     """Images with separate training and test files."""
@@ -79,7 +70,13 @@ class IdxImages(Images):
     image = (28, 28)
     pool = 60_000
 
-    train_range: list[int] | None = _range()
+    train_range: list[int] | None = ranged(
+        None,
+        "[first, last], whole numbers with 0 <= first < last",
+        lambda v: len(v) == 2 and all(isinstance(i, int) for i in v) and 0 <= v[0] < v[1],
+        "first and last training image to train on, counted from 0",
+        null="all",
+    )
     test_on: str = word(
         "test | rest", "images to test on; rest: the training images outside train_range, for validation"
     )

@@ -153,18 +153,15 @@ Columns = Several
 """A list of columns, or one: a union that no typed config holds."""
 
 
-def _names(default: Columns, null: str, meaning: str, *, one: bool = False) -> Columns:
-    """A field of column names of a table: a list; with `one` also a single name."""
-    takes = f"{'a column, or ' if one else ''}a list of columns" + (f", or null for {null}" if null else "")
+def _names(default: Columns, meaning: str, *, null: str | None = None, one: bool = False) -> Columns:
+    """A field of column names of a table: a list; with `one` also a single name, or null until one is given."""
 
     def test(value: object) -> bool:
-        if value is None:
-            return bool(null) or one
-        if one and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        if one and isinstance(value, str | int | float | None) and not isinstance(value, bool):
             return True
         return _is_list_of_names(value) and (value != [] or default == [])
 
-    return ranged(default, takes, test, meaning)
+    return ranged(default, f"{'a column, or ' if one else ''}a list of columns", test, meaning, null=null)
 
 
 def _is_list_of_names(value: object) -> bool:
@@ -183,9 +180,9 @@ class OwnTableOption(RowFile, OwnFile):
     implied = {**OwnFile.implied, **RowFile.implied_by_rows, "exclude": []}  # noqa: RUF012
 
     path: str | None = path_of(FILES_OF_ROWS)
-    target: Columns = _names(None, "", "column to predict, or several, also as y*; must be given", one=True)
-    features: Columns = _names(None, "all columns without another use", "columns used as features")
-    exclude: Columns = _names([], "", "columns to leave out, such as row numbers or names of the points")
+    target: Columns = _names(None, "column to predict, or several, also as y*; must be given", one=True)
+    features: Columns = _names(None, "columns used as features", null="all columns without another use")
+    exclude: Columns = _names([], "columns to leave out, such as row numbers or names of the points")
     categorical: Several = ranged(
         "auto",
         "auto or a list of columns",

@@ -57,10 +57,6 @@ def _is_encoding(name: str) -> bool:
         return False
 
 
-def _is_list_of_words(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(word, (str, int, float)) for word in value))
-
-
 @dataclass
 class RowFile:
     """The fields of a text file with a row a line; of Parquet those of words alone."""
@@ -84,9 +80,10 @@ class RowFile:
     encoding: str = ranged("utf-8", "the name of an encoding", _is_encoding, "character encoding of a text file")
     missing_words: Several = ranged(
         None,
-        "a list of words, or null for NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None, ? and -",
-        _is_list_of_words,
+        "a list of words",
+        lambda v: isinstance(v, list) and all(isinstance(word, (str, int, float)) for word in v),
         "words, or numbers, that mean a missing value; an empty cell always does",
+        null="NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None, ? and -",
     )
 
     def __post_init__(self) -> None:

@@ -160,13 +160,13 @@ class Follower:
             orders = self._orders(data, np.random.default_rng([self.seed, part, iteration]))
         for repeat, order in enumerate(orders):
             for i, result in enumerate(evaluate(kernel, data, (x, y, along), order, sizes, self.scoring)):
-                if i == 0 == repeat and "head_accuracy" in result.metrics:
-                    head_error = 1 - result.metrics["head_accuracy"]
-                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", head_error))
                 for metric in filter(result.metrics.__contains__, wanted):
                     value = result.metrics[metric]
                     error = ("error", 1 - value) if metric == "accuracy" else (names.get(metric, metric), value)
                     rows.append((part, iteration, result.n_interpolation, result.configured, repeat, *error))
+                if i == 0 == repeat and "head_accuracy" in result.metrics:
+                    head_error = 1 - result.metrics["head_accuracy"]
+                    rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", head_error))
         more = [*self._of_layers(kernel, x, y), *self._of_batch(kernel, x, y, part)]
         rows += [(part, iteration, *[math.nan] * 2, 0, *each) for each in more]
         if not self.moves_points:  # then distances of the kernel's features, if it has any

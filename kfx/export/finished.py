@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from kfx.config.nodes import leaves
 from kfx.files import Document, is_inside
 from kfx.outcomes import ConfigError, RecordError, Status
+from kfx.record.findings import Findings
 from kfx.record.reading import Run
-from kfx.record.results import Results
 from kfx.record.search import each_of, runs_below
 
 _SERIES = {"rho": "batch.rho", "objective": "batch.objective", "regularization": "regularization"}
@@ -65,7 +65,7 @@ class Finished:
     def results(self) -> dict[str, float]:
         """Final numbers: each kernel's metrics at the largest N_I, ρ on held-out batches, and times."""
         found: dict[str, float] = {}
-        evaluation = Results.of(self.run.metrics).evaluation
+        evaluation = Findings.of(self.run.metrics).evaluation
         for at in sorted(evaluation, key=lambda at: -at.n_interpolation):
             for kernel, row in evaluation[at].items():
                 if not kernel.startswith("random"):

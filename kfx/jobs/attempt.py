@@ -47,7 +47,7 @@ def run_here(jobs: Sequence[Job], complain: Complain = _complain) -> int:
 
 
 def attempt(job: Job, complain: Complain = _complain) -> int:
-    """`attempted` with errors as messages; return the exit code."""
+    """Do what `attempted` does, with a message for an error; return the exit code."""
     try:
         return attempted(job)[0]
     except HeldError as error:

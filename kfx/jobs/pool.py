@@ -21,12 +21,12 @@ from kfx.screen.progress import Audience, say
 
 
 def processes(at_once: int) -> int:
-    """How many processes `n_jobs` stands for: -1 is one a core."""
+    """How many processes `n_jobs` stands for: -1 stands for one on each core."""
     return len(os.sched_getaffinity(0)) if at_once < 0 else at_once
 
 
 def share_of(at_once: int) -> int:
-    """The threads of each of so many processes that share this machine's cores; -1: a process a core."""
+    """The threads of each of so many processes that share this machine's cores; -1: as many processes as cores."""
     return max(len(os.sched_getaffinity(0)) // processes(at_once), 1)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from kfx.files import Document, TableRow, write_whole
 from kfx.numerics.formatting import number
 from kfx.outcomes import Status
+from kfx.record.findings import Findings
 from kfx.record.reading import typed_words
-from kfx.record.results import Results
 from kfx.record.search import Found, metrics_in, runs_below
-from kfx.report.results import own_words
 from kfx.report.table import Table
+from kfx.report.typed import own_words
 
 COLUMNS = (
     *("overrides", "identity", "status", "reason", "rho_initial", "rho_final", "metric", "value", "directory"),
@@ -37,7 +37,7 @@ def rows(jobs: Sequence[tuple[Sequence[str], str]], roots: Iterable[Path]) -> li
 
 def _row(overrides: Sequence[str], identity: str, run: Found | None) -> Document:
     metrics = run.metrics if run else {}
-    best = Results.of(metrics).row() or {}
+    best = Findings.of(metrics).row() or {}
     return {
         "overrides": " ".join(overrides),
         "identity": identity,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,11 +24,17 @@ from kfx.report.naming import described
 from kfx.yaml_file import read_yaml
 
 FILE, STUDIES = "claims.yaml", "studies"
-_MOST, _FEW = 0.8, 0.2
-_NEAR = 0.1
+_MOST, _FEW = 0.8, 0.2  # as templates/rules.md says
+_NEAR = 0.1  # likewise
 COMPLEMENTS = {"error": "accuracy", "head_error": "head_accuracy"}
 """Errors and the accuracies that tables may have in their place."""
-RELATIONS = ("equals", "near", "not_near", "below", "above")
+RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    "equals": lambda left, right: left == right,
+    "near": lambda left, right: abs(left - right) <= _NEAR * abs(right),
+    "not_near": lambda left, right: abs(left - right) > _NEAR * abs(right),
+    "below": lambda left, right: left < right,
+    "above": lambda left, right: left > right,
+}
 
 
 @dataclass(frozen=True)
@@ -47,27 +53,6 @@ class Standing(StrEnum):
     FAILS = "does not hold"
     UNDECIDED = "undecided"
     NOT_RUN = "not run"
-
-
-RULES = (
-    "*Verdicts.* Each claim is tested by conditions on measured numbers. A condition is met if it is true for at least "
-    "80 % of the seeds, fails if it is true for at most 20 %, and is open in between. A claim *holds* if all its "
-    "conditions are met, holds *partly* if some are, *does not hold* if all fail, and is *undecided* if none is met "
-    "and some are open. Conditions that were not measured are left out, and the verdict says how many were measured; "
-    "*not run* means none.",
-    "*Controls* are conditions on the case that a claim compares with. The other conditions decide the verdict; a "
-    "control that is not met only lowers *holds* to *partly*.",
-    "*Seeds.* ± is the standard deviation over seeds, left out where all seeds agree to the digits shown. *One seed* "
-    "means that all measured conditions rest on a single seed, *partly one seed* that some do.",
-    "*Thresholds* are kfx's, not the papers'. *Near* x is between 0.9 x and 1.1 x, where x is the published number or "
-    "one measured beside it. A gain counts from 0.1 %: a number has to be below 0.999 times the other.",
-    "*Commands* repeat the measurements, with seed 0; add `seed=1` for another. Words in parentheses describe the "
-    "number compared with: its settings (`a=b`) are added to the command at the start of the line, or replace those; a "
-    "whole `kfx run …` stands alone. `kfx run` prints the number before training as well.",
-    "*Symbols.* ρ is the loss of Kernel Flows, e₂ the squared error of interpolating a batch from half of it, λ the "
-    "regularization (nugget), and N_I the number of interpolation points, from which the test points are predicted.",
-)
-"""How to read the claims: a paragraph each."""
 
 
 @dataclass
@@ -187,7 +172,7 @@ class Outcome:
 
     condition: Condition
     left: Sequence[float]
-    right: Sequence[float] | float
+    right: Sequence[float]
     holds: Sequence[bool]
 
     @property
@@ -248,29 +233,10 @@ def tested(claims: Sequence[Claim], measured: Measurements) -> list[Tested]:
 
 def _outcome(condition: Condition, measured: Measurements) -> Outcome:
     left, other = condition.by_seed(measured), condition.other
-    if isinstance(other, float):
-        pairs = [(value, other) for value in left.values()]
-        right: Sequence[float] | float = other
-    else:
-        values = other.by_seed(measured)
-        shared = sorted(left.keys() & values.keys())
-        pairs = [(left[seed], values[seed]) for seed in shared]
-        right = [values[seed] for seed in shared]
-        left = {seed: left[seed] for seed in shared}
-    return Outcome(condition, list(left.values()), right, [_holds(condition.relation, *pair) for pair in pairs])
-
-
-def _holds(relation: str, left: float, right: float) -> bool:
-    if not (math.isfinite(left) and math.isfinite(right)):
-        return False  # a run that failed
-    is_near = abs(left - right) <= _NEAR * abs(right)
-    return {
-        "equals": left == right,
-        "near": is_near,
-        "not_near": not is_near,
-        "below": left < right,
-        "above": left > right,
-    }[relation]
+    values = dict.fromkeys(left, other) if isinstance(other, float) else other.by_seed(measured)
+    pairs = [(left[seed], values[seed]) for seed in left if seed in values]
+    holds = [all(map(math.isfinite, pair)) and RELATIONS[condition.relation](*pair) for pair in pairs]  # else it failed
+    return Outcome(condition, [one for one, _ in pairs], [other for _, other in pairs], holds)
 
 
 def _standing(outcomes: Sequence[Outcome]) -> Standing:

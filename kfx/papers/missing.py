@@ -65,5 +65,5 @@ def _readings(entry: Entry) -> list[CommandNumbers]:
 def add(directory: Path, part: CommandNumbers, folder: Path) -> Path:
     """Add the measurements of a run to the table of its command."""
     raw = of_job(part.command.words)
-    table = tables.measure(directory, [item.printed.published for item in part.items], raw)
+    table = tables.measure(directory, [item.printed for item in part.items], raw)
     return tables.write(folder, tables.merged(tables.read(folder).get(table.command), table))

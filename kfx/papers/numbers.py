@@ -12,7 +12,7 @@ import numpy as np
 
 from kfx.config import catalogue
 from kfx.config.nodes import near
-from kfx.config.published import Printed, read_published
+from kfx.config.published import Printed, of_most_overrides, read_published
 from kfx.experiment.compose import of_job
 from kfx.outcomes import ConfigError, RecordError
 from kfx.papers import tables
@@ -98,7 +98,7 @@ class Entry:
     @property
     def paper(self) -> str:
         """The paper, as its sources name it."""
-        return next(item.printed.published.source for part in self.parts for item in part.items).partition(",")[0]
+        return next(item.printed.source for part in self.parts for item in part.items).partition(",")[0]
 
     def counts(self) -> Counter[Verdict]:
         return Counter(item.verdict for part in self.parts if not part.is_reading for item in part.items)
@@ -142,7 +142,7 @@ def experiments(names: Sequence[str] = ()) -> list[str]:
 
 def commands(printed: Iterable[Printed], experiment: str) -> list[Command]:
     """The commands for which the numbers of an experiment were printed."""
-    return list(dict.fromkeys(Command.of(experiment, each.published.overrides) for each in printed))
+    return list(dict.fromkeys(Command.of(experiment, each.overrides) for each in printed))
 
 
 def part_of(command: Command) -> CommandNumbers:
@@ -158,11 +158,7 @@ def part_of(command: Command) -> CommandNumbers:
 def of_command(printed: Sequence[Printed], command: Command) -> list[Printed]:
     """The numbers printed for a command, or for the one of which it is a variant: those with the most matching
     overrides."""
-    fitting = [each for each in printed if all(command.holds(word) for word in each.published.overrides)]
-    most: dict[tuple[object, ...], int] = {}
-    for each in fitting:
-        most[each.published.place] = max(most.get(each.published.place, 0), len(each.published.overrides))
-    return [each for each in fitting if len(each.published.overrides) == most[each.published.place]]
+    return of_most_overrides([each for each in printed if all(command.holds(word) for word in each.overrides)])
 
 
 def read_remarks(folder: Path) -> dict[str, Remark]:
@@ -229,40 +225,44 @@ def _part(
 ) -> CommandNumbers:
     own = of_command(printed, command)
     if not is_reading:
-        own = [each for each in own if Command.of(command.experiment, each.published.overrides) == command]
+        own = [each for each in own if Command.of(command.experiment, each.overrides) == command]
     changed = table.changed(of_job(command.words)) if table is not None and checked else []
-    deviations = {
-        (each.published.place[:3], each.published.source): (each.text, each.published.statistic)
-        for each in own
-        if each.published.statistic in _DEVIATIONS
-    }
     items = []
     for each in own:
-        if each.published.statistic in _DEVIATIONS:
+        if each.statistic in _DEVIATIONS:
             continue
-        measured = table.at(each.published) if table is not None else []
-        is_mean = each.published.statistic == "mean"
-        beside = deviations.get((each.published.place[:3], each.published.source)) if is_mean else None
-        sd = float(beside[0]) * math.sqrt(_DEVIATIONS[beside[1]]) if beside and beside[0] else None
-        text = None if each.published.metric in _TIMES else each.text
-        is_yes_or_no = each.published.metric in _YES_OR_NO
-        runs = _DEVIATIONS[beside[1]] if beside else 1
-        before = _before(each, own, table)
-        said = verdict(text, measured, sd, runs=runs, is_yes_or_no=is_yes_or_no, before=before)
+        measured = table.at(each) if table is not None else []
+        beside = _deviation(each, own)
+        runs = _DEVIATIONS[beside.statistic] if beside else 1
+        said = verdict(
+            None if each.metric in _TIMES else each.text,
+            measured,
+            float(beside.text) * math.sqrt(runs) if beside and beside.text else None,
+            runs=runs,
+            is_yes_or_no=each.metric in _YES_OR_NO,
+            before=_before(each, own, table),
+        )
         if measured and changed:
             said = Verdict.STALE
         if not measured and table is not None:
             said = Verdict.NONE  # not measured by any single run
-        items.append(Item(each, beside[0] if beside else None, measured, said))
+        items.append(Item(each, beside.text if beside else None, measured, said))
     return CommandNumbers(command, items, table, is_reading, changed)
+
+
+def _deviation(mean: Printed, own: Sequence[Printed]) -> Printed | None:
+    """The deviation that is printed beside a mean."""
+    at = mean.place[:3], mean.source, "mean"
+    found = (each for each in own if each.statistic in _DEVIATIONS)
+    return next((each for each in found if (each.place[:3], each.source, mean.statistic) == at), None)
 
 
 def _before(trained: Printed, own: Sequence[Printed], table: Table | None) -> tuple[float, list[float]] | None:
     """The published and the measured values of the untrained kernel for a number of the trained one."""
-    place = trained.published.place
-    if table is None or trained.published.kernel != "trained":
+    place = trained.place
+    if table is None or trained.kernel != "trained":
         return None
     for each in own:
-        if each.published.place == (place[0], "initial", *place[2:]) and each.published.value is not None:
-            return each.published.value, table.at(each.published)
+        if each.place == (place[0], "initial", *place[2:]) and each.value is not None:
+            return each.value, table.at(each)
     return None

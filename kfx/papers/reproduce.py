@@ -118,19 +118,18 @@ def _take_in(directories: Sequence[Path], folder: Path) -> None:
 
 def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
     from kfx.files import write_whole
-    from kfx.papers import claims, html, markdown
+    from kfx.papers import claims, pages
     from kfx.papers.numbers import read_notes
 
     content = entries, claims.tested(claims.read(folder), claims.measurements(folder, entries)), read_notes(folder)
-    text = markdown.page(*content)
+    text = pages.markdown(*content)
     if is_check:
         wrong = not _PAGE.is_file() or _PAGE.read_text() != text
         if wrong:
             print(f"kfx: {_PAGE}: not what {folder} gives; run kfx reproduce --page", file=sys.stderr)
         return int(wrong)
     _HTML.mkdir(exist_ok=True)
-    pages = {_HTML / name: page for name, page in html.reproduction(*content).items()}
-    for path, page in {_PAGE: text, **pages}.items():
+    for path, page in {_PAGE: text, **{_HTML / name: page for name, page in pages.html(*content).items()}}.items():
         write_whole(path, page)
         print(path)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,13 +121,6 @@ def read(name: str) -> Study:
         if known.run not in study.runs or known.column not in study.columns:
             raise ConfigError(f"{path}: published: {known.run}, {known.column}: is no run and column of the study")
     return study
-
-
-def smoke_runs() -> Iterator[tuple[str, list[str], bool]]:
-    """Yield the runs of all studies as `kfx.jobs.smoke.jobs` does; their plugins add options to all later runs."""
-    for name in names():
-        for label, words in read(name).runs.items():
-            yield f"study={name}: {label}", [*words, "figures=false"], True
 
 
 def jobs(study: Study, folder: Path, more: Sequence[str] = (), *, smoke: bool = False) -> dict[str, Job]:

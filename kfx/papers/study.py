@@ -107,14 +107,11 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
 
 
 def _screen(name: str, frame: pd.DataFrame) -> Table:
-    import math
-
     from rich.table import Table
 
     shown = Table(title=name)
     for column in frame:
         shown.add_column(str(column), justify="left" if column == "run" else "right")
-    for row in frame.itertuples(index=False):
-        cells = [row[0], *("" if v is None or math.isnan(v) else f"{v:.4g}" for v in row[1:])]
-        shown.add_row(*cells)
+    for label, *values in frame.itertuples(index=False):
+        shown.add_row(label, *("" if value is None or value != value else f"{value:.4g}" for value in values))
     return shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from omegaconf import DictConfig
 
+from kfx.config.nodes import leaves
 from kfx.config.published import Published, Quantity
 from kfx.config.registry import GROUPS
 from kfx.experiment.compose import of_job
@@ -124,7 +125,7 @@ class Table:
 
         Keys that did not exist then do not count, because the default of a new option changes nothing.
         """
-        return list(_differences(self.settings, settings(raw)))
+        return _differences(self.settings, settings(raw))
 
 
 def settings(raw: DictConfig) -> Document:
@@ -133,17 +134,13 @@ def settings(raw: DictConfig) -> Document:
     return {key: value for key, value in kept.items() if key != "seed"}
 
 
-def _differences(then: Mapping[str, object], now: Mapping[str, object], path: str = "") -> Sequence[str]:
-    found: list[str] = []
-    for key, value in then.items():
-        where = f"{path}{key}"
-        if key not in now:
-            found.append(f"{where}: {value}, no longer there")
-        elif isinstance(value, Mapping) and isinstance(also := now[key], Mapping):
-            found += _differences(value, also, f"{where}.")
-        elif value != now[key]:
-            found.append(f"{where}: {value}, {now[key]}")
-    return found
+def _differences(then: Document, now: Document) -> list[str]:
+    present = dict(leaves(now, into_lists=False))
+    return [
+        f"{key}: {value}, {present.get(key, 'no longer there')}"
+        for key, value in leaves(then, into_lists=False)
+        if key not in present or value != present[key]
+    ]
 
 
 def measure(directory: Path, entries: Sequence[Published], raw: DictConfig) -> Table:
@@ -191,17 +188,11 @@ def merged(old: Table | None, new: Table) -> Table:
 def write(folder: Path, table: Table) -> Path:
     """Write the table as CSV, with its settings in a file beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    about: Document = {"experiment": table.command.experiment, "overrides": list(table.command.overrides)}
-    text = yaml.safe_dump(
-        {**about, "settings": dict(table.settings)}, default_flow_style=None, width=120, sort_keys=True
-    )
-    write_whole(folder / f"{table.command.name}.yaml", text)
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table.rows)
-    path = folder / f"{table.command.name}.csv"
-    write_whole(path, stream.getvalue())
+    command = table.command
+    about = {"experiment": command.experiment, "overrides": list(command.overrides), "settings": table.settings}
+    write_whole(folder / f"{command.name}.yaml", yaml.safe_dump(about, default_flow_style=None, width=120))
+    path = folder / f"{command.name}.csv"
+    write_whole(path, pd.DataFrame(table.rows, columns=COLUMNS).to_csv(index=False))
     return path
 
 
@@ -217,9 +208,8 @@ def _read(path: Path) -> Table:
         command = Command(about["experiment"], tuple(about["overrides"]))
         kept = dict(about["settings"])
     except (ConfigError, KeyError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"{beside}: damaged: {str(error).removeprefix(f'{beside}: ')}; measure {path.stem} again"
-        ) from error
+        why = str(error).removeprefix(f"{beside}: ")
+        raise RecordError(f"{beside}: damaged: {why}; measure {path.stem} again") from error
     with path.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for i, row in enumerate(rows, start=2):

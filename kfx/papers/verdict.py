@@ -23,19 +23,6 @@ class Verdict(StrEnum):
     NONE = "no verdict"
 
 
-RULE = (
-    "*Reproduced*: the mean over seeds rounds to the published number, or is within two standard errors of it and also "
-    "within 10 % or the paper's own standard deviation; for yes/no facts, such as whether classes are linearly "
-    "separable, most seeds agree. *Within 2 %*: not reproduced, and the mean is within 2 % of the number. *Too noisy*: "
-    "the mean is within two standard errors, but far from the number. *Same direction*: none of these, and training "
-    "changes the quantity in the published direction. *Differs*: none of these. The standard error is that of the "
-    "difference between the paper's run (or the mean of its runs, where a standard error is published) and the mean of "
-    "the runs made here; with fewer than three seeds it is from the paper's own deviation, if that is published. Where "
-    "the text of a paper allows several readings, all that were measured are listed, and the verdict is that of the "
-    "best one, which the column *best reading* names. *Stale*: measured with settings that have changed since. *Not "
-    "run*: not yet measured at full settings; the cost is stated. Curves without numbers, times of another machine, "
-    "and what no single run measures have *no verdict*."
-)
 _SEEDS = 3
 _FAR, _CLOSE = 0.1, 0.02
 
@@ -49,7 +36,7 @@ def verdict(
     is_yes_or_no: bool = False,
     before: tuple[float, Sequence[float]] | None = None,
 ) -> Verdict:
-    """Return the verdict by `RULE`.
+    """Return the verdict by the rule of the page (`templates/rules.md`).
 
     published: as the paper has it, None for a curve. measured: one value for each seed. deviation: the published
     standard deviation of one run. runs: of which the published number is the mean. is_yes_or_no: each measurement is 1

@@ -20,13 +20,12 @@ _VISIBLE = 1e-4
 
 def what(item: Item) -> str:
     """The metric with its statistic and N_I."""
-    printed = item.printed.published
-    return described(printed)
+    return described(item.printed)
 
 
 def where(item: Item) -> str:
     """The table or figure and the row, without the paper."""
-    return item.printed.published.source.partition(", ")[2]
+    return item.printed.source.partition(", ")[2]
 
 
 def value(item: Item) -> str:
@@ -65,14 +64,19 @@ def _change(command: Command, of: Command) -> str:
     return " ".join(more) or f"without {' '.join(less)}"
 
 
-def fallen(item: Item, part: CommandNumbers) -> str:
+def measured(item: Item, part: CommandNumbers) -> str:
+    """What was measured, and for a curve by what factor it falls."""
+    return "; ".join(filter(None, (spread(item), _fallen(item, part))))
+
+
+def _fallen(item: Item, part: CommandNumbers) -> str:
     """The factor by which a curve's quantity falls from the initial to the trained kernel: geometric mean over
     seeds."""
-    printed = item.printed.published
+    printed = item.printed
     if item.printed.text is not None or printed.kernel != "trained" or len(item.measured) < 3:
         return ""
     for other in part.items:
-        if other.printed.published.place == (printed.metric, "initial", *printed.place[2:]):
+        if other.printed.place == (printed.metric, "initial", *printed.place[2:]):
             before, after = np.array(other.measured), np.array(item.measured)
             if len(before) == len(after) and (after > 0).all() and (before > 0).all():
                 factors = before / after
@@ -143,10 +147,10 @@ def reproduced(entries: Sequence[Entry]) -> str:
         for item in part.items
         if item.verdict is Verdict.REPRODUCED
     ]
-    untrained = sum(item.printed.published.kernel == "initial" for item in found)
+    untrained = sum(item.printed.kernel == "initial" for item in found)
     zero = sum(
         each.value == 0 and each.kernel == "trained" and each.metric.startswith("train_")
-        for each in (item.printed.published for item in found)
+        for each in (item.printed for item in found)
     )
     left = len(found) - untrained - zero
     by_reading = sum(item.reading is not None for item in found)
@@ -244,7 +248,6 @@ def _outcome(outcome: Outcome) -> str:
     relation = condition.relation.replace("_", " ")
     if isinstance(other, float):
         return f"{control}{named} = {_compact(outcome.left)}, {relation} {other:g}: {seeds}"
-    assert not isinstance(outcome.right, float)
     factor = "" if other.times == 1 else f"{other.times:g} × "
     right = f"{factor}{_compact([value / other.times for value in outcome.right])} ({_unlike(other, condition)})"
     return f"{control}{named} = {_compact(outcome.left)}, {relation} {right}: {seeds}"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from kfx.optimizers.bayesian import surrogate_search
 from kfx.plots.style import COLOURS, DATA, FAINT, Drawn, figure, finish, objective, symbol
-from kfx.plots.trace import count_iterations, folds, unit, within_fold
+from kfx.plots.trace import count_iterations, folds, within_fold
 from kfx.record.reading import Run
 
 _GRID = 60
@@ -28,7 +28,7 @@ def convergence(run: Run) -> Figure | None:
         for i, (fold, rows) in enumerate(parts):
             x, colour = within_fold(run, rows), COLOURS[i % len(COLOURS)]
             axes.plot(x, rows["told"], ".", color=colour, alpha=0.35)
-            label = f"lowest so far, {unit(run)} {fold}"
+            label = f"lowest so far, {run.unit} {fold}"
             axes.step(x, rows["diagnostic.incumbent"], where="post", color=colour, label=label)
     count_iterations([axes], run)
     axes.set_ylabel(objective(run))
@@ -36,11 +36,12 @@ def convergence(run: Run) -> Figure | None:
 
 
 def _draw_search(axes: Axes, run: Run) -> None:
-    trace, told = run.trace, "what the surrogate is fitted to"
-    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label=told)
+    trace, label = run.trace, "what the surrogate is fitted to"
+    axes.plot(trace["iteration"], trace["told"], "o", color=FAINT, markersize=5, label=label)
     differs = trace["told"] != trace["objective"]
     if differs.any():
-        rows, label = trace[differs & trace["objective"].notna()], "what was measured, where that is not believed"
+        rows = trace[differs & trace["objective"].notna()]
+        label = "measured, where the surrogate was told another value"
         axes.plot(rows["iteration"], rows["objective"], "x", color=COLOURS[1], label=label)
     axes.step(trace["iteration"], trace["diagnostic.incumbent"], where="post", color=COLOURS[0], label="lowest so far")
     initial = run.config.optimizer.initial_points

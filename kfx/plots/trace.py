@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from omegaconf import OmegaConf
 
 from kfx.plots.style import (
     COLOURS,
@@ -54,16 +53,11 @@ def objective_over_iterations(run: Run) -> Figure | None:
     return finish(picture, axes[0], run)
 
 
-def unit(run: Run) -> str:
-    """What has a fit of its own where there are several: a fold, or with a kernel for each output a kernel."""
-    return "kernel" if OmegaConf.select(run.config, "outputs.kernels") == "separate" else "fold"
-
-
 def count_iterations(axes: list[Axes], run: Run) -> None:
     """Count iterations along axes one below another; only the lowest is labelled."""
     for panel in axes:
         count_along(panel, "")
-    axes[-1].set_xlabel("iteration" if len(folds(run.trace)) == 1 else f"iteration of the {unit(run)}")
+    axes[-1].set_xlabel("iteration" if len(folds(run.trace)) == 1 else f"iteration of the {run.unit}")
 
 
 def folds(trace: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
@@ -90,7 +84,7 @@ def _draw_noisy(axes: Axes, run: Run, column: str, what: str) -> None:
         elif fold is None:
             axes.fill_between(x, low, high, color=FAINT, alpha=0.6, linewidth=0, label=f"80 % of {window} batches")
         if window > 1 or fold is not None:
-            label = f"median of {window} batches" if fold is None else f"{unit(run)} {fold}"
+            label = f"median of {window} batches" if fold is None else f"{run.unit} {fold}"
             style = ("-", "--", "-.", ":")[i // len(COLOURS) % 4]
             axes.plot(x, median, style, color=colour, linewidth=1.4, label=label)
 
@@ -126,7 +120,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
                 "markevery": max(len(x) // 8, 1),
                 "markersize": 4,
             }
-            label = name if fold is None else f"{unit(run)} {fold}"
+            label = name if fold is None else f"{run.unit} {fold}"
             drawstyle = "steps-post" if "diagnostic.incumbent" in trace else "default"
             panel.plot(
                 x, values, color=COLOURS[k % len(COLOURS)], linewidth=1.3, label=label, drawstyle=drawstyle, **marks

@@ -19,8 +19,8 @@ from kfx.files import Document, TableRow
 from kfx.numerics.significance import p_of_being_worse
 from kfx.outcomes import ConfigError, RecordError, Status
 from kfx.record.columns import REJECTED, untimed
+from kfx.record.findings import Findings
 from kfx.record.reading import Run, read_environment
-from kfx.record.results import Results
 from kfx.record.search import each_of, runs_below
 
 KEPT = ("initial_kept", "one_length_kept", "fits")
@@ -86,7 +86,7 @@ def measured(
 
 
 def _measured(run: Run, metric: str, kernel: str, n_interpolation: int | None) -> Compared:
-    results = Results.of(run.metrics)
+    results = Findings.of(run.metrics)
     offered = sorted({place.metric for place in results.places(kernel=kernel)})
     if metric not in offered:
         raise ConfigError(f"--metric {metric}: {run.directory} measured {', '.join(offered) or f'no kernel {kernel}'}")
@@ -202,7 +202,7 @@ def _loss(values: np.ndarray, better: Better) -> np.ndarray:
 def over_sizes(runs: Sequence[Run], by: Sequence[str], metric: str, kernel: str, mix: bool) -> pd.DataFrame:
     """`table` for each number of interpolation points in the runs, with that number as a column."""
     better, frames = better_in(runs, metric), []
-    places = [place for run in runs for place in Results.of(run.metrics).places(metric, kernel)]
+    places = [place for run in runs for place in Findings.of(run.metrics).places(metric, kernel)]
     for size in sorted({place.n_interpolation for place in places}):
         found, _ = measured(runs, metric, kernel, size)
         frames.append(table(found, by, metric, mix, better).assign(n_interpolation=size))

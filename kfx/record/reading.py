@@ -133,6 +133,11 @@ class Run:
         return pd.Series(found, index=list(names), name="length").sort_values()
 
     @property
+    def unit(self) -> str:
+        """What has a fit of its own where there are several: a fold, or with a kernel for each output a kernel."""
+        return "kernel" if OmegaConf.select(self.config, "outputs.kernels") == "separate" else "fold"
+
+    @property
     def plugins(self) -> list[dict[str, str]]:
         """The plugins that the run used: path and SHA-256."""
         return list(self.metrics.get("plugins", []))

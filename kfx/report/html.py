@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
 
 @cache
 def templates(*further: str) -> Environment:
-    """The templates of this package, after those of `further` packages."""
+    """The templates of this package, after those of `further` packages; what HTML is filled with is escaped."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*further, "kfx.report")]),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

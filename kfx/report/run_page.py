@@ -22,13 +22,14 @@ from kfx.kernels.names import readable
 from kfx.numerics.formatting import in_bytes
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
+from kfx.record.findings import Findings, difference_of, held_out, mean_of
 from kfx.record.reading import Run, read_environment, typed_words
-from kfx.record.results import Results, held_out, mean_of
 from kfx.record.search import each_of, runs_below
 from kfx.report.html import render
+from kfx.report.measured import printed_beside
 from kfx.report.naming import described
-from kfx.report.results import as_typed, command_of, own_words, printed_beside
 from kfx.report.table import Table
+from kfx.report.typed import as_typed, command_of, own_words
 
 _TABLES = (
     *("trace.csv", "evaluation.csv", "held_out.csv", "flow.csv", "follow.csv", "starts.csv", "history.csv"),
@@ -87,7 +88,7 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
 def view(run: Run) -> View:
     """Prepare a run for the template."""
     directory, metrics, typed = run.directory, run.metrics, typed_words(run.directory)
-    here, found = read_environment(directory), Results.of(metrics)
+    here, found = read_environment(directory), Findings.of(metrics)
     is_printed = "published" in run.config and metrics["status"] == Status.COMPLETED
     return View(
         name=_name(run, typed),
@@ -134,14 +135,15 @@ def _published(found: Sequence[tuple[Published, float | None]]) -> Table | None:
     return Table(["source", "what", "published#", "measured#"], rows) if rows else None
 
 
-def _parameters(run: Run, found: Results) -> Table:
-    rows = [[readable(each.name, run.config.kernel), *each.texts] for each in found.parameters[:_MOST_PARAMETERS]]
+def _parameters(run: Run, found: Findings) -> Table:
+    shown = found.parameters[:_MOST_PARAMETERS]
+    rows = [[readable(each.name, run.config.kernel), *each.texts(run.unit)] for each in shown]
     if (more := len(found.parameters) - _MOST_PARAMETERS) > 0:
         rows.append([f"and {more} more", "", ""])
     return Table(["parameter", "before#", "after#"], rows)
 
 
-def _evaluation(found: Results) -> Table:
+def _evaluation(found: Findings) -> Table:
     """The kernels beside each other, by metric and N_I, and by λ where there are several."""
     several = len({place.regularization for place in found.evaluation}) > 1
     rows = [
@@ -158,7 +160,10 @@ def _evaluation(found: Results) -> Table:
 
 def _held_out(run: Run) -> Table:
     found = held_out(run.metrics, run.config.objective.name)
-    rows = [[name, *(mean_of(rows[when]) for when in ("initial", "trained", "change"))] for name, rows in found.items()]
+    rows = [
+        [name, *map(mean_of, (own["initial"], own["trained"])), difference_of(own["change"], own["initial"])]
+        for name, own in found.items()
+    ]
     batches = run.metrics["held_out"]["batches"] if rows else 0
     return Table([f"on {batches} held-out batches", "before#", "after#", "change#"], rows)
 
@@ -204,7 +209,7 @@ def _downloads(paths: Sequence[Path]) -> list[tuple[Path, str, str]]:
 def _overview(runs: Sequence[View]) -> Table:
     rows = []
     for run in runs:
-        best, rho = Results.of(run.metrics).row(), run.metrics.get("held_out", {}).get("rho", {})
+        best, rho = Findings.of(run.metrics).row(), run.metrics.get("held_out", {}).get("rho", {})
         rows.append(
             [
                 " ".join(run.own) or run.name,

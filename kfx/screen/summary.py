@@ -13,11 +13,9 @@ from kfx.experiment.config import Config
 from kfx.files import Document, TableRow
 from kfx.kernels.names import readable
 from kfx.kernels.parameters import NORM
-from kfx.numerics.formatting import number, spread
+from kfx.numerics.formatting import number
+from kfx.record.findings import Findings, ParameterChange, difference_of, held_out, mean_of
 from kfx.record.fitted import lengths_of_features
-from kfx.record.results import ParameterChange, Results, held_out, mean_of
-from kfx.report.naming import described
-from kfx.report.results import printed_beside
 
 _MOST = 6  # parameters shown
 Line = tuple[str, str]
@@ -31,7 +29,7 @@ def closing_lines(config: Config, metrics: Document, directory: Path) -> list[st
 
 def closing(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
     """The closing lines in two columns. metrics: the `metrics.json` of the run in `directory`."""
-    found = Results.of(metrics)
+    found = Findings.of(metrics)
     yield from _parameters(config, found)
     yield from _lengths(metrics, directory)
     yield from _held_out(config, metrics)
@@ -57,25 +55,18 @@ def relative(directory: Path) -> Path:
 
 
 def _change(before: TableRow, after: TableRow, difference: TableRow | None = None) -> str:
-    """Before, after and the difference, such as 0.9600 ± 0.0100 → 0.9700 ± 0.0090 (+0.0100 ± 0.0050)."""
+    """Before, after and the difference, such as 0.960 ± 0.010 → 0.970 ± 0.009  (+0.010 ± 0.005)."""
     shown = f"{mean_of(before)} → {mean_of(after)}"
-    mean = math.nan if difference is None or difference["mean"] is None else difference["mean"]
-    if difference is None or math.isnan(mean):
-        return shown
-    return f"{shown}  ({'+' if mean >= 0 else '−'}{spread(abs(mean), difference.get('sd'), before['mean'])})"
+    return f"{shown}  ({own})" if (own := difference_of(difference, before)) else shown
 
 
-def _parameters(config: Config, found: Results) -> Iterator[Line]:
+def _parameters(config: Config, found: Findings) -> Iterator[Line]:
     norms = [each for each in found.parameters if each.name.endswith(NORM)]
     others = [each for each in found.parameters if not each.name.endswith(NORM) and not each.is_of_features]
     changed = _blocks(norms) if norms else []
     for each in filter(lambda each: each.is_moved, others):
-        before, after = each.texts
-        over, folds, size = "", len(each.after), each.after[0].size
-        if folds > 1:
-            over = f" ± {np.std([a.mean() for a in each.after], ddof=1):.2g} ({folds} {config.outputs.unit}s)"
-        of = f" (mean of {size})" if size > 1 else ""
-        changed.append(f"{readable(each.name, config.kernel)} {f'{before} ' if before else ''}→ {after}{over}{of}")
+        before, after = each.texts(config.outputs.unit)
+        changed.append(f"{readable(each.name, config.kernel)} {f'{before} ' if before else ''}→ {after}")
     if changed:
         more = f", and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
         yield "kernel", ", ".join(changed[:_MOST]) + more
@@ -113,7 +104,7 @@ def _held_out(config: Config, metrics: Document) -> Iterator[Line]:
         yield name, f"{shown} on {batches} held-out batches{note}"
 
 
-def _evaluation(found: Results) -> Iterator[Line]:
+def _evaluation(found: Findings) -> Iterator[Line]:
     """The leading metric at each N_I and λ; below an mse its root, and the share of the variance that is predicted."""
     for place in found.places(found.metric):
         if (pair := found.pair(place)) is None:
@@ -137,7 +128,7 @@ def _arrow(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def _head(found: Results) -> Iterator[Line]:
+def _head(found: Findings) -> Iterator[Line]:
     """The network's own classifier."""
     accuracy, likely = (found.pair(found.at(name)) for name in ("head_accuracy", "head_log_likelihood"))
     if accuracy is not None and likely is not None:
@@ -145,7 +136,7 @@ def _head(found: Results) -> Iterator[Line]:
         yield "head", f"accuracy {_change(*accuracy)}; log-likelihood a point {means}"
 
 
-def _random(found: Results) -> Iterator[Line]:
+def _random(found: Findings) -> Iterator[Line]:
     """The worst and the best of random kernels, at the trained kernel's largest N_I."""
     if (at := found.at()) is None:
         return
@@ -156,7 +147,7 @@ def _random(found: Results) -> Iterator[Line]:
         yield "random", f"{at.metric} {span} at N_I {at.n_interpolation} ({len(means)} kernels)"
 
 
-def _forecasts(config: Config, found: Results) -> Iterator[Line]:
+def _forecasts(config: Config, found: Findings) -> Iterator[Line]:
     """The windows, and the errors of forecasts with the largest N_I, before and after training."""
     if not config.dataset.is_series:
         return
@@ -169,6 +160,11 @@ def _forecasts(config: Config, found: Results) -> Iterator[Line]:
 
 
 def _published(config: Config, metrics: Document, directory: Path) -> Iterator[Line]:
+    if not config.published:
+        return
+    from kfx.report.measured import printed_beside
+    from kfx.report.naming import described
+
     for printed, measured in printed_beside(config, metrics, directory):
         if printed.value is not None:  # else a curve without numbers
             beside = f"measured {number(measured)}" if measured is not None else "not measured by a run"

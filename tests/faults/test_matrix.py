@@ -9,11 +9,11 @@ import pytest
 
 from kfx.config.registry import OPTIONS
 from kfx.experiment.plan import Plan
-from kfx.jobs.smoke import pairs, words_of
 from kfx.record.trace import Trace
 from kfx.running.story import resume, run
 from tests.faults.conftest import FULL
 from tests.faults.harness import results, rows
+from tests.smoke_runs import pairs, words_of
 
 QUICK = [
     "dataset.n_train=60",

@@ -7,7 +7,7 @@ import pytest
 from kfx import load_run
 from kfx.export.finished import read
 from kfx.jobs.sweep import loss
-from kfx.record.results import Results, mean_of
+from kfx.record.findings import Findings, mean_of
 from kfx.report.run_page import view
 
 WORDS = ("dataset.n_train=40", "dataset.n_test=20", "sampler.batch_size=20", "optimizer.iterations=2")
@@ -25,13 +25,13 @@ def test_the_row_that_leads_is_at_the_largest_number_of_points_with_the_first_la
         evaluated("mse", size, regularization, mean)
         for size, regularization, mean in ((10, 0.1, 4.0), (10, 1.0, 3.0), (40, 0.1, 2.0), (40, 1.0, 1.0))
     ]
-    found = Results.of({"evaluation": rows})
+    found = Findings.of({"evaluation": rows})
     assert (found.metric, found.row()["mean"], found.row(size=10)["mean"]) == ("mse", 2.0, 4.0)
     assert found.row(kernel="initial") is None
     assert found.pair(found.at()) is None, "the initial kernel was not evaluated"
     assert mean_of(found.row()) == "2.0000"
-    assert Results.of({"evaluation": [*rows, evaluated("accuracy", 10, 0.1, 0.5)]}).metric == "accuracy"
-    assert Results.of({}).row() is None
+    assert Findings.of({"evaluation": [*rows, evaluated("accuracy", 10, 0.1, 0.5)]}).metric == "accuracy"
+    assert Findings.of({}).row() is None
 
 
 def test_several_lambdas_are_shown_each_and_the_first_leads_everywhere(kfx, in_folder):
@@ -59,5 +59,6 @@ def test_the_page_has_the_words_of_the_closing_lines(kfx, in_folder):
     assert [row[0] for row in held_out.rows] == ["nll", "rho"]
     for name, before, after in parameters.rows:
         assert f"{name} {before} → {after}" in lines[0] or before == after
-    for name, before, after, _ in held_out.rows:
-        assert any(line.startswith(f"{name:<12}{before} → {after}") for line in lines)
+    for name, before, after, change in held_out.rows:
+        shown = f"{before} → {after}  ({change})" if change else f"{before} → {after}"
+        assert any(line.startswith(f"{name:<12}{shown} on ") for line in lines)

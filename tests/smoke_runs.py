@@ -15,6 +15,7 @@ from kfx.experiment.compose import composed, without_hydra
 from kfx.experiment.config import check
 from kfx.experiment.preflight import check_start
 from kfx.outcomes import ConfigError
+from kfx.papers import studies
 
 _FEW = ("sampler.batch_size=40", "optimizer.iterations=5")
 _SMALL = (
@@ -65,7 +66,7 @@ def _usual(further: tuple[str, ...]) -> DictConfig:
 
 
 def jobs() -> Iterator[tuple[str, list[str], bool]]:
-    """Yield (name, overrides, whether to apply the config's list `smoke`) for the runs of `make smoke` but studies."""
+    """Yield (name, overrides, whether to apply the config's list `smoke`) for every run of `make smoke`."""
     for name in options("experiment"):
         yield f"+experiment={name}", [f"+experiment={name}"], True
     drawn = set[str]()
@@ -83,3 +84,6 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
     for name in OPTIONS["evaluation"]:
         own = OPTIONS["evaluation"][name].quick
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW, *own], False
+    for name in studies.names():  # last, because their plugins add options to all later runs
+        for label, words in studies.read(name).runs.items():
+            yield f"study={name}: {label}", [*words, "figures=false"], True

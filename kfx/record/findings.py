@@ -1,7 +1,9 @@
-"""What a run found, read once from its `metrics.json`: the closing lines, pages, lists and comparisons show this."""
+"""What a run found, worked out once from its `metrics.json`: the closing lines, pages, lists, comparisons and exports
+show this."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -40,15 +42,18 @@ class ParameterChange:
         """Whether it is a length for each feature."""
         return self.name == "lengths" and self.after[0].ndim > 0
 
-    @property
-    def texts(self) -> tuple[str, str]:
-        """The means before and after, over folds and the values of an array; before: empty where there is none."""
+    def texts(self, unit: str) -> tuple[str, str]:
+        """The means before and after, over the values of an array, and over folds with their deviation; before: empty
+        where there is none. unit: what has a fit of its own, `fold` or `kernel`."""
         before, after = ([each.mean() for each in arrays] for arrays in (self.before, self.after))
-        return f"{np.mean(before):.4g}" if before else "", f"{np.mean(after):.4g}"
+        folds, size = len(after), self.after[0].size
+        over = f" ± {np.std(after, ddof=1):.2g} ({folds} {unit}s)" if folds > 1 else ""
+        of = f" (mean of {size})" if size > 1 else ""
+        return f"{np.mean(before):.4g}" if before else "", f"{np.mean(after):.4g}{over}{of}"
 
 
 @dataclass(frozen=True)
-class Results:
+class Findings:
     """The numbers of a run.
 
     evaluation: the row of each kernel (initial, trained, random-0, …), by place. changes: trained minus initial.
@@ -59,7 +64,7 @@ class Results:
     changes: dict[Place, TableRow]
 
     @classmethod
-    def of(cls, metrics: Document) -> Results:
+    def of(cls, metrics: Document) -> Findings:
         """Those in a `metrics.json`."""
         evaluation: dict[Place, dict[str, TableRow]] = {}
         for row in metrics.get("evaluation", []):
@@ -124,3 +129,11 @@ def held_out(metrics: Document, objective: str) -> dict[str, TableRow]:
 def mean_of(row: TableRow | None) -> str:
     """A row's mean with its deviation, as people read it; empty where there is no row."""
     return "" if row is None else spread(row["mean"], row.get("sd"))
+
+
+def difference_of(row: TableRow | None, before: TableRow) -> str:
+    """A mean difference to the row `before`, as +0.010 ± 0.005; empty where there is none."""
+    mean = math.nan if row is None or row["mean"] is None else row["mean"]
+    if row is None or math.isnan(mean):
+        return ""
+    return f"{'+' if mean >= 0 else '−'}{spread(abs(mean), row.get('sd'), before['mean'])}"
