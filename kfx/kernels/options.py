@@ -276,7 +276,7 @@ class CNNGPOption(_NetworkOption):
 )
 class CNTKOption(CNNGPOption):
     builds = "kfx.kernels:CNTK"
-    quick = ("kernel.depth=3",)
+    quick = ("kernel.depth=3", "dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20")
 
     architecture: str = word(ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")
     engine: str = word(ENGINES[:-1], "implementation; auto: fused on a CPU, torch on a GPU; fused: compiled loops")
