@@ -206,6 +206,10 @@ def test_a_list_of_overrides_cannot_reach_hydra(kfx, in_folder):
     assert (code, "smoke=abc: expected a list of overrides" in err) == (2, True)
 
 
+def test_null_is_not_auto():
+    assert [load([f"sampler.batch_size={size}"]).sampler.batch_size for size in ("null", "auto")] == [None, 100]
+
+
 def test_published_numbers_are_read():
     found = load(["+experiment=khalid/three_bumps_rbf"]).published
     assert [(each.metric, each.kernel, each.value) for each in found] == [("mse", "initial", 6.865)]

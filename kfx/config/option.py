@@ -88,8 +88,10 @@ class Option(Portable, Part):
     def settled(self, config: ConfigView) -> Settings:
         """Values of the fields whose default depends on the other options of a config, in place of null or `auto`; by
         default as `settle` of each says."""
-        settle = {key: item.metadata["settle"] for key, item in self.fields().items() if "settle" in item.metadata}
-        return {key: value(self, config) for key, value in settle.items() if getattr(self, key) in (None, "auto")}
+        settle = {key: item for key, item in self.fields().items() if "settle" in item.metadata}
+        given = {key: getattr(self, key) for key in settle}  # null is a value beside a default of auto
+        asked = [key for key, item in settle.items() if given[key] in (None, "auto") and given[key] == item.default]
+        return {key: settle[key].metadata["settle"](self, config) for key in asked}
 
     def check(self, config: ConfigView) -> None:
         """ConfigError if this option cannot be combined with the others of a config, beyond its rules."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,34 +137,26 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
 
 
 def _show(entries: Sequence[Entry], in_detail: bool) -> None:
-    from rich.table import Table
-
     from kfx.papers import words
     from kfx.papers.verdict import Verdict
+    from kfx.report.table import Table, screen
 
-    screen = console(180)
-    shown = Table(title="Published numbers, by verdict")
-    kinds = [each for each in Verdict if any(entry.counts()[each] for entry in entries)]
-    shown.add_column("command" if in_detail else "experiment", overflow="fold")
-    for name in (*kinds, "seeds", "a run takes"):
-        shown.add_column(str(name), justify="right")
+    sums = sum((entry.counts() for entry in entries), Counter[Verdict]())
+    kinds, rows = [kind for kind in Verdict if sums[kind]], []
     for entry in entries:
         for part in entry.parts if in_detail else []:
-            counts = [sum(item.verdict is kind for item in part.items) for kind in kinds]
+            counts = Counter(item.verdict for item in part.items)
             made = str(len(part.table.seeds)) if part.table else "0"
             named = " ".join(part.command.words) + (" (another reading)" if part.is_reading else "")
-            shown.add_row(named, *map(_count, counts), made, words.cost(part, entry))
+            rows.append([named, *(str(counts[kind] or "") for kind in kinds), made, words.cost(part, entry)])
         if not in_detail:
             own = [part for part in entry.parts if not part.is_reading]
-            seeds = [len(part.table.seeds) if part.table else 0 for part in own]
-            spread = str(seeds[0]) if len(set(seeds)) == 1 else f"{min(seeds)} to {max(seeds)}"
+            seeds = sorted({len(part.table.seeds) if part.table else 0 for part in own})
+            spread = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
             known = [part.table.seconds() for part in own if part.table]
             cost = f"{words.duration(sum(known))} in all" if len(known) == len(own) else words.cost(own[0], entry)
-            shown.add_row(entry.experiment, *(_count(entry.counts()[kind]) for kind in kinds), spread, cost)
-    screen.print(shown)
-    sums = {kind: sum(entry.counts()[kind] for entry in entries) for kind in kinds}
-    screen.print(", ".join(f"{count} {kind}" for kind, count in sums.items()))
-
-
-def _count(number: int) -> str:
-    return str(number) if number else ""
+            counts = entry.counts()
+            rows.append([entry.experiment, *(str(counts[kind] or "") for kind in kinds), spread, cost])
+    heads = ["command" if in_detail else "experiment", *(f"{kind}#" for kind in kinds), "seeds#", "a run takes"]
+    console(180).print(screen(Table(heads, rows, "Published numbers, by verdict")))
+    console(180).print(", ".join(f"{sums[kind]} {kind}" for kind in kinds))

@@ -14,10 +14,10 @@ from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
     from kfx.jobs.job import Job
     from kfx.papers.studies import Study
+    from kfx.report.table import Table
 
 
 _RECORDED = Path("runs") / "reproduction" / "studies"
@@ -72,6 +72,7 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
     from kfx.papers.studies import dated, table
     from kfx.plots.style import looking, require_look, save
     from kfx.record.reading import load_run
+    from kfx.report.table import screen
     from kfx.screen.progress import say
 
     require_look(parsed.style)
@@ -90,7 +91,7 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
         _RECORDED.mkdir(parents=True, exist_ok=True)
         write_whole(_RECORDED / f"{name}.csv", dated(frame, there.values()).to_csv(index=False))
         print(_RECORDED / f"{name}.csv")
-    console(180).print(_screen(name, frame))
+    console(180).print(screen(_shown(name, frame)))
     print(folder / "table.csv")
     unmeasured = [column for column in study.columns if frame[column].isna().all()]
     if unmeasured:
@@ -106,12 +107,11 @@ def _one(name: str, study: Study, runs: Mapping[str, Job], folder: Path, parsed:
     return int(bool(failed))
 
 
-def _screen(name: str, frame: pd.DataFrame) -> Table:
-    from rich.table import Table
+def _shown(name: str, frame: pd.DataFrame) -> Table:
+    from kfx.report.table import Table
 
-    shown = Table(title=name)
-    for column in frame:
-        shown.add_column(str(column), justify="left" if column == "run" else "right")
-    for label, *values in frame.itertuples(index=False):
-        shown.add_row(label, *("" if value is None or value != value else f"{value:.4g}" for value in values))
-    return shown
+    rows = [
+        [label, *("" if value is None or value != value else f"{value:.4g}" for value in values)]
+        for label, *values in frame.itertuples(index=False)
+    ]
+    return Table(["run", *(f"{column}#" for column in frame.columns[1:])], rows, name)

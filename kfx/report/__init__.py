@@ -1,1 +1,1 @@
-"""Pages: printed numbers beside measured ones, and runs."""
+"""Pages of runs, and what they name and measure."""
