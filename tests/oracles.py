@@ -36,7 +36,10 @@ def dense(depth, activation, weight_variance, bias_variance, x, y, kind):
 
 
 def convolutional(layers, x, weight_variance, bias_variance, kind="nngp"):
-    """The same network in stax: explicit padding, so that strides and even kernels mean the same."""
+    """The same network in stax: explicit padding, so that strides and even kernels mean the same.
+
+    kind: one, or several, whose matrices are then stacked: an NTK needs the NNGP's anyway.
+    """
     import jax.numpy as jnp
 
     padded = jnp.asarray(x.transpose(0, 2, 3, 1))

@@ -80,7 +80,7 @@ def jobs() -> Iterator[tuple[str, list[str], bool]]:
             yield f"{group}={name}", [*_SMALL, f"{group}={name}", *OPTIONS[group][name].quick], False
     for name, option in OPTIONS["dataset"].items():
         if not option().files() and not option.from_path:  # embedded
-            yield f"dataset={name}", [f"dataset={name}", *_FEW], False
+            yield f"dataset={name}", [f"dataset={name}", *_FEW, *option.quick], False
     for name in OPTIONS["evaluation"]:
         own = OPTIONS["evaluation"][name].quick
         yield f"evaluation={name}", ["dataset=diabetes", f"evaluation={name}", *_FEW, *own], False

@@ -38,8 +38,17 @@ def each(pages):
     ]
 
 
+def fewer(word):
+    """An override, with two seeds in place of more, and a fifth of many points."""
+    key, _, value = word.partition("=")
+    if key in ("dataset.n_train", "dataset.n_test") and len(value) > 2:
+        return f"{key}={int(value) // 5}"
+    return re.sub(r"^seed=range\(\d+\)$", "seed=range(2)", word)
+
+
 def quick(words):
     """The words of a command under which it ends in seconds."""
+    words = [fewer(word) for word in words] if words[0] == "run" else words
     if words[0] == "run" and any(word.startswith("+experiment=") for word in words):
         return [*words, *([] if "--smoke" in words or "--cfg" in words else ["--smoke"])]
     if words[0] != "run" or "--help" in words:

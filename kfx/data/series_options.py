@@ -246,6 +246,8 @@ class OwnSeriesOption(RowFile, FromFile, SeriesData):
 
 @option("dataset", "dynamics", "A trajectory of a chaotic flow or map, by its formula")
 class DynamicsOption(SeriesData):
+    quick = ("dataset.n_train=200", "dataset.n_test=80")
+
     n_train: int = number(500, "whole >= 2 and <= 100000", "number of first steps to train on")
     n_test: int = number(1000, "whole >= 1 and <= 100000", "number of steps after them to test on")
     system: str = ranged(
@@ -289,6 +291,8 @@ def _trajectory(system: str, count: int, dt: float | None, start: int, points_pe
 
 @option("dataset", "gilpin", "A chaotic series of Gilpin's forecasting benchmark: 1000 steps, then 200 to forecast")
 class GilpinOption(SeriesData):
+    quick = ("dataset.n_train=200", "dataset.n_test=80")
+
     n_train: int | None = number(
         1000, "whole >= 2", "number of first steps to train on", null="all before the test steps"
     )

@@ -114,7 +114,7 @@ def composed(overrides: Sequence[str], search_path: str | None = None) -> DictCo
 
 def of_job(overrides: Sequence[str]) -> DictConfig:
     """The config of a run with these words, with what depends on other options set, without Hydra's node."""
-    return settled(without_hydra(composed(overrides)))[0]
+    return settled(composed(overrides))[0]
 
 
 def without_hydra(raw: DictConfig) -> DictConfig:

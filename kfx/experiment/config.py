@@ -131,7 +131,8 @@ def settled(raw: DictConfig) -> tuple[DictConfig, Config]:
 
     The plain one holds no interpolations.
     """
-    config, whole = typed(raw), OmegaConf.create(escaped(_resolved(raw)))
+    content = _resolved(raw)
+    config, whole = _typed(content), OmegaConf.create(escaped(content))
     with in_one_line(config):
         changes = config.settle()
         config.check_together()
@@ -142,8 +143,11 @@ def settled(raw: DictConfig) -> tuple[DictConfig, Config]:
 
 def typed(raw: DictConfig) -> Config:
     """The typed config: every key exists and every value is in its range. Data files are not read."""
+    return _typed(_resolved(raw))
+
+
+def _typed(content: Settings) -> Config:
     registry.load()
-    content = _resolved(raw)
     general = SECTIONS[""]
     sections = {name: schema for name, schema in SECTIONS.items() if name}
     known = (*GROUPS, *sections, *general.fields())
@@ -215,7 +219,9 @@ def first_line(error: BaseException) -> str:
 
 def _resolved(raw: DictConfig) -> Settings:
     """The job's part of a config as plain keys and values, with interpolations resolved and nothing missing."""
-    own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
+    own = raw  # where it can be: copies of long lists take a while
+    if "hydra" in raw:
+        own = OmegaConf.masked_copy(raw, [str(key) for key in raw if key != "hydra"])
     unresolved = OmegaConf.to_container(own, resolve=False)
     for path, value in leaves(unresolved):
         if isinstance(value, str) and "${" in value and (wrong := _wrong_in(value, own, path)):

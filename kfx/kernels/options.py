@@ -280,7 +280,7 @@ class CNNGPOption(_NetworkOption):
 )
 class CNTKOption(CNNGPOption):
     builds = "kfx.kernels:CNTK"
-    quick = ("kernel.depth=3",)
+    quick = ("kernel.depth=3", "dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20")
 
     architecture: str = word(_ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")
     engine: str = word(
