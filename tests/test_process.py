@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.kernel_ridge import KernelRidge
@@ -27,7 +26,6 @@ from kfx.kernels.formula import Formula
 from kfx.numerics import process
 from kfx.objectives import nll, rho
 from kfx.objectives.autograd import by_autograd
-from kfx.record.columns import untimed
 from tests.slow import one_in
 
 X = np.random.default_rng(0).standard_normal((30, 3))
@@ -393,25 +391,3 @@ def test_names_that_scripts_import_from_the_package_are_there(script):
         and not (hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{alias.name}"))
     ]
     assert not missing
-
-
-COMPILED = [
-    "kernel=cntk",
-    "kernel.depth=3",
-    "optimizer=lbfgs",
-    "dataset=digits",
-    "dataset.n_train=40",
-    "dataset.n_test=10",
-]
-FEW = ["evaluation.n_interpolation=[20]", "sampler.batch_size=20", "optimizer.iterations=2", "figures=false"]
-
-
-@pytest.mark.slow
-def test_the_process_that_compiles_has_the_bits_of_those_that_load(tmp_path):
-    traces = []
-    for name in ("compiles", "loads"):
-        words = [*COMPILED, *FEW, "device.precision_check=off", f"hydra.run.dir={tmp_path / name}"]
-        here = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept"), "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, "-m", "kfx", "run", *words], check=True, env=here, capture_output=True)
-        traces.append(untimed(pd.read_csv(tmp_path / name / "trace.csv")))
-    pd.testing.assert_frame_equal(*traces, check_exact=True)

@@ -16,8 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # "contract" allows fused multiply-adds alone: sums keep their order, and NaN stays NaN.
 _OPTIONS: dict[str, object] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 _SUMMING: dict[str, object] = {**_OPTIONS, "fastmath": {"contract", "reassoc"}}
-# A call that is left would be linked to any copy of its function, each with the roundings of the code around it: another
-# copy in the process that compiles than in those that load what it kept.
+# The linker takes any copy of a function that is called, and copies round as the code around them was compiled: it took
+# another one in the process that compiles than in those that load what that one kept.
 _WITHIN: dict[str, object] = {"forceinline": True}
 
 
