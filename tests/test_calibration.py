@@ -22,7 +22,7 @@ from kfx.files import read_rows
 from kfx.kernels import RBF
 from kfx.numerics import calibration, regression
 from kfx.numerics.regularization import Regularization
-from kfx.record.record import Record
+from kfx.record.evaluations import Evaluations
 
 FEW = ("optimizer.iterations=3", "device.precision_check=off", "figures=false", "hydra.run.dir=r")
 
@@ -206,7 +206,7 @@ def test_an_interrupted_evaluation_has_each_prediction_once(kfx, in_folder):
 def test_predictions_of_an_unchanged_kernel_are_copied_for_missing_repeats_alone(kfx, in_folder, monkeypatch):
     words = ["dataset=diabetes", "evaluation.repeats=3", "evaluation.n_interpolation=[40]", "optimizer=none"]
     words += ["figures=false", "device.precision_check=off", "hydra.run.dir=r"]
-    write = Record.evaluation
+    write = Evaluations.add
 
     def interrupted(self, rows):
         of_trained = [row for row in rows if row["kernel"] == "trained"]
@@ -215,7 +215,7 @@ def test_predictions_of_an_unchanged_kernel_are_copied_for_missing_repeats_alone
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Record, "evaluation", interrupted)
+        patch.setattr(Evaluations, "add", interrupted)
         assert kfx("run", *words)[0] == 130
     assert kfx("run", *words, "resume=true")[0] == 0
     rows = read_rows(in_folder / "r/predictions.csv")

@@ -413,7 +413,7 @@ def test_fits_in_threads_are_those_of_one(in_folder):
     [
         ({"kernel": RBF}, "expected a name, settings with a name, or an object"),
         ({"kernel": "cnngp"}, r"set image_shape=\(channels, height, width\)"),
-        ({"sampler": {"batch_size": 99}}, "there are 50 points; take at most 50"),
+        ({"sampler": {"batch_size": 99}}, "dataset given has 50 training points; take at most 50"),
     ],
 )
 def test_words_are_those_of_estimators(settings, expected):

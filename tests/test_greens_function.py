@@ -149,7 +149,7 @@ def test_recovery_lowers_rho_and_the_error(kfx):
         (["dataset.preprocess=[center]"], "moves the nodes"),
         (["optimizer=bayesian"], "may be negative"),
         (["evaluation.rho=true", "evaluation.n_interpolation=[64]"], "two or more"),
-        (["evaluation.order=file"], "evaluation.repeats"),
+        (["evaluation.order=file"], "repeats are the same; set repeats=1"),
         (["optimizer=flow_euler"], "no gradient"),
         (["kernel.bounds.cosine=[2,1]"], "kernel.bounds"),
     ],

@@ -96,8 +96,8 @@ class Option(Portable, Part):
         """Values of the fields whose default depends on the other options of a config, in place of null or `auto`; by
         default as `settle` of each says."""
         settle = {key: item for key, item in self.fields().items() if "settle" in item.metadata}
-        given = {key: getattr(self, key) for key in settle}  # null is a value beside a default of auto
-        asked = [key for key, item in settle.items() if given[key] in (None, "auto") and given[key] == item.default]
+        # null is a value beside a default of auto
+        asked = [k for k, item in settle.items() if getattr(self, k) in (["auto"] if item.default else [None, "auto"])]
         return {key: settle[key].metadata["settle"](self, config) for key in asked}
 
     def check(self, config: ConfigView) -> None:
