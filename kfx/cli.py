@@ -22,7 +22,8 @@ from kfx.version import __version__
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code.
 
-    0: success. 1: a failed run. 2: input that cannot be run. 3: a record that has changed since its run.
+    0: success. 1: a failed run. 2: input that cannot be run. 3: a record that has changed since its run. 128 and more:
+    ended by a signal.
     """
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["MPLBACKEND"] = "agg"  # kfx draws into files; a missing backend would stop matplotlib
     if words[:1] in (["run"], ["resume"], ["rerun"]):
         with terminal.unfailing():
-            # Hydra parses the words of run, not argparse.
+            # run.run parses its words by Hydra's parser
             return _guarded(lambda: run.run(words[1:]) if words[0] == "run" else _call(words))
     code = _guarded(lambda: _call(words))
     with terminal.unfailing():  # flush here, so that the interpreter's end cannot fail

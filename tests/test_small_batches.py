@@ -110,7 +110,7 @@ def test_solves_with_heads_of_a_factor():
     a = a @ a.T + np.eye(30)
     factor = np.linalg.cholesky(a)
     w, vectors = np.empty((30, 2)), np.empty((30, 4))
-    small_loops.solve_heads(np.ascontiguousarray(factor.T), y, 12, w, vectors)
+    small_loops.solve_nested(np.ascontiguousarray(factor.T), y, 12, w, vectors)
     np.testing.assert_allclose(w, np.linalg.solve(factor, y), rtol=1e-11)
     np.testing.assert_allclose(vectors[:, :2], np.linalg.solve(a, y), rtol=1e-10)
     np.testing.assert_allclose(vectors[:12, 2:], np.linalg.solve(a[:12, :12], y[:12]), rtol=1e-10)

@@ -94,14 +94,18 @@ def run(words: Sequence[str]) -> int:
     if parsed.multirun and (parsed.cfg is not None or parsed.info or parsed.run):
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
     load_plugins(typed.plugins)
-    if typed.help:
-        from kfx.experiment import sweeps
+    from kfx.experiment import sweeps
 
+    if typed.help:
         first = next(sweeps.combinations(parsed.overrides, True))
         return _help(first, parsed.config_dir, typed.smoke)
     planned = plans(parsed.overrides, parsed.config_dir, is_sweep=parsed.multirun, smoke=typed.smoke)
     if parsed.cfg is not None or parsed.info:
-        typed.words += planned.jobs[0].words[len(typed.words) :]  # those of --smoke
+        if typed.smoke:
+            from kfx.experiment import compose
+
+            raw = compose.composed(next(sweeps.combinations(parsed.overrides, False)), parsed.config_dir)
+            typed.words += compose.smoke_words(raw)
         return _hand_over(typed, parsed.config_dir)
     folder = planned.make_folder()
     if parsed.multirun:

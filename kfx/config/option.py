@@ -93,8 +93,8 @@ class Option(Portable, Part):
         return {name: getattr(self, name) for name in self.fields() if name not in base.fields()}
 
     def settled(self, config: ConfigView) -> Settings:
-        """Values of the fields whose default depends on the other options of a config, in place of null or `auto`; by
-        default as `settle` of each says."""
+        """Values of the fields whose default depends on the other options of a config: what a field's `settle` returns
+        where the field is null or `auto`."""
         settle = {key: item for key, item in self.fields().items() if "settle" in item.metadata}
         # null is a value beside a default of auto
         asked = [k for k, item in settle.items() if getattr(self, k) in (["auto"] if item.default else [None, "auto"])]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from kfx.config.fields import Several
 
 Built = Any
-"""What an option of a family builds, of which this room knows nothing."""
+"""What an option of a family builds. Any: this module must not import the families."""
 
 
 class Part(Protocol):

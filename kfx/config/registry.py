@@ -22,7 +22,7 @@ _ENTRY_POINTS = "kfx.options"
 
 
 Schema = type[Any]
-"""The class of an option or a section; `Option` itself stands above this room."""
+"""The class of an option or a section. Any: this module must not import `Option`."""
 
 OPTIONS: dict[str, dict[str, Schema]] = {group: {} for group in GROUPS}
 SECTIONS: dict[str, Schema] = {}
@@ -45,7 +45,10 @@ def from_source(source: str) -> Iterator[None]:
 
 @cache
 def load() -> None:
-    """Register the options and metrics of kfx and of installed packages; ConfigError for a package that fails."""
+    """Register the options and metrics of kfx and of installed packages; ConfigError for a package that fails.
+
+    No import leads to them: `kernel=rbf` is the class under `@option("kernel", "rbf", …)` in a folder of `_FAMILIES`.
+    """
     for module in _declaring():
         importlib.import_module(module)
     for entry in importlib.metadata.entry_points(group=_ENTRY_POINTS):

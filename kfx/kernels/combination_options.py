@@ -86,7 +86,7 @@ _NETWORK_PARTS = ("rbf", "rational_quadratic")
 
 @option("kernel", "sum", "The sum of kernels; a part with a coefficient c counts c^2 times")
 class SumOption(CombinationOption):
-    builds = "kfx.kernels:Sum"
+    builds = "kfx.kernels.base:Sum"
 
     parts: Several = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "linear", "bias_variance": 1.0}],
@@ -98,7 +98,7 @@ class SumOption(CombinationOption):
 
 @option("kernel", "product", "The product of kernels")
 class ProductOption(CombinationOption):
-    builds = "kfx.kernels:Product"
+    builds = "kfx.kernels.base:Product"
 
     parts: Several = nested(
         [{"name": "rbf", "sigma": 1.0}, {"name": "polynomial", "degree": 2}],
@@ -142,7 +142,7 @@ INDEFINITE = (
     "Weighted sum of up to 21 kernels, whose weights sum to one (Yang et al. 2023, sparse flows)",
 )
 class DictionaryOption(KernelOption):
-    builds = "kfx.kernels:Dictionary"
+    builds = "kfx.kernels.dictionary:Dictionary"
     has_weights = True
 
     members: list[str] = words(

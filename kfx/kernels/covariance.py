@@ -41,7 +41,8 @@ SmallPullback = tuple[np.ndarray, Callable[[OuterProducts, bool], tuple[Mapping[
 
 
 class OfOuterProducts(abc.ABC):
-    """Base of kernels whose pullback takes a cotangent as `OuterProducts` too; others get the matrix.
+    """Base of kernels whose pullback takes a cotangent as vectors and weights (`OuterProducts`) in place of the matrix,
+    and which have a path in NumPy for small batches.
 
     The cotangent of ρ is a sum of two outer products for each output, of which products need no matrix.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @option("kernel", "auto", "rbf; for an own table without a flow matern with nu=2.5 (docs/tables.md)")
 class AutoKernelOption(DistanceOption):
-    builds = "kfx.kernels:RBF"
+    builds = "kfx.kernels.stationary:RBF"
 
     sigma: float | None = a_length()
 
@@ -37,14 +37,14 @@ class AutoKernelOption(DistanceOption):
 
 @option("kernel", "rbf", "Gaussian kernel exp(-r^2 / (2 sigma^2))")
 class RBFOption(DistanceOption):
-    builds = "kfx.kernels:RBF"
+    builds = "kfx.kernels.stationary:RBF"
 
     sigma: float | None = a_length()
 
 
 @option("kernel", "rational_quadratic", "Rational quadratic kernel (beta^2 + gamma r^2)^(-alpha)")
 class RationalQuadraticOption(DistanceOption):
-    builds = "kfx.kernels:RationalQuadratic"
+    builds = "kfx.kernels.stationary:RationalQuadratic"
     length = "beta"
 
     alpha: float = parameter(1.0, 1e-3, 1e2, "exponent")
@@ -54,7 +54,7 @@ class RationalQuadraticOption(DistanceOption):
 
 @option("kernel", "matern", "Matern kernel with smoothness nu and length scale sigma, as in scikit-learn")
 class MaternOption(DistanceOption):
-    builds = "kfx.kernels:Matern"
+    builds = "kfx.kernels.stationary:Matern"
 
     sigma: float | None = a_length()
     nu: float = ranged(1.5, "0.5, 1.5 or 2.5", lambda v: v in (0.5, 1.5, 2.5), "smoothness")
@@ -62,7 +62,7 @@ class MaternOption(DistanceOption):
 
 @option("kernel", "laplace", "Laplace kernel exp(-|x - x'|_1 / sigma), with the sum of absolute differences")
 class LaplaceOption(DistanceOption):
-    builds = "kfx.kernels:Laplace"
+    builds = "kfx.kernels.stationary:Laplace"
 
     sigma: float | None = a_length()
 
@@ -72,14 +72,14 @@ class LaplaceOption(DistanceOption):
 
 @option("kernel", "linear", "Linear kernel x.x' + bias_variance")
 class LinearOption(KernelOption):
-    builds = "kfx.kernels:Linear"
+    builds = "kfx.kernels.dot_product:Linear"
 
     bias_variance: float = parameter(1.0, 1e-4, 1e4, "constant added to x.x'", ">= 0")
 
 
 @option("kernel", "polynomial", "Polynomial kernel (gamma x.x' + bias_variance)^degree")
 class PolynomialOption(KernelOption):
-    builds = "kfx.kernels:Polynomial"
+    builds = "kfx.kernels.dot_product:Polynomial"
 
     degree: int = number(3, "whole >= 1 and <= 1000", "exponent")
     gamma: float = parameter(1.0, 1e-6, 1e4, "weight of x.x'")
@@ -95,7 +95,7 @@ class PolynomialOption(KernelOption):
     "Green's function of -(b u')' on (0, 1), whose conductivity b is learned (Owhadi & Yoo 2019, section 5)",
 )
 class GreensFunctionOption(KernelOption):
-    builds = "kfx.kernels:GreensFunction"
+    builds = "kfx.kernels.greens_function:GreensFunction"
     input_gradients = False
     quick = ("dataset=elliptic_1d", "dataset.n_train=100", "dataset.n_test=null", "dataset.preprocess=[]")
 
@@ -143,7 +143,7 @@ class _NetworkOption(KernelOption):
     "NNGP: covariance of a dense network of infinite width, with one weight variance and one bias variance",
 )
 class NNGPOption(ARDOption, _NetworkOption):
-    builds = "kfx.kernels:NNGP"
+    builds = "kfx.kernels.nngp.kernel:NNGP"
 
     depth: int = number(3, "whole >= 0 and <= 10000", "number of hidden layers, each with an activation")
     activation: str = word(
@@ -165,7 +165,7 @@ class NNGPOption(ARDOption, _NetworkOption):
 
 @option("kernel", "ntk", "Neural tangent kernel of a dense network of infinite width, with the settings of nngp")
 class NTKOption(NNGPOption):
-    builds = "kfx.kernels:NTK"
+    builds = "kfx.kernels.nngp.kernel:NTK"
     implied = {**NNGPOption.implied, "fixed_layers": 0}  # noqa: RUF012
 
     fixed_layers: int = number(
@@ -209,7 +209,7 @@ class NetworkFeaturesOption(NetworkOption):
     "Covariance of a convolutional network with infinitely many channels; exact gradients, tile by tile",
 )
 class CNNGPOption(_NetworkOption):
-    builds = "kfx.kernels:CNNGP"
+    builds = "kfx.kernels.cnngp.kernel:CNNGP"
     images_only = True
     implied = {"depth": None, "flips": False}  # noqa: RUF012
 
@@ -279,7 +279,7 @@ class CNNGPOption(_NetworkOption):
     "Neural tangent kernel of a convolutional network with infinitely many channels, with pooling; exact gradients",
 )
 class CNTKOption(CNNGPOption):
-    builds = "kfx.kernels:CNTK"
+    builds = "kfx.kernels.cnngp.kernel:CNTK"
     quick = ("kernel.depth=3", "dataset.n_train=60", "dataset.n_test=30", "sampler.batch_size=20")
 
     architecture: str = word(_ARCHITECTURES, "layers of the network; their sizes follow the image", default="cntk_gap")

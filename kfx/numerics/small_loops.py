@@ -22,8 +22,8 @@ def squared_distances(points, out):
 
 
 @summing_entry
-def solve_heads(upper, y, sample_size, w, vectors):
-    """w = L⁻¹ y; and beside each other, with zeros below, (n, 2 outputs), L⁻ᵀ w and the same of the sample's blocks.
+def solve_nested(upper, y, sample_size, w, vectors):
+    """Solve for a batch and its sample, the first points: w = L⁻¹y, and vectors = [A⁻¹y, A_c⁻¹y_c], padded with zeros.
 
     upper: Lᵀ, (n, n), zeros below its diagonal. y, w: (n, outputs), float64.
     """
@@ -114,7 +114,7 @@ def compile_for(dtype: type) -> None:
     points: np.ndarray = np.ones((2, 1), dtype)
     vectors = np.ones((2, 2))
     squared_distances(points, np.empty((2, 2), dtype))
-    solve_heads(np.eye(2), np.ones((2, 1)), 1, np.empty((2, 1)), vectors)
+    solve_nested(np.eye(2), np.ones((2, 1)), 1, np.empty((2, 1)), vectors)
     moved_points(np.ones((2, 2), dtype), vectors, np.ones(2), points, np.empty((2, 1)))
     inner_product(np.ones((2, 2), dtype), vectors, np.ones(2))
     extent(points)

@@ -33,7 +33,7 @@ class Objective:
     a relative error: 0 where the sample's interpolant equals the batch's, 1 where nothing of it is kept.
     """
 
-    measures_factor: ClassVar[bool] = False
+    is_rho_by_cholesky: ClassVar[bool] = False
     """Whether the objective is ρ by a Cholesky factor of Θ + λI, so that small batches take the faster path."""
 
     def __init__(self, function: Function, symbol: str = "", equation: str = "", *, is_ratio: bool = False) -> None:

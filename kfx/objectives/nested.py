@@ -71,7 +71,7 @@ def _solved(factor: Any, y: Any, sample_size: int, cotangent: bool) -> tuple[Any
         from kfx.numerics import small_loops
 
         found = np.empty(y.shape), np.empty((len(y), 2 * y.shape[1]))
-        small_loops.solve_heads(np.ascontiguousarray(factor.T), np.ascontiguousarray(y), sample_size, *found)
+        small_loops.solve_nested(np.ascontiguousarray(factor.T), np.ascontiguousarray(y), sample_size, *found)
         return found
     w = solve_lower(factor, y)
     if not cotangent:

@@ -18,7 +18,7 @@ from kfx.objectives.problem import Gram
 class RelativeError(Objective):
     """ρ by one Cholesky factor for all samples; the cotangent is a sum of outer products."""
 
-    measures_factor = True
+    is_rho_by_cholesky = True
 
     def measure(
         self,
@@ -41,6 +41,8 @@ def rho(
     cotangent: bool = True,
 ) -> tuple[float, Array | None]:
     """ρ = ‖v† − vˢ‖² / ‖v†‖² in the kernel's RKHS norm (Owhadi & Yoo 2019, eq. 3.3, Prop. 3.2, Remark 6.1).
+
+    A fit computes it by `RelativeError.measure`, of small batches by `kfx.objectives.nested.rho_of_factor`.
 
     With A = Θ + λI = LLᵀ and w = L⁻¹Y the leading block of L factors the sample's matrix, so
 

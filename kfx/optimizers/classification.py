@@ -14,7 +14,7 @@ from kfx.numerics.arrays import Vector
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import interpolation_error, rho
-from kfx.optimizers.loss import Evaluation, Found, Loss, evaluated
+from kfx.optimizers.loss import Evaluation, Found, Loss, with_failures_kept
 from kfx.sampling.samplers import Batch
 
 
@@ -48,7 +48,7 @@ class ClassificationLoss(Loss):
             return self._measured_without_step(vector, batch)
         kernel = self._headed(vector)
 
-        def evaluate(found: Found) -> None:
+        def fill_in(found: Found) -> None:
             x, y, classes = batch.of(self.x, self.y, self.classes)
             self.kernel_evaluations += 1
             tape = kernel.kernel.taped(x, kernel.head)
@@ -66,7 +66,7 @@ class ClassificationLoss(Loss):
             found.objective = float(value)
             found.gradient = self.kernel.flatten({**kernel.parameters, **tape.pull(outputs)[0]})
 
-        return evaluated(kernel, vector, evaluate)
+        return with_failures_kept(kernel, vector, fill_in)
 
     def _headed(self, vector: Vector) -> KernelWithHead:
         kernel = self.kernel.with_flat(vector)

@@ -16,7 +16,7 @@ from kfx.numerics.arrays import Vector
 from kfx.numerics.linear_algebra import Factored
 from kfx.numerics.regularization import Regularization
 from kfx.objectives import rho
-from kfx.optimizers.loss import Evaluation, Found, Loss, evaluated
+from kfx.optimizers.loss import Evaluation, Found, Loss, with_failures_kept
 from kfx.outcomes import NumericalError
 from kfx.sampling.samplers import Batch
 
@@ -51,7 +51,7 @@ class EvidenceLoss(Loss):
         x, y = batch.of(self.x, self.y)
         self.kernel_evaluations += 1
 
-        def evaluate(found: Found) -> None:
+        def fill_in(found: Found) -> None:
             tape = of_kernel.kernel.taped(x, of_kernel.posterior)
             with torch.enable_grad():
                 made = outputs(tape.made, tape.leaves)
@@ -68,7 +68,7 @@ class EvidenceLoss(Loss):
             if gradient:
                 found.gradient = self.kernel.flatten({**kernel.parameters, **tape.pull([(value, None)])[0]})
 
-        return evaluated(kernel, vector, evaluate)
+        return with_failures_kept(kernel, vector, fill_in)
 
     @torch.no_grad()
     def _rho(self, kernel: Kernel, top: InducingGram, y: torch.Tensor, batch: Batch) -> tuple[float, float]:

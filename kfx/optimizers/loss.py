@@ -94,15 +94,15 @@ class Found:
             raise NumericalError(Event.DIVERGED, "the objective or its gradient is not finite")
 
 
-def evaluated(kernel: Kernel, vector: Vector, evaluate: Callable[[Found], None]) -> Evaluation:
-    """Return the evaluation at `vector`, (n,), whose results `evaluate` fills in.
+def with_failures_kept(kernel: Kernel, vector: Vector, fill_in: Callable[[Found], None]) -> Evaluation:
+    """Return the evaluation at `vector`, (n,), whose results `fill_in` finds.
 
     A numerical failure is returned, with its event and the results so far, and not raised.
     """
     found, failed = Found(), None
     with collect() as incidents, np.errstate(all="ignore"):  # an event reports overflow
         try:
-            evaluate(found)
+            fill_in(found)
             found.require_finite()
         except NumericalError as error:
             failed = error
@@ -187,12 +187,12 @@ class Loss:
         gradient: bool,
         points: bool,
     ) -> Evaluation:
-        def evaluate(found: Found) -> None:
+        def fill_in(found: Found) -> None:
             if not is_finite(vector):
                 raise NumericalError(Event.DIVERGED, "a parameter is not finite")
             self.kernel_evaluations += 1
             started = time.perf_counter()
-            is_plain = gradient and self.objective.measures_factor and not batch.orders
+            is_plain = gradient and self.objective.is_rho_by_cholesky and not batch.orders
             small = kernel.small_pullback(x) if is_plain and isinstance(kernel, OfOuterProducts) else None
             if small is not None:
                 computed, solved = self._small(found, kernel, small, x, y, batch, points)
@@ -203,9 +203,9 @@ class Loss:
                 self._seconds[name] += seconds
 
         if not torch.is_grad_enabled():  # a fit disables gradients once for all its evaluations
-            return evaluated(kernel, vector, evaluate)
+            return with_failures_kept(kernel, vector, fill_in)
         with torch.no_grad():
-            return evaluated(kernel, vector, evaluate)
+            return with_failures_kept(kernel, vector, fill_in)
 
     def _small(
         self,

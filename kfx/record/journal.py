@@ -47,12 +47,11 @@ class FoldFits:
         return (0, 0) if restored is None else (self._resumed, restored["iteration"] - self._resumed * self.iterations)
 
     def fit(self, kernel: Kernel, optimizer: Optimizer, data: Data, streams: Streams) -> Kernel:
-        """Run `optimizer.fit` for the next part; for a part that ended before the checkpoint, return its recorded
-        result.
+        """Run `optimizer.fit` for the next part, from its checkpoint if there is one.
 
         data: x (n, …), y (n, outputs) and points (m, …) that flow along.
         """
-        part = FoldJournal(self, len(self.fitted), streams)
+        part = FoldJournal(self, len(self.fitted))
         fitted = optimizer.fit(kernel, data, streams, part)
         self._evaluations = part.evaluations
         self.fitted.append(fitted.parameters)
@@ -76,7 +75,7 @@ class FoldFits:
 class FoldJournal(Journal):
     """The journal of one part's fit in the record of a run."""
 
-    def __init__(self, parts: FoldFits, number: int, streams: Streams) -> None:
+    def __init__(self, parts: FoldFits, number: int) -> None:
         self.parts, self.number = parts, number
         self.first = number * parts.iterations
         self.layer_path = layer_path(parts.record.directory, number)

@@ -66,8 +66,9 @@ class Notes(Protocol):
 class RunContext:
     """What the stages of a run share.
 
-    begin: starts the fits. parts: the data sets that kernels are trained on: one for each fold, or for each output of
-    each fold. folds: those that they are evaluated on.
+    begin: starts the fits: `in_record` for a run, whose fits are `FoldFits`, and `InMemory.begin` for an estimator.
+    parts: the data sets that kernels are trained on: one for each fold, or for each output of each fold. folds: those
+    that they are evaluated on.
     """
 
     config: Config

@@ -125,7 +125,18 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     threads.use(of_fit, machine.threads)
     begin = partial(in_record, record)
     return RunContext(
-        config, record, machine, begin, streams, parts, tensors, of_evaluation, disk, folds, of_folds, True
+        config,
+        record,
+        machine,
+        begin,
+        streams,
+        parts,
+        tensors,
+        of_evaluation,
+        disk=disk,
+        folds=folds,
+        tensors_of_folds=of_folds,
+        keeps_held_out=True,
     )
 
 
