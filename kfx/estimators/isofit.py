@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kfx.estimators.recorded import Model
+from kfx.evaluation.predictor import Separate
 from kfx.export.finished import Finished
 from kfx.kernels import ARD, Linear, Matern, Scaled, Sum
 from kfx.numerics.arrays import in_numpy
@@ -87,9 +88,12 @@ def _wavelengths(model: Model, outputs: int) -> np.ndarray | None:
 def _write(group: Any, model: Model, directory: Path) -> None:
     """One emulator: how inputs are scaled and outputs recovered in G, and a kernel for each component in M1, M2, …"""
     data, steps = model.data, model.config.dataset.preprocess
-    parts, units = model.predictor.parts, model.predictor.units
-    if units.reduction is None:
-        raise RecordError(f"{directory}: outputs.reduce=none: the file holds components; run it with pca or cca")
+    parts, units, outputs = model.predictor.parts, model.predictor.units, model.config.outputs
+    if units.reduction is None or not isinstance(model.predictor, Separate):
+        raise RecordError(
+            f"{directory}: outputs.reduce={outputs.reduce}, outputs.kernels={outputs.kernels}: the file holds a kernel "
+            "for each component; run it with pca or cca, and separate"
+        )
     if steps not in ([], ["normalize"]):
         raise RecordError(f"{directory}: dataset.preprocess={steps}: expected [normalize], as the file scales inputs")
     count = data.x_train.shape[1]

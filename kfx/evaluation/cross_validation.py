@@ -78,7 +78,7 @@ def _errors(gram: torch.Tensor, targets: torch.Tensor, candidates: Sequence[Regu
         inner, cross = gram[rest][:, rest], gram[held][:, rest].to(torch.float64)
         for i, candidate in enumerate(candidates):
             try:
-                alpha = coefficients(inner, targets[rest], candidate.of(inner))
+                alpha = coefficients(inner, targets[rest], candidate.of(inner), in_place=False)
             except NumericalError:
                 errors[i] = math.inf
                 continue

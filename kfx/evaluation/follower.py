@@ -166,7 +166,7 @@ class Follower:
                     value = result.metrics[metric]
                     error = ("error", 1 - value) if metric == "accuracy" else (names.get(metric, metric), value)
                     rows.append((part, iteration, result.n_interpolation, result.configured, repeat, *error))
-                if i == 0 == repeat and "head_accuracy" in result.metrics:
+                if i == 0 and repeat == 0 and "head_accuracy" in result.metrics:
                     head_error = 1 - result.metrics["head_accuracy"]
                     rows.append((part, iteration, math.nan, math.nan, repeat, "head_error", head_error))
         more = [*self._of_layers(kernel, x, y), *self._of_batch(kernel, x, y, part)]

@@ -17,13 +17,19 @@ from kfx.numerics.linear_algebra import Factored, solve_lower
 from kfx.numerics.regression import ROWS, inverse_diagonal, left_out_scale, spread_over
 
 
+@dataclass
 class Covariances(abc.ABC):
-    """Covariances of m points x* with the interpolation points X, K(x*, X), some rows at a time."""
+    """Covariances of m points x* with the interpolation points X, K(x*, X), some rows at a time.
 
-    @cached_property
-    @abc.abstractmethod
-    def prior(self) -> torch.Tensor:
-        """K(x*, x*) of each point, (m,)."""
+    kernel: computes them. x: x*, (m, …).
+    """
+
+    kernel: Kernel
+    x: torch.Tensor
+
+    def prior(self) -> Iterator[torch.Tensor]:
+        """Yield K(x*, x*) of each point, (rows,), float64, in any blocks."""
+        yield self.kernel.diagonal(self.x).to(torch.float64, copy=True)
 
     @abc.abstractmethod
     def blocks(self, size: int) -> Iterator[torch.Tensor]:
@@ -42,15 +48,9 @@ def products(rows: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Kept(Covariances):
-    """Covariances in memory. cross: K(x*, X), (m, n). kernel: computes those of `x`, x*, (m, …), with themselves."""
+    """Covariances in memory. cross: K(x*, X), (m, n)."""
 
     cross: torch.Tensor
-    kernel: Kernel
-    x: torch.Tensor
-
-    @cached_property
-    def prior(self) -> torch.Tensor:
-        return self.kernel.diagonal(self.x)
 
     def blocks(self, size: int) -> Iterator[torch.Tensor]:
         yield from self.cross[:, :size].split(ROWS)
@@ -58,16 +58,15 @@ class Kept(Covariances):
 
 @dataclass
 class Computed(Covariances):
-    """Covariances that are computed when they are needed. x: x*, (m, …). points: X, mapped, (n, …)."""
+    """Covariances that are computed when they are needed. points: X, mapped, (n, …)."""
 
-    kernel: Kernel
-    x: torch.Tensor
     points: torch.Tensor
     rows: int = ROWS
 
-    @cached_property
-    def prior(self) -> torch.Tensor:
-        return self.kernel.diagonal(self.x)
+    def prior(self) -> Iterator[torch.Tensor]:
+        return (
+            self.kernel.diagonal(block).to(torch.float64, copy=True) for block in self.x.split(max(self.rows, ROWS))
+        )
 
     def blocks(self, size: int) -> Iterator[torch.Tensor]:
         mapped, compare = self.kernel.feature_map_and_kernel()
@@ -103,10 +102,6 @@ class Interpolant(abc.ABC):
         """Return the targets of at most 2000 training points, (j, outputs), and their predictions from points without
         them, (j, outputs)."""
 
-    def energies(self) -> torch.Tensor:
-        """Return Σ over outputs of (L⁻¹Y)² for each point, (k,): what each adds to the squared RKHS norm of f."""
-        raise NotImplementedError
-
     def mean(self, at: Covariances) -> torch.Tensor:
         """Return f at x*, (m, outputs), float64."""
         return at.times(self.alpha)
@@ -129,12 +124,13 @@ class Interpolant(abc.ABC):
 
     def _mean_and_variance(self, at: Covariances, mean: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         """The variance, and with `mean` also f, in blocks."""
-        left, means, done = at.prior.to(torch.float64, copy=True), [], 0
+        left, means, done = torch.cat(list(at.prior())), [], 0
         for cross in at.blocks(len(self.alpha)):
             if mean:
                 means.append(products(cross, self.alpha))
             own, done = left[done : done + len(cross)], done + len(cross)
             own -= self.half(cross).square().sum(dim=0)  # in place: small arrays between large ones keep their memory
+        assert done == len(left)
         return means, left.clamp_(min=0.0)
 
     def _deviation(self, variance: torch.Tensor) -> torch.Tensor:
@@ -187,9 +183,6 @@ class Exact(Interpolant):
         targets = self._targets[some].to(self.alpha)
         errors = self.alpha[some] / inverse_diagonal(self._factor, some)[:, None]
         return in_numpy(targets), in_numpy(targets - errors)
-
-    def energies(self) -> torch.Tensor:
-        return self.half(self._targets.mT).square().sum(dim=1)
 
 
 _ARRAYS = ("points", "alpha", "root", "reduction", "of_scale", "targets", "predictions")

@@ -121,19 +121,20 @@ class OfPlugins:
 
 @dataclass(frozen=True)
 class Rho:
-    """The relative distance, in the RKHS norm, of the interpolant to that of all points of the system."""
+    """The relative distance, in the RKHS norm, of the interpolant to that of all points of the system.
 
-    known: dict[tuple[int, Regularization], np.ndarray] = field(default_factory=dict)
+    known: the energies of all points, for each λ.
+    """
+
+    known: dict[Regularization, torch.Tensor] = field(default_factory=dict)
 
     def names(self, data: Dataset) -> Sequence[str]:
         return ["rho"]
 
     def __call__(self, case: Case) -> Found:
-        key = id(case.of.system), case.regularization
-        if key not in self.known:
-            every = case.of.system.interpolant(case.regularization, case.of.tensors[1][case.of.head])
-            self.known[key] = in_numpy(every.energies())
-        energies = self.known[key]
+        if (energies := self.known.get(case.regularization)) is None:
+            energies = case.of.system.energies(case.regularization, case.of.tensors[1][case.of.head])
+            self.known[case.regularization] = energies
         return {"rho": float(energies[case.size :].sum() / energies.sum())}, {}
 
 

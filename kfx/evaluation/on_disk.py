@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ class OnDisk:
     ) -> None:
         self._store, self._disk, self._kernel, self._largest = store, disk, kernel, largest
         self._solver, self._tolerance, self._device = solver, tolerance, x_test.device
-        self.test = _OfTestPoints(store, kernel, x_test, disk.memory)
+        self.test = _OfTestPoints(kernel, x_test, store, disk.memory)
         self._sums: dict[int, tuple[float, float]] = {}
         self._factor: FactorStore | None = None
         self._own_factors: set[float] = set()
@@ -79,6 +79,10 @@ class OnDisk:
             report_jitter(jitter)
         report = {name: float(value) for name, value in found.items() if name in ("residual", "iterations")}
         return Stored(torch.from_numpy(found["alpha"]), effective, y, factor, report)
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        factor = self._factored(regularization, len(targets))
+        return factor.solve_lower(targets.to("cpu", torch.float64)).square().sum(dim=1)
 
     def _solved(
         self, factor: Callable[[], FactorStore], y: torch.Tensor, effective: float, half_done: Path, owner: str
@@ -196,9 +200,6 @@ class Stored(Interpolant):
     def half(self, cross: torch.Tensor) -> torch.Tensor:
         return self._factor().solve_lower(cross.to(torch.float64).mT)
 
-    def energies(self) -> torch.Tensor:
-        return self.half(self._targets.mT).square().sum(dim=1)
-
     def scale(self) -> torch.Tensor:
         raise NotImplementedError
 
@@ -208,16 +209,13 @@ class Stored(Interpolant):
 
 @dataclass
 class _OfTestPoints(Covariances):
-    """The covariances of a store's test points. x: these points, (m, …). memory: bytes for the arrays of a block."""
+    """The covariances of a store's test points. memory: bytes for the arrays of a block."""
 
     store: GramStore
-    kernel: Kernel
-    x: torch.Tensor
     memory: int
 
-    @cached_property
-    def prior(self) -> torch.Tensor:
-        return self.kernel.diagonal(self.x).cpu()
+    def prior(self) -> Iterator[torch.Tensor]:
+        return (each.cpu() for each in super().prior())
 
     def blocks(self, size: int) -> Iterator[torch.Tensor]:
         tiles, n = self.store.test, len(self.x)

@@ -23,8 +23,9 @@ class Result:
 
     used: the λ that was solved with, the kernel's own if it has one. metrics: NaN for what could not be measured.
     arrays: `mean`, (m, outputs), in the units of the targets; where they are asked for `variance`, (m,), `deviation`,
-    (m, outputs), `probability`, (m, classes), `forecast`, (origins, steps, coordinates), and `coefficients`, (k,
-    outputs). solution: the arrays of a solution through centres. problems: why something could not be measured.
+    (m, outputs), with reduced outputs `components`, `probability`, (m, classes), `forecast`, (origins, steps,
+    coordinates), and `coefficients`, (k, outputs). solution: the arrays of a solution through centres. problems: why
+    something could not be measured.
     """
 
     n_interpolation: int

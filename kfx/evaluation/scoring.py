@@ -58,7 +58,7 @@ class Scoring:
     train_error, rho, head, variance, calibration, rollout: what is judged beside the errors on the test points
         (`kfx.evaluation.judges`).
     coefficients: also return those of the interpolation points, (n, outputs).
-    approximation: with solver `nystrom`: also return the arrays of the solution through centres.
+    approximation: the settings of solver `nystrom`, whose solution is returned too.
     """
 
     regularizations: Sequence[Regularization]
@@ -186,7 +186,6 @@ def _judge(
     size, system = found.n_interpolation, subject.system
     found.metrics[EFFECTIVE] = system.effective(own, size)
     interpolant = system.interpolant(own, subject.tensors[1][subject.head[:size]])
-    found.metrics |= interpolant.report
     if scoring.coefficients:
         found.arrays["coefficients"] = in_numpy(interpolant.alpha)
     if isinstance(interpolant, ThroughCentres) and found.configured == scoring.regularizations[0].value:
@@ -195,6 +194,7 @@ def _judge(
     if not np.isfinite(prediction).all():
         raise NumericalError(Event.DIVERGED, "a prediction is not finite")
     found.arrays["mean"] = prediction
+    found.metrics |= interpolant.report
     case = Case(subject, size, own, interpolant, prediction)
     for judge in every:
         if not isinstance(judge, OfHead):

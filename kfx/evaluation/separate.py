@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from kfx.config.metrics import measured_by_plugins
 from kfx.data.backtest import predictor, side_by_side
@@ -42,17 +43,18 @@ def evaluate_separately(
         evaluate(kernel, part, (x_train, y_train[:, [c]], x_test), order, sizes, inner, disk)
         for c, (kernel, part) in enumerate(zip(kernels, data.components(), strict=True))
     ]
-    x = in_numpy(x_train[order[: max(sizes)]])
-    return [_together(parts, kernels, data, x, scoring) for parts in zip(*each, strict=True)]
+    head = x_train[torch.as_tensor(order[: max(sizes)], device=x_train.device)]
+    return [_together(parts, kernels, data, head, scoring) for parts in zip(*each, strict=True)]
 
 
 def _together(
-    parts: Sequence[Result], kernels: Sequence[Kernel], data: Dataset, x: np.ndarray, scoring: Scoring
+    parts: Sequence[Result], kernels: Sequence[Kernel], data: Dataset, head: torch.Tensor, scoring: Scoring
 ) -> Result:
-    """The result of all columns, given that of each. x: interpolation points, (n, …), those of the results first."""
+    """The result of all columns, given that of each. head: interpolation points, (n, …), those of the results first."""
     size, used = parts[0].n_interpolation, _geometric_mean([part.used for part in parts])
     found = Result(size, parts[0].configured, used, dict.fromkeys(metric_names(data, scoring, True), math.nan))
-    found.problems = [f"output {c}: {problem}" for c, part in enumerate(parts) for problem in part.problems]
+    for c, (kernel, part) in enumerate(zip(kernels, parts, strict=True)):
+        found.problems += [f"output {c}, {kernel!r}: {problem}" for problem in part.problems]
     lambdas = [part.metrics[EFFECTIVE] for part in parts]
     found.metrics |= {f"{EFFECTIVE}.{c}": value for c, value in enumerate(lambdas)}
     found.metrics |= {EFFECTIVE: _geometric_mean(lambdas), "jitter": max(part.metrics["jitter"] for part in parts)}
@@ -67,7 +69,8 @@ def _together(
         found.arrays |= spread
         found.metrics |= calibrated.metrics(spread, prediction, data)
     if scoring.rollout is not None:
-        each = [predictor(own, x[:size], part.arrays["coefficients"]) for own, part in zip(kernels, parts, strict=True)]
+        x = in_numpy(head[:size])
+        each = [predictor(own, x, part.arrays["coefficients"]) for own, part in zip(kernels, parts, strict=True)]
         forecast, found.arrays["forecast"] = scoring.rollout(side_by_side(each), data)
         found.metrics |= forecast
     return found

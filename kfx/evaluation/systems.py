@@ -8,7 +8,7 @@ import torch
 
 from kfx.evaluation.interpolants import Computed, Covariances, Exact, Interpolant, Kept
 from kfx.kernels.base import Kernel
-from kfx.numerics.linear_algebra import Factored
+from kfx.numerics.linear_algebra import Factored, cholesky, solve_lower
 from kfx.numerics.regression import ROWS, coefficients
 from kfx.numerics.regularization import Regularization
 
@@ -25,6 +25,10 @@ class System(Protocol):
 
     def interpolant(self, regularization: Regularization, targets: torch.Tensor) -> Interpolant:
         """Solve (Θ + λI) α = Y on the first k points. targets: Y, (k, outputs). NumericalError if that fails."""
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        """What each of the first k points adds to the squared RKHS norm of the interpolant: Σ over outputs of (L⁻¹Y)²,
+        (k,), where Θ + λI = LLᵀ. targets: Y, (k, outputs). NumericalError if there is no factor."""
 
     def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         """An interpolant of this system at all training points x, (n, …): (n, outputs), float64.
@@ -53,9 +57,10 @@ class InMemory:
         self._points = self._mapped(points)
         self._gram = self._compare.gram(self._points)
         self._kernel, self._solver, self._rcond, self._tolerance = kernel, solver, rcond, tolerance
+        self._has_test = x_test is not None  # whose covariances take memory too
         if x_test is not None:
             blocks = (self._compare.gram(self._mapped(block), self._points) for block in x_test.split(ROWS))
-            self.test = Kept(torch.cat(list(blocks)), kernel, x_test)
+            self.test = Kept(kernel, x_test, torch.cat(list(blocks)))
 
     def effective(self, regularization: Regularization, size: int) -> float:
         return regularization.of(self._gram[:size, :size])
@@ -71,8 +76,13 @@ class InMemory:
             solved = solve(*entries, y, effective, self._tolerance, 8 * size**2)
             alpha, report = solved.alpha, {"residual": solved.residual, "iterations": solved.iterations}
         else:
-            alpha = coefficients(gram, y, effective, self._solver, self._rcond)
+            alpha = coefficients(gram, y, effective, self._solver, self._rcond, in_place=self._has_test)
         return Exact(self._points[:size], alpha, effective, y, self._compare, gram, report)
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        used = self._gram[: len(targets), : len(targets)]
+        w = solve_lower(cholesky(used, regularization.of(used)), targets.to(torch.float64))
+        return w.square().sum(dim=1)
 
     def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         return interpolant.mean(Computed(self._kernel, x, self._points))

@@ -19,16 +19,18 @@ def coefficients(
     regularization: float,
     solver: str = "cholesky",
     rcond: float | None = None,
+    *,
+    in_place: bool = True,
 ) -> torch.Tensor:
     """Return α with (K + λI) α = Y, float64, (n, outputs); predictions are K(x*, X) α.
 
     gram: K, (n, n). y: (n, outputs), float64. regularization: λ.
     solver: `cholesky`; or, to repeat published runs, `lstsq`, which drops singular values below `rcond` times the
-    largest, and `inverse`, which forms (K + λI)⁻¹.
+    largest, and `inverse`, which forms (K + λI)⁻¹. in_place: solve large systems in little memory, by one thread.
     Raises NumericalError where the system cannot be solved.
     """
     factored = gram if isinstance(gram, Factored) else Factored(gram)
-    if solver == "cholesky" and len(factored.gram) >= LARGE and factored.gram.is_cpu:
+    if solver == "cholesky" and in_place and len(factored.gram) >= LARGE and factored.gram.is_cpu:
         return solved_in_place(factored.gram, y, regularization)
     if solver == "cholesky":
         factor = factored.factor(regularization)

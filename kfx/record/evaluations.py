@@ -48,6 +48,8 @@ class Evaluations:
                     self._arrays = {name: stored[name] for name in stored.files}
         except (RecordError, ValueError, OSError, KeyError, EOFError, BadZipFile):  # then everything is evaluated again
             rows, self._arrays = [], {}
+        if not rows:  # of a killed run that begins anew
+            arrays.unlink(missing_ok=True)
         self._rows = CsvFile(path, list(EVALUATION_COLUMNS))
         self.add(rows)
         return rows

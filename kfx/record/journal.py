@@ -62,7 +62,7 @@ class FoldFits:
         return fitted
 
     def close(self, starts: Sequence[Kernel], fitted: Sequence[Kernel]) -> None:
-        """Record the final parameters."""
+        """Save the last checkpoint, and record the final parameters."""
         self.record.save()
         self.record.final_parameters(starts, fitted)
 

@@ -194,7 +194,8 @@ def _evaluated(
                         context.disk.discard()
                     rows += measured
                     for problem in dict.fromkeys(problem for result in results for problem in result.problems):
-                        failed.append(f"{name} {of_fold[0]!r}: {problem}")
+                        shown = name if config.outputs.is_separate else f"{name} {of_fold[0]!r}"
+                        failed.append(f"{shown}: {problem}")
                         record.note(Event.NOT_POSITIVE_DEFINITE, failed[-1])
                         say(f"kfx: evaluation: {failed[-1]}")
                     if record.stop is not None:
