@@ -48,7 +48,7 @@ def texts():
             if isinstance(node, ast.JoinedStr):
                 yield place, "".join(part.value if isinstance(part, ast.Constant) else HOLE for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield place, node.value
+                yield place, re.sub(r"\{(own|config)\.[^{}]*\}", HOLE, node.value)  # of a rule
 
 
 def accepts(word, commands):
