@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
@@ -60,6 +60,9 @@ class OfOuterProducts(abc.ABC):
 class Covariance(Portable, Parameters, abc.ABC):
     """A positive semidefinite function of two points, with named parameters; see `kfx.kernels.base.Kernel`."""
 
+    fills_diagonal: ClassVar[bool] = True
+    """Whether the diagonal of K(x, x) is overwritten by `_diagonal`; not where it is that already."""
+
     @overload
     def gram(self, x: np.ndarray, y: Array | None = None) -> np.ndarray: ...
     @overload
@@ -78,7 +81,7 @@ class Covariance(Portable, Parameters, abc.ABC):
             raise ValueError(f"points of shape {tuple(points.shape[1:])} and {tuple(others.shape[1:])} do not match")
         with self._computing(points, others):
             gram = self._gram(points, others)
-            if others is None:
+            if others is None and self.fills_diagonal:
                 gram.diagonal().copy_(self._diagonal(points))
         return in_kind(gram, x)
 
@@ -110,7 +113,8 @@ class Covariance(Portable, Parameters, abc.ABC):
         points = _points(x)
         with self._computing(points):
             gram, pull = self._pullback(points)
-            gram.diagonal().copy_(self._diagonal(points))
+            if self.fills_diagonal:
+                gram.diagonal().copy_(self._diagonal(points))
 
         @overload
         def pull_back(cotangent: Cotangent, inputs: Literal[False] = False) -> Vector: ...

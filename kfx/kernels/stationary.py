@@ -80,6 +80,8 @@ def _rows(x: A) -> A:
 class Stationary(Kernel, OfOuterProducts):
     """K(x, x') = κ(r²). A subclass gives κ and its derivatives; distances are computed once for each call."""
 
+    fills_diagonal = False
+
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         if device.type == "cpu" and dtype in (torch.float32, torch.float64):
             stationary_arrays.compile_for(dtype)
