@@ -6,7 +6,6 @@ import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -82,8 +81,6 @@ class Interpolant(abc.ABC):
     alpha: torch.Tensor
     effective: float
     report: Mapping[str, float]
-    is_calibrated: ClassVar[bool] = True
-    """Whether points can be left out, which sets the scale of deviations."""
 
     @abc.abstractmethod
     def half(self, cross: torch.Tensor) -> torch.Tensor:
@@ -91,16 +88,6 @@ class Interpolant(abc.ABC):
 
         cross: K(x*, X), (m, k).
         """
-
-    @abc.abstractmethod
-    def scale(self) -> torch.Tensor:
-        """Return the factor of the covariance, (outputs,), with which predictions of points that are left out have the
-        predicted variance."""
-
-    @abc.abstractmethod
-    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the targets of at most 2000 training points, (j, outputs), and their predictions from points without
-        them, (j, outputs)."""
 
     def mean(self, at: Covariances) -> torch.Tensor:
         """Return f at x*, (m, outputs), float64."""
@@ -113,15 +100,6 @@ class Interpolant(abc.ABC):
         """
         return self._mean_and_variance(at, False)[1]
 
-    def deviation(self, at: Covariances) -> torch.Tensor:
-        """Return the standard deviation of targets observed at x*, (m, outputs)."""
-        return self._deviation(self.variance(at))
-
-    def mean_and_deviation(self, at: Covariances) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return f at x* and the deviation of targets observed there, (m, outputs) each, from one pass."""
-        mean, variance = self._mean_and_variance(at, True)
-        return torch.cat(mean), self._deviation(variance)
-
     def _mean_and_variance(self, at: Covariances, mean: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
         """The variance, and with `mean` also f, in blocks."""
         left, means, done = torch.cat(list(at.prior())), [], 0
@@ -133,11 +111,34 @@ class Interpolant(abc.ABC):
         assert done == len(left)
         return means, left.clamp_(min=0.0)
 
+
+class Calibrated(Interpolant):
+    """An interpolant whose points can be left out, which sets the scale of deviations."""
+
+    @abc.abstractmethod
+    def scale(self) -> torch.Tensor:
+        """Return the factor of the covariance, (outputs,), with which predictions of points that are left out have the
+        predicted variance."""
+
+    @abc.abstractmethod
+    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the targets of at most 2000 training points, (j, outputs), and their predictions from points without
+        them, (j, outputs)."""
+
+    def deviation(self, at: Covariances) -> torch.Tensor:
+        """Return the standard deviation of targets observed at x*, (m, outputs)."""
+        return self._deviation(self.variance(at))
+
+    def mean_and_deviation(self, at: Covariances) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return f at x* and the deviation of targets observed there, (m, outputs) each, from one pass."""
+        mean, variance = self._mean_and_variance(at, True)
+        return torch.cat(mean), self._deviation(variance)
+
     def _deviation(self, variance: torch.Tensor) -> torch.Tensor:
         return ((variance + self.effective)[:, None] * self.scale()).sqrt()
 
 
-class Exact(Interpolant):
+class Exact(Calibrated):
     """From all interpolation points: (K + λI) α = Y.
 
     points: X, mapped, (k, …). targets: Y, (k, outputs), float64. kernel: K, of mapped points. gram: K(X, X); None to
@@ -189,7 +190,7 @@ _ARRAYS = ("points", "alpha", "root", "reduction", "of_scale", "targets", "predi
 
 
 @dataclass(frozen=True)
-class ThroughCentres(Interpolant):
+class ThroughCentres(Calibrated):
     """From M centres (`kfx.numerics.nystrom`); the variance is that of DTC.
 
     points: Z, mapped, (M, …). root: L, (M, M), K(Z, Z) = LLᵀ. reduction: R, (M, M), H = RᵀL⁻¹K(Z, x). of_scale:

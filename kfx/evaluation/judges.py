@@ -13,7 +13,7 @@ import torch
 from kfx.config.metrics import METRICS, measured_by_plugins
 from kfx.data.dataset import Dataset, predicted_labels
 from kfx.evaluation.interpolants import Interpolant
-from kfx.evaluation.systems import System
+from kfx.evaluation.systems import OfAllPoints, System
 from kfx.kernels.base import Kernel
 from kfx.kernels.prediction import Headed
 from kfx.kernels.wrapped import within
@@ -133,7 +133,9 @@ class Rho:
 
     def __call__(self, case: Case) -> Found:
         if (energies := self.known.get(case.regularization)) is None:
-            energies = case.of.system.energies(case.regularization, case.of.tensors[1][case.of.head])
+            system = case.of.system
+            assert isinstance(system, OfAllPoints)  # evaluation.rho needs solver=cholesky
+            energies = system.energies(case.regularization, case.of.tensors[1][case.of.head])
             self.known[case.regularization] = energies
         return {"rho": float(energies[case.size :].sum() / energies.sum())}, {}
 

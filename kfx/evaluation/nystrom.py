@@ -170,8 +170,5 @@ class NystromSystem:
             self._solved = {regularization: solved(self._pass, regularization)}
         return self._solved[regularization]
 
-    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError  # evaluation.rho needs solver=cholesky
-
     def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         return interpolant.mean(self._at(x))

@@ -184,8 +184,6 @@ class Stored(Interpolant):
     targets: Y, (k, outputs). factor: computes L, K + λI = LLᵀ, when it is first needed.
     """
 
-    is_calibrated = False
-
     def __init__(
         self,
         alpha: torch.Tensor,
@@ -199,12 +197,6 @@ class Stored(Interpolant):
 
     def half(self, cross: torch.Tensor) -> torch.Tensor:
         return self._factor().solve_lower(cross.to(torch.float64).mT)
-
-    def scale(self) -> torch.Tensor:
-        raise NotImplementedError
-
-    def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        raise NotImplementedError
 
 
 @dataclass

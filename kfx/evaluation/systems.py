@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -26,15 +26,20 @@ class System(Protocol):
     def interpolant(self, regularization: Regularization, targets: torch.Tensor) -> Interpolant:
         """Solve (Θ + λI) α = Y on the first k points. targets: Y, (k, outputs). NumericalError if that fails."""
 
-    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
-        """What each of the first k points adds to the squared RKHS norm of the interpolant: Σ over outputs of (L⁻¹Y)²,
-        (k,), where Θ + λI = LLᵀ. targets: Y, (k, outputs). NumericalError if there is no factor."""
-
     def fitted(self, interpolant: Interpolant, x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         """An interpolant of this system at all training points x, (n, …): (n, outputs), float64.
 
         head: indices in x of the system's points, in its order.
         """
+
+
+@runtime_checkable
+class OfAllPoints(Protocol):
+    """A `System` that factors Θ, as those without centres do."""
+
+    def energies(self, regularization: Regularization, targets: torch.Tensor) -> torch.Tensor:
+        """What each of the first k points adds to the squared RKHS norm of the interpolant: Σ over outputs of (L⁻¹Y)²,
+        (k,), where Θ + λI = LLᵀ. targets: Y, (k, outputs). NumericalError if there is no factor."""
 
 
 class InMemory:
