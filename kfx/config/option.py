@@ -120,16 +120,12 @@ def option(group: str, name: str, description: str) -> Callable[[type[T]], type[
             raise ConfigError(f"{group}={name}: unknown group; it takes {', '.join(OPTIONS)}")
         if not (isinstance(cls, type) and issubclass(cls, Option)) or not _NAME.fullmatch(name):
             raise ConfigError(f"{group}={name}: expected a class on Option, and a name of letters, digits and _")
-        if name in OPTIONS[group]:
-            raise ConfigError(f"{group}={name}: is there already, from {OPTIONS[group][name].origin}; rename it")
         made = dataclass(cls)
         made.group, made.name, made.description = group, name, description
-        made.origin = (
-            registry.origin() if registry.origin() != "kfx" or cls.__module__.startswith("kfx.") else cls.__module__
-        )
+        made.origin = registry.origin_of(cls)
         _check_fields(made)
         made.check_definition()
-        OPTIONS[group][name] = made
+        OPTIONS[group].add(made)
         return made
 
     return register

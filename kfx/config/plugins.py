@@ -54,16 +54,15 @@ def isolated() -> Iterator[None]:
         _plugins.update(in_use)
 
 
-def _registered() -> tuple[dict[str, dict[str, Schema]], dict[str, Metric]]:
-    return {group: dict(options) for group, options in OPTIONS.items()}, dict(METRICS)
+def _registered() -> tuple[dict[str, dict[str, Schema | str]], dict[str, Metric]]:
+    return {group: dict(options.found) for group, options in OPTIONS.items()}, dict(METRICS)
 
 
-def _restore(options_before: Mapping[str, Mapping[str, Schema]], metrics: Mapping[str, Metric]) -> None:
+def _restore(options_before: Mapping[str, dict[str, Schema | str]], metrics: Mapping[str, Metric]) -> None:
     METRICS.clear()
     METRICS.update(metrics)
-    for group, options in options_before.items():
-        OPTIONS[group].clear()
-        OPTIONS[group].update(options)
+    for group, found in options_before.items():
+        OPTIONS[group].found = dict(found)
 
 
 def load_plugins(paths: Sequence[str | Path]) -> None:

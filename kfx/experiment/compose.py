@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -39,6 +39,18 @@ def run_name(choices: DictConfig) -> str:
     return choices.get("experiment") or "-".join(name for name in (dataset, kernel, optimizer) if name)
 
 
+class _Defaults(ConfigNode):
+    """An option's defaults in Hydra's store, which reads `node` when the option is chosen."""
+
+    def __init__(self, group: str, name: str) -> None:
+        self.name, self.group, self.package, self.provider = f"{name}.yaml", group, None, "kfx"
+        self.option = name
+
+    @cached_property
+    def node(self) -> DictConfig:  # type: ignore[override]
+        return OmegaConf.structured(OPTIONS[str(self.group)][self.option].defaults())
+
+
 def give_options_to_hydra() -> list[tuple[str | None, str]]:
     """Register in Hydra the options with their defaults, the sections, and the one resolver that the config files use.
 
@@ -51,9 +63,9 @@ def give_options_to_hydra() -> list[tuple[str | None, str]]:
     store.__deepcopy__ = lambda memo: store  # type: ignore[attr-defined]
     new: list[tuple[str | None, str]] = []
     for group, options in OPTIONS.items():
-        for name, option in options.items():
-            if f"{name}.yaml" not in known.get(group, {}):
-                store.store(name, option.defaults(), group=group, provider="kfx")
+        for name in options:
+            if f"{name}.yaml" not in known.setdefault(group, {}):
+                known[group][f"{name}.yaml"] = _Defaults(group, name)
                 new.append((group, name))
     if "sections.yaml" not in known:
         sections = {name: schema.defaults() for name, schema in SECTIONS.items() if name}

@@ -26,8 +26,8 @@ from kfx.outcomes import ConfigError, DataError, KfxError
 
 if TYPE_CHECKING:
     from kfx.config.published import Published
-    from kfx.data.emulator_options import OutputsSection
     from kfx.data.options import DatasetOption
+    from kfx.data.outputs_option import OutputsSection
     from kfx.evaluation.follow_option import FollowSection
     from kfx.evaluation.options import EvaluationOption
     from kfx.experiment.options import CheckpointSection, ClusterSection, DeviceOption

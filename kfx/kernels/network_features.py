@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from kfx.kernels import options
+from kfx.kernels import network_options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
 from kfx.kernels.module_kernel import ModuleKernel, Tape
@@ -46,7 +46,7 @@ class NetworkFeatures(ModuleKernel):
     batch, and for a dropout outside [0, 1).
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NetworkFeaturesOption.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = network_options.NetworkFeaturesOption.default_bounds()
     may_be_zero = frozenset({"gamma"})
 
     def __init__(
@@ -63,7 +63,7 @@ class NetworkFeatures(ModuleKernel):
     ) -> None:
         _require_usable(module)
         blocks = {name: weights.detach() for name, weights in module.named_parameters()}
-        options.NetworkFeaturesOption.require(length_gradient=length_gradient, dropout=dropout)
+        network_options.NetworkFeaturesOption.require(length_gradient=length_gradient, dropout=dropout)
         moved = [name for name, weights in module.named_parameters() if weights.requires_grad]
         names = moved if trainable is None else list(trainable)
         if "gamma" in names and gamma == 0:

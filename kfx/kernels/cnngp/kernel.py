@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 import torch
 
-from kfx.kernels import options
+from kfx.kernels import network_options
 from kfx.kernels.base import Kernel
 from kfx.kernels.cnngp.layers import Conv2d, Instruction, Sequential
 from kfx.kernels.covariance import Pull
@@ -41,20 +41,22 @@ class CNNGP(Kernel):
     ValueError for another number of variances than convolutions, and for a word that is not listed here.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNNGPOption.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = network_options.CNNGPOption.default_bounds()
 
     def __init__(
         self,
         architecture: Sequential,
-        weight_variance: float | Sequence[float] | np.ndarray = options.CNNGPOption.weight_variance,
-        bias_variance: float | Sequence[float] | np.ndarray = options.CNNGPOption.bias_variance,
+        weight_variance: float | Sequence[float] | np.ndarray = network_options.CNNGPOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = network_options.CNNGPOption.bias_variance,
         *,
-        variance_scaling: str = options.CNNGPOption.variance_scaling,
-        engine: str = options.CNNGPOption.engine,
-        tile_megabytes: float = options.CNNGPOption.tile_megabytes,
+        variance_scaling: str = network_options.CNNGPOption.variance_scaling,
+        engine: str = network_options.CNNGPOption.engine,
+        tile_megabytes: float = network_options.CNNGPOption.tile_megabytes,
         **training: Unpack[Training],
     ) -> None:
-        options.CNNGPOption.require(variance_scaling=variance_scaling, engine=engine, tile_megabytes=tile_megabytes)
+        network_options.CNNGPOption.require(
+            variance_scaling=variance_scaling, engine=engine, tile_megabytes=tile_megabytes
+        )
         super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, **training)
         for name, value in self._values.items():
             if np.size(value) not in (1, architecture.convolutions):
@@ -198,18 +200,18 @@ class CNTK(CNNGP):
     and points are those of `CNNGP`.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.CNTKOption.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = network_options.CNTKOption.default_bounds()
 
     def __init__(
         self,
         architecture: Sequential,
-        weight_variance: float | Sequence[float] | np.ndarray = options.CNTKOption.weight_variance,
-        bias_variance: float | Sequence[float] | np.ndarray = options.CNTKOption.bias_variance,
+        weight_variance: float | Sequence[float] | np.ndarray = network_options.CNTKOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = network_options.CNTKOption.bias_variance,
         *,
-        fixed_layers: str = options.CNTKOption.fixed_layers,
+        fixed_layers: str = network_options.CNTKOption.fixed_layers,
         **settings: Any,
     ) -> None:
-        options.CNTKOption.require(fixed_layers=fixed_layers)
+        network_options.CNTKOption.require(fixed_layers=fixed_layers)
         super().__init__(architecture, weight_variance, bias_variance, **settings)
         self.fixed_layers = fixed_layers
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Unpack
 import numpy as np
 import torch
 
-from kfx.kernels import options
+from kfx.kernels import network_options
 from kfx.kernels.base import Kernel
 from kfx.kernels.covariance import Pull
 from kfx.kernels.engine import Engine, engine_for, engine_on, is_compiled
@@ -32,7 +32,7 @@ class NNGP(Kernel):
     number of variances than layers, and for a word that is not listed here; ImportError where a backend is not there.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NNGPOption.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = network_options.NNGPOption.default_bounds()
 
     @property
     def _fixed(self) -> int:
@@ -41,15 +41,15 @@ class NNGP(Kernel):
 
     def __init__(
         self,
-        depth: int = options.NNGPOption.depth,
-        activation: str = options.NNGPOption.activation,
-        weight_variance: float | Sequence[float] | np.ndarray = options.NNGPOption.weight_variance,
-        bias_variance: float | Sequence[float] | np.ndarray = options.NNGPOption.bias_variance,
+        depth: int = network_options.NNGPOption.depth,
+        activation: str = network_options.NNGPOption.activation,
+        weight_variance: float | Sequence[float] | np.ndarray = network_options.NNGPOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = network_options.NNGPOption.bias_variance,
         *,
-        backend: str = options.NNGPOption.backend,
+        backend: str = network_options.NNGPOption.backend,
         **training: Unpack[Training],
     ) -> None:
-        options.NNGPOption.require(depth=depth, activation=activation, backend=backend)
+        network_options.NNGPOption.require(depth=depth, activation=activation, backend=backend)
         super().__init__({"weight_variance": weight_variance, "bias_variance": bias_variance}, **training)
         for name, value in self._values.items():
             if np.size(value) not in (1, depth + 1):
@@ -115,17 +115,17 @@ class NTK(NNGP):
     backend: `auto`, `fused`, `native` or `neural_tangents`; a GPU needs one of the last two, which are by JAX.
     """
 
-    default_bounds: ClassVar[Mapping[str, Bounds]] = options.NTKOption.default_bounds()
+    default_bounds: ClassVar[Mapping[str, Bounds]] = network_options.NTKOption.default_bounds()
 
     def __init__(
         self,
-        depth: int = options.NTKOption.depth,
-        activation: str = options.NTKOption.activation,
-        weight_variance: float | Sequence[float] | np.ndarray = options.NTKOption.weight_variance,
-        bias_variance: float | Sequence[float] | np.ndarray = options.NTKOption.bias_variance,
+        depth: int = network_options.NTKOption.depth,
+        activation: str = network_options.NTKOption.activation,
+        weight_variance: float | Sequence[float] | np.ndarray = network_options.NTKOption.weight_variance,
+        bias_variance: float | Sequence[float] | np.ndarray = network_options.NTKOption.bias_variance,
         *,
-        fixed_layers: int = options.NTKOption.fixed_layers,
-        backend: str = options.NTKOption.backend,
+        fixed_layers: int = network_options.NTKOption.fixed_layers,
+        backend: str = network_options.NTKOption.backend,
         **training: Unpack[Training],
     ) -> None:
         super().__init__(depth, activation, weight_variance, bias_variance, backend=backend, **training)
