@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from kfx.version import to_install
+
 try:
     import gpytorch
 except ImportError as error:
-    raise ImportError("kfx.gpytorch needs GPyTorch: pip install 'kfx[gpytorch]'") from error
+    raise ImportError(f"kfx.gpytorch needs GPyTorch: {to_install('gpytorch')}") from error
 
 from kfx.kernels.base import Kernel
 from kfx.torch import KernelModule, gram

@@ -22,7 +22,7 @@ except (ImportError, AttributeError):  # not installed, or JAX is later than it 
     stax = None
 
 HAS_NEURAL_TANGENTS = stax is not None
-needs_neural_tangents = pytest.mark.skipif(not HAS_NEURAL_TANGENTS, reason="needs kfx[neural-tangents]")
+needs_neural_tangents = pytest.mark.skipif(not HAS_NEURAL_TANGENTS, reason="needs kernel-flows[neural-tangents]")
 
 
 def dense(depth, activation, weight_variance, bias_variance, x, y, kind):
@@ -115,5 +115,5 @@ def computed():
     return {"x": x, "y": y, "images": sine(IMAGES), **grams}
 
 
-if __name__ == "__main__":  # python -m tests.oracles, with kfx[neural-tangents]
+if __name__ == "__main__":  # python -m tests.oracles, with kernel-flows[neural-tangents]
     np.savez_compressed(REFERENCE, **computed())

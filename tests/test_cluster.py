@@ -222,7 +222,7 @@ def test_without_dask_the_words_say_what_is_missing(kfx, tmp_path, monkeypatch):
     )
     code, _, err = kfx("gram", "dataset=digits", "--store", str(tmp_path / "s"), "--workers", "2")
     assert code == 2
-    assert "cluster.workers=2, cluster.scheduler=None: needs Dask; pip install 'kfx[cluster]'" in err
+    assert "cluster.workers=2, cluster.scheduler=None: needs Dask; pip install 'kernel-flows[cluster]'" in err
     assert kfx("gram", "dataset=digits", "dataset.n_train=50", "--store", str(tmp_path / "s"))[0] == 0
 
 

@@ -210,7 +210,7 @@ def test_the_command_says_where(kfx, runs, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
         code, _, err = kfx("export", tool, "s/0")
         assert (code, err.count("\n")) == (2, 1)
-        assert f"pip install 'kfx[{tool}]'" in err
+        assert f"pip install 'kernel-flows[{tool}]'" in err
 
 
 def test_runs_that_go_on_are_left_out(in_folder, runs):

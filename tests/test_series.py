@@ -252,7 +252,7 @@ def test_without_dysts_its_systems_are_refused(kfx, monkeypatch):
     monkeypatch.setitem(sys.modules, "dysts", None)
     code, _, err = kfx("run", "dataset=dynamics", "dataset.system=Aizawa")
     assert code == 2
-    assert "with pip install 'kfx[dysts]' also a system of the package dysts" in err
+    assert "with pip install 'kernel-flows[dysts]' also a system of the package dysts" in err
 
 
 # ---- runs

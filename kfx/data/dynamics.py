@@ -12,6 +12,7 @@ import numpy as np
 from kfx.config.choices import SYSTEMS
 from kfx.data.windows import Trajectory
 from kfx.outcomes import DataError
+from kfx.version import to_install
 
 TOLERANCE = 1e-10
 """Relative and absolute tolerance of SciPy's DOP853 for flows."""
@@ -123,7 +124,7 @@ def _in_dysts(system: str) -> Any:
         from dysts import flows, maps
     except ImportError as error:
         raise DataError(
-            f"dataset.system={system}: expected one of {', '.join(SYSTEMS)}; with pip install 'kfx[dysts]' also a "
+            f"dataset.system={system}: expected one of {', '.join(SYSTEMS)}; with {to_install('dysts')} also a "
             "system of the package dysts, such as Aizawa"
         ) from error
     made = getattr(flows, system, None) or getattr(maps, system, None)

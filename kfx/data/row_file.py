@@ -16,6 +16,7 @@ from kfx.data.cells import Form
 from kfx.data.files import require_file, warn_once
 from kfx.data.text_file import COMPRESSED, MOST_CELLS
 from kfx.outcomes import ConfigError, DataError
+from kfx.version import to_install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,7 +180,7 @@ def parquet(path: Path) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise ConfigError(f"dataset.path={path}: Parquet needs pyarrow; pip install 'kfx[parquet]'") from error
+        raise ConfigError(f"dataset.path={path}: Parquet needs pyarrow; {to_install('parquet')}") from error
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:

@@ -9,6 +9,7 @@ from kfx.config.fields import number, word
 from kfx.config.option import option
 from kfx.data.options import DatasetOption
 from kfx.data.own_options import OwnDataset
+from kfx.version import to_install
 
 if TYPE_CHECKING:
     pass
@@ -26,7 +27,7 @@ class SimulatorOption(OwnDataset):
     n_test: int = number(
         1000, "whole >= 0 and <= 100000", "number of test runs, with uniform inputs; 0 with evaluation=k_fold"
     )
-    function: str = word(SIMULATORS, "simulator; prosail, a spectrum of 2101 values, needs pip install 'kfx[prosail]'")
+    function: str = word(SIMULATORS, f"simulator; prosail, a spectrum of 2101 values, needs {to_install('prosail')}")
 
     noise: float = number(0.0, ">= 0", "standard deviation of the noise, added to training targets alone")
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from kfx.data.dataset import Dataset
 from kfx.outcomes import DataError
+from kfx.version import to_install
 
 Ranges = Mapping[str, tuple[float, float]]
 Columns = tuple[np.ndarray, ...]
@@ -67,7 +68,7 @@ def _prosail(x: Columns) -> np.ndarray:
     try:
         from prosail import run_prosail
     except ImportError as error:
-        raise DataError("dataset.function=prosail: needs the package prosail; pip install 'kfx[prosail]'") from error
+        raise DataError(f"dataset.function=prosail: needs the package prosail; {to_install('prosail')}") from error
     *leaf_and_canopy, psoil = x
     with np.errstate(all="ignore"):
         return np.stack(

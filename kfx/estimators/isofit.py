@@ -16,6 +16,7 @@ from kfx.numerics.arrays import in_numpy
 from kfx.numerics.round_off import scale
 from kfx.outcomes import RecordError
 from kfx.record.output import written
+from kfx.version import to_install
 
 INPUTS = {
     name: number
@@ -36,7 +37,7 @@ def write(runs: Sequence[Finished], to: str | None, project: str) -> list[str]:
     try:
         import h5py
     except ImportError as error:
-        raise RecordError("kfx export isofit: needs h5py; pip install 'kfx[isofit]'") from error
+        raise RecordError(f"kfx export isofit: needs h5py; {to_install('isofit')}") from error
     models = [(each.run.directory, Model.of_run(each.run)) for each in runs]
     first, model = models[0]
     x, outputs, features = model.data.x_train, model.data.y_train.shape[1], model.data.features

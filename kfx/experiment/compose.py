@@ -27,6 +27,7 @@ from kfx.experiment import hydra_node
 from kfx.experiment.config import Config, as_text, check, first_line, settled
 from kfx.experiment.sweeps import parse
 from kfx.outcomes import ConfigError
+from kfx.version import to_install
 from kfx.yaml_file import YamlBoundsError, bounded
 
 
@@ -210,7 +211,7 @@ def _explain(error: Exception, overrides: Sequence[str], search_path: str | None
         if key == "experiment" and not override.is_add():
             return f"experiment={value}: is not part of the default config; write +experiment={value}"
         if key in ("hydra/launcher", "hydra/sweeper") and (extra := _EXTRAS.get(str(value))):
-            return f"{key}={value}: needs a package that is not here; pip install 'kfx[{extra}]'"
+            return f"{key}={value}: needs a package that is not here; {to_install(extra)}"
         if group not in (*known, "hydra"):
             return f"{key}: unknown key; it takes {near(key, known)}"
         if override.is_add() and not field and group in SECTIONS[""].fields():

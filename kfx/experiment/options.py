@@ -13,6 +13,7 @@ from kfx.config.option import Option, option, section
 from kfx.config.parts import ConfigView, DevicePart
 from kfx.config.published import published
 from kfx.outcomes import ConfigError
+from kfx.version import to_install
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +117,7 @@ class ClusterSection(Option):
         if any(wanted and find_spec(name) is None for name, wanted in needed.items()):
             raise ConfigError(
                 f"cluster.workers={self.workers}, cluster.scheduler={self.scheduler}: needs Dask; "
-                "pip install 'kfx[cluster]', or leave both out: one process does the same work"
+                f"{to_install('cluster')}, or leave both out: one process does the same work"
             )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError, Status
 from kfx.record.output import require_no_record
+from kfx.version import to_install
 
 USUAL = "sqlite:///mlflow.db"
 _MOST_METRICS, _MOST_PARAMS, _MOST_TEXT = 1000, 100, 500
@@ -29,7 +30,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
     except ImportError as error:
-        raise ConfigError("kfx export mlflow: needs MLflow; pip install 'kfx[mlflow]'") from error
+        raise ConfigError(f"kfx export mlflow: needs MLflow; {to_install('mlflow')}") from error
     uri = place or os.environ.get("MLFLOW_TRACKING_URI") or USUAL
     if "://" not in uri:
         raise ConfigError(f"--to {uri}: expected a tracking URI, as {USUAL} or http://HOST:PORT")

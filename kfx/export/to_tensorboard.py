@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError
 from kfx.record.output import require_no_record
+from kfx.version import to_install
 
 USUAL = "tensorboard"
 
@@ -25,7 +26,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigError("kfx export tensorboard: needs TensorBoard; pip install 'kfx[tensorboard]'") from error
+        raise ConfigError(f"kfx export tensorboard: needs TensorBoard; {to_install('tensorboard')}") from error
     import matplotlib.image
 
     require_no_record("--to", Path(place or USUAL))

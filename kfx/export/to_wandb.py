@@ -11,6 +11,7 @@ from pathlib import Path
 from kfx.export.finished import Finished
 from kfx.outcomes import ConfigError
 from kfx.record.output import require_no_record
+from kfx.version import to_install
 
 USUAL = "."
 
@@ -24,7 +25,7 @@ def write(runs: Sequence[Finished], place: str | None, project: str) -> Iterator
     try:
         import wandb
     except ImportError as error:
-        raise ConfigError("kfx export wandb: needs Weights & Biases; pip install 'kfx[wandb]'") from error
+        raise ConfigError(f"kfx export wandb: needs Weights & Biases; {to_install('wandb')}") from error
     online = place == "online"
     folder = Path("." if online else place or USUAL)
     require_no_record("--to", folder)

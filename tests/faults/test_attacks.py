@@ -168,7 +168,7 @@ def test_variables_with_nonsense_in_them(in_folder, variable, words, code):
         (["dataset.classes=[[1,2],3]"], "dataset.classes"),
         (["hydra.run.dir=${oc.env:NOT_SET}"], "NOT_SET"),
         (["experiment=khalid/three_bumps_rbf"], "write +experiment=khalid/three_bumps_rbf"),
-        (["hydra/launcher=slurm"], "pip install 'kfx[slurm]'"),
+        (["hydra/launcher=slurm"], "pip install 'kernel-flows[slurm]'"),
         (["-m", "seed=range(0)"], "seed=range(0): holds no value"),
         (["-m", "seed=range(1000000000)"], "at most 10000 jobs"),
         (["-m", "seed=0,1", "hydra.sweeper.params=3"], "hydra.sweeper.params"),
