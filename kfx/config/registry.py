@@ -50,8 +50,8 @@ class Options(Mapping[str, Schema]):
         return (vars(each).get("group"), vars(each).get("name")) == (self.group, name)
 
     def expect(self, name: str, module: str) -> None:
-        """Know that this module declares an option."""
-        self.found.setdefault(name, module)
+        """Know that this module declares an option, and keep the order of these calls, whatever is imported already."""
+        self.found[name] = self.found.pop(name, module)
 
     def add(self, made: Schema) -> None:
         """Register a class; ConfigError if another one has its name."""
