@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import sys
@@ -38,10 +39,28 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("run", help="run an experiment or a sweep (kfx run --help shows keys and values)")
     add_overrides(parser)
     add_plugins(parser)
-    parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--cfg", choices=("job", "hydra", "all"))
-    parser.add_argument("--config-dir")
+    _add_hydras(parser)
+
+
+def _add_hydras(parser: argparse.ArgumentParser) -> None:
+    """The options of Hydra's own command that kfx takes. Its parser is no public part of it."""
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("-p", "--package")
+    parser.add_argument("-r", "--run", action="store_true")
+    parser.add_argument("-i", "--info", const="all", nargs="?")
+    parser.add_argument("-cd", "--config-dir")
+
+
+_REFUSED = {
+    **dict.fromkeys(("--config-name", "-cn", "--config-path", "-cp"), "kfx has one primary config; use --config-dir"),
+    "--experimental-rerun": "would unpickle a file, which can run code; use kfx rerun RUN",
+    **dict.fromkeys(("--shell-completion", "-sc"), "is Hydra's; use kfx completion"),
+    "--hydra-help": "is Hydra's; use kfx run --help",
+}
+"""Options of Hydra's own command that kfx does not take, each with the reason."""
 
 
 @dataclass
@@ -58,6 +77,8 @@ class _Typed:
 def _typed(words: Sequence[str]) -> _Typed:
     typed, rest = _Typed(), iter(words)
     for word in rest:
+        if (option := word.partition("=")[0]) in _REFUSED:
+            raise ConfigError(f"{option}: {_REFUSED[option]}")
         if word == "--plugin" or word.startswith("--plugin="):
             path = word.partition("=")[2] if "=" in word else next(rest, "")
             if not path:
@@ -76,21 +97,15 @@ def run(words: Sequence[str]) -> int:
     """Check every job of the command, then run them; return the exit code. ConfigError or DataError, before a folder is
     made, for words that cannot be run."""
     typed = _typed(words)
-    from hydra._internal.utils import get_args_parser
-
     from kfx.config.plugins import load_plugins
     from kfx.jobs.plans import plans
 
-    parser = get_args_parser()
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    _add_hydras(parser)
     parser.error = _refuse  # type: ignore[method-assign]
     parsed = parser.parse_intermixed_args(typed.words)
     typed.options, typed.words = _options(typed.words, parsed.overrides), list(parsed.overrides)
-    if parsed.config_name or parsed.config_path:
-        raise ConfigError("--config-name, --config-path: kfx has one primary config; use --config-dir for more options")
-    if parsed.experimental_rerun:
-        raise ConfigError("--experimental-rerun: would unpickle a file, which can run code; use kfx rerun RUN")
-    if parsed.shell_completion or parsed.hydra_help:
-        raise ConfigError("--shell-completion, --hydra-help: are Hydra's; use kfx completion, kfx run --help")
     if parsed.multirun and (parsed.cfg is not None or parsed.info or parsed.run):
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
     load_plugins(typed.plugins)

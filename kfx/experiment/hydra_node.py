@@ -25,7 +25,7 @@ _SLURM = (
 )
 _STARTERS = {
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher": "",
-    "hydra_plugins.kfx.CoresLauncher": "n_jobs",
+    "kfx.jobs.launcher.CoresLauncher": "n_jobs",
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": (
         "n_jobs backend prefer require verbose timeout pre_dispatch batch_size temp_folder max_nbytes mmap_mode"
     ),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
@@ -17,7 +15,7 @@ from kfx.experiment import compose
 from kfx.experiment.plan import Plan
 from kfx.jobs import sweep
 from kfx.jobs.job import Job
-from kfx.jobs.plans import CORES_LAUNCHER, search_roots
+from kfx.jobs.plans import search_roots
 from kfx.jobs.pool import Pool, processes
 from kfx.outcomes import KfxError
 from kfx.screen.progress import say
@@ -27,13 +25,8 @@ smoke = False
 
 
 def register() -> None:
-    """Register the launcher in Hydra, which looks for plugins only in the package `hydra_plugins`."""
-    plugins = Plugins.instance()  # it has already searched the installed ones
-    name = CORES_LAUNCHER.rpartition(".")[0]
-    package = sys.modules.setdefault("hydra_plugins", ModuleType("hydra_plugins"))
-    package.kfx = sys.modules[name] = sys.modules[__name__]  # type: ignore[attr-defined]
-    CoresLauncher.__module__ = name
-    plugins.register(CoresLauncher)
+    """Register the launcher in Hydra, which by itself finds plugins in packages of its own alone."""
+    Plugins.instance().register(CoresLauncher)
 
 
 class CoresLauncher(Launcher):

@@ -15,7 +15,7 @@ from kfx.jobs.job import Job
 from kfx.outcomes import ConfigError
 from kfx.screen.progress import WaitMessage
 
-CORES_LAUNCHER = "hydra_plugins.kfx.CoresLauncher"
+CORES_LAUNCHER = "kfx.jobs.launcher.CoresLauncher"
 _BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
