@@ -223,3 +223,12 @@ def test_fused_needs_no_jax():
 def test_linear_kernel_at_depth_zero():
     x = np.random.default_rng(0).normal(size=(5, 3))
     np.testing.assert_allclose(NNGP(0, "relu", 2.0, 0.5).gram(x), 0.5 + 2.0 * x @ x.T / 3, rtol=1e-14)
+
+
+def test_a_neural_tangents_that_cannot_be_imported_is_one_line(kfx, monkeypatch):
+    monkeypatch.delitem(sys.modules, "kfx.kernels.nngp.by_neural_tangents", raising=False)
+    monkeypatch.setitem(sys.modules, "neural_tangents", None)  # an import then fails
+    code, _, err = kfx("run", "dataset=three_bumps", "kernel=nngp", "kernel.backend=neural_tangents")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "kernel.backend=neural_tangents: neural-tangents cannot be imported with jax" in err
+    assert "kernel-flows[neural-tangents]" in err

@@ -13,15 +13,26 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 
+from kfx.outcomes import ConfigError
+from kfx.version import to_install
+
 
 def _import_stax() -> ModuleType:
-    """Return neural-tangents' `stax` without its experimental part, which imports TensorFlow for six seconds."""
+    """Return neural-tangents' `stax` without its experimental part, which imports TensorFlow for six seconds.
+
+    ConfigError if it cannot be imported.
+    """
     unused = "neural_tangents.experimental"
     stand_in = sys.modules.setdefault(unused, ModuleType(unused))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its dependencies are older than the interpreters that run them
             from neural_tangents import stax
+    except Exception as error:  # its code meets another JAX than it was written for
+        raise ConfigError(
+            f"kernel.backend=neural_tangents: neural-tangents cannot be imported with jax {jax.__version__}, "
+            f"{type(error).__name__}; {to_install('neural-tangents')} brings it with jax < 0.6; native works with any"
+        ) from error
     finally:
         if sys.modules.get(unused) is stand_in and not hasattr(stand_in, "__file__"):
             del sys.modules[unused]

@@ -29,7 +29,8 @@ class NNGP(Kernel):
         fused for points on a CPU, else torch.
     weight_variance, bias_variance: σ_w², σ_b² ≥ 0, one number for the network or one for each of the depth + 1 layers.
     Images are treated as vectors of their pixels. Results have x's dtype and device. Raises ValueError for another
-    number of variances than layers, and for a word that is not listed here; ImportError where a backend is not there.
+    number of variances than layers, and for a word that is not listed here; ConfigError where a backend cannot be
+    imported.
     """
 
     default_bounds: ClassVar[Mapping[str, Bounds]] = network_options.NNGPOption.default_bounds()
@@ -56,7 +57,7 @@ class NNGP(Kernel):
                 raise ValueError(f"{name} takes one number or {depth + 1}, one per layer; got {np.size(value)}")
         self.depth, self.activation, self.backend = depth, activation, backend
         if backend in _OF_JAX:
-            functions(backend)  # raises ImportError now and not in a fit
+            functions(backend)  # raises ConfigError now and not in a fit
 
     def backend_on(self, device: torch.device) -> str:
         return engine_on(self.backend, device)
@@ -141,5 +142,5 @@ class NTK(NNGP):
 
 
 def functions(name: str) -> ModuleType:
-    """Return the module of JAX functions of a backend; ImportError where it cannot be imported."""
+    """Return the module of JAX functions of a backend; ConfigError where it cannot be imported."""
     return importlib.import_module(_OF_JAX[name])
