@@ -5,9 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-PLAIN := dist/plain
-PLAIN_TESTS := $(patsubst %,tests/test_%.py,reference_grams nngp kernels cnngp_engines objectives precision config)
-.PHONY: help install run test test-all faults plain smoke lint format docs bench bench-record clean
+.PHONY: help install run test test-all faults smoke lint format docs bench bench-record package newest oldest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,15 +56,36 @@ bench: $(STAMP)  ## measure kfx beside its peers, in one table (some minutes)
 bench-record: $(STAMP)  ## the same, appended to docs/performance.csv
 	$(BIN)/python scripts/bench.py --record
 
-plain: constraints.txt pyproject.toml  ## install the wheel alone with the newest JAX and Hydra, and test its kernels
-	rm -rf $(PLAIN) && mkdir -p $(PLAIN) && cp -r tests $(PLAIN)/tests
-	grep -vE '^(jax|jaxlib|ml_dtypes|hydra-core|omegaconf|neural-tangents)==' constraints.txt > $(PLAIN)/constraints.txt
-	$(PYTHON) -m venv $(PLAIN)/.venv
-	$(PLAIN)/.venv/bin/pip install --quiet --disable-pip-version-check -c $(PLAIN)/constraints.txt \
-	  . hypothesis pytest pytest-timeout pytest-xdist
-	$(PLAIN)/.venv/bin/pip list --disable-pip-version-check | grep -E '^(jax|hydra-core|omegaconf) '
-	! $(PLAIN)/.venv/bin/python -c 'import neural_tangents' 2> /dev/null
-	cd $(PLAIN) && .venv/bin/python -m pytest -n 2 -c ../../pyproject.toml --rootdir . $(PLAIN_TESTS)
+package: $(STAMP)  ## build the distribution, check it, and run the wheel alone
+	rm -rf dist/package && $(BIN)/python -m build --outdir dist/package . > /dev/null
+	$(BIN)/twine check --strict dist/package/*
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target dist/package/alone dist/package/*.whl
+	cd dist/package && PYTHONPATH=alone ../../$(BIN)/python -m kfx run figures=false hydra.run.dir=run
+	cd dist/package && PYTHONPATH=alone ../../$(BIN)/python -c 'import kfx; assert "alone" in kfx.__file__'
+
+# The wheel alone, without a development tool or an extra; torch is what TORCH says, for instance TORCH=torch==2.13.0
+WHEEL_TESTS := hypothesis>=6.100 pytest>=8 pytest-timeout>=2.3 pytest-xdist>=3.5
+newest: TORCH ?= torch
+newest: PYTHON := $(shell command -v python3.14 || command -v python3.13 || command -v python3.12 || echo $(PYTHON))
+newest:  ## test the wheel with the newest versions of all it needs, on the newest Python at hand
+	rm -rf dist/$@ && $(PYTHON) -m venv dist/$@/.venv
+	dist/$@/.venv/bin/pip install --quiet --disable-pip-version-check $(TORCH) . $(patsubst %,'%',$(WHEEL_TESTS))
+	$(test-wheel)
+
+oldest: TORCH ?=
+oldest:  ## test the wheel with the lowest versions that pyproject.toml states
+	rm -rf dist/$@ && $(PYTHON) -m venv dist/$@/.venv
+	dist/$@/.venv/bin/pip install --quiet --disable-pip-version-check uv
+	dist/$@/.venv/bin/uv pip install --quiet --python dist/$@/.venv/bin/python --resolution lowest-direct -r pyproject.toml \
+	  $(TORCH) $(patsubst %,'%',$(WHEEL_TESTS))
+	dist/$@/.venv/bin/pip install --quiet --disable-pip-version-check --no-deps .
+	$(test-wheel)
+
+define test-wheel
+	dist/$@/.venv/bin/pip list --disable-pip-version-check | grep -E '^(jax|hydra-core|numpy|scipy|torch|zarr) '
+	cp -r tests dist/$@/tests
+	cd dist/$@ && .venv/bin/python -m pytest -c ../../pyproject.toml --rootdir . -n 2 --dist worksteal -m "not slow" tests
+endef
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/reproduction*.html docs/sg_execution_times.rst

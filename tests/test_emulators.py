@@ -535,7 +535,7 @@ def test_a_spectrum_needs_its_package_or_has_2101_values():
     try:
         import prosail  # noqa: F401
     except ImportError:
-        with pytest.raises(Exception, match=r"pip install 'kfx\[prosail\]'"):
+        with pytest.raises(Exception, match=r"pip install 'kernel-flows\[prosail\]'"):
             simulate(2, 1, "prosail", Streams(0)["data"])
         return
     data = simulate(3, 1, "prosail", Streams(0)["data"])
