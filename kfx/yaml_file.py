@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,8 +42,11 @@ def bounded(path: Path) -> io.BytesIO:
         content = stream.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise YamlBoundsError(f"is larger than {_MOST_BYTES} bytes; write fewer values")
-    with contextlib.suppress(yaml.YAMLError):  # the loader tells it, and stops there too
+    try:
         _require_bounds(yaml.parse(content, Loader=_LOADER))
+    except yaml.YAMLError as error:  # the loader tells it, and stops there too
+        if "nesting depth" in str(error):  # that of libyaml, in the first events; OmegaConf's loader has none
+            raise YamlBoundsError(f"holds more than {_MOST_DEPTH} levels; write fewer") from error
     return io.BytesIO(content)
 
 

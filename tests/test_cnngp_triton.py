@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kfx.kernels import CNNGP, Conv2d, Erf, ReLU, Residual, Sequential, options
+from kfx.kernels import CNNGP, Conv2d, Erf, ReLU, Residual, Sequential, network_options
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from kfx.numerics.incidents import collect
 from kfx.outcomes import ConfigError, Event
@@ -135,7 +135,7 @@ def test_what_it_does_not_take(monkeypatch):
         CNNGP(Sequential(Conv2d((70, 4))), engine="triton").gram(torch.ones(2, 1, 70, 4, device=DEVICE))
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(ConfigError, match=r"kernel\.engine=triton: needs a CUDA device, and device=cpu; use auto"):
-        options.CNNGPOption(engine="triton").check_device("cpu", torch.device("cpu"))
+        network_options.CNNGPOption(engine="triton").check_device("cpu", torch.device("cpu"))
     monkeypatch.setattr("kfx.kernels.engine.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="engine=triton needs Triton"):
         kernel.gram(torch.ones(2, 1, 4, 4))

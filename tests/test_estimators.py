@@ -470,7 +470,7 @@ FRAMES = {
 def test_frames_of_all_kinds_give_the_same_fit(kind):
     try:
         frame = FRAMES[kind]()
-    except ImportError as error:
+    except (ImportError, NameError) as error:  # the latter by pandas, which has not imported pyarrow
         pytest.skip(f"{error.name} is not installed")
     y = np.sin(BASE["a"] / 5)
     encoded = np.c_[BASE[["a", "b"]], BASE["w"] == "u", BASE["w"] == "v"]

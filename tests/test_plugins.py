@@ -18,6 +18,7 @@ import torch
 import kfx as kfx_package
 from kfx import load_run
 from kfx.config import plugins, registry
+from kfx.config.catalogue import config_folder
 from kfx.config.plugins import load_plugins
 from kfx.data.dataset import Dataset, checked
 from kfx.kernels import RBF, Formula
@@ -63,7 +64,7 @@ def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
 def test_one_file_in_the_folder_of_its_family_adds_an_option_or_a_metric(tmp_path):
     """In a copy of the package, in a process of its own."""
     shutil.copytree(Path(kfx_package.__file__).parent, tmp_path / "kfx")
-    shutil.copytree(Path(kfx_package.__file__).parents[1] / "configs", tmp_path / "configs")
+    shutil.copytree(config_folder(), tmp_path / "configs", dirs_exist_ok=True)
     homes = {"periodic": "kernels", "loo_likelihood": "objectives", "chirp": "data", "median_error": "evaluation"}
     for name, family in homes.items():
         (tmp_path / "kfx" / family / f"{name}.py").write_text(BLOCKS[name])

@@ -226,10 +226,14 @@ def test_flips_average_over_mirror_images(kind):
     assert found[0] == pytest.approx(slope, rel=1e-6)
 
 
+def test_triton_takes_no_pooling():
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match="engine=triton: does not take CNNGP with pooling; use torch or auto"):
+        CNNGP(SMALL, engine="triton").gram(np.ones((2, 1, 6, 6)))
+
+
 def test_errors():
     x = np.ones((2, 1, 6, 6))
-    with pytest.raises(ValueError, match="engine=triton: does not take CNNGP with pooling; use torch or auto"):
-        CNNGP(SMALL, engine="triton").gram(x)
     with pytest.raises(ValueError, match="depth=3: sets the layers of architecture=cntk_gap; architecture=myrtle5"):
         architecture("myrtle5", (8, 8), depth=3)
     with pytest.raises(ValueError, match="fixed_layers=all: expected one of none, first, last, first_and_last"):

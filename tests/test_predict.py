@@ -139,6 +139,7 @@ def test_rows_that_cannot_be_read_are_named_and_the_rest_is_written(kfx, files):
 
 
 def test_the_training_table_is_encoded_as_it_was_read(in_folder):
+    pytest.importorskip("pyarrow")
     frame = people()
     for path, suffix in (("t.csv", "csv"), ("t.parquet", "parquet")):
         frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)

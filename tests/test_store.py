@@ -785,6 +785,8 @@ def test_a_store_made_beforehand_serves_a_run(tmp_path, kfx):
     ],
 )
 def test_what_cannot_go_on_disk_is_one_line(tmp_path, kfx, words, complaint):
+    if "cluster.workers=2" in words:
+        pytest.importorskip("distributed")
     asked = ["evaluation.n_interpolation=null", "evaluation.memory=1MB", *words]
     code, _, err = kfx("run", *RUN, *asked, f"hydra.run.dir={tmp_path / 'r'}")
     assert code == 2
