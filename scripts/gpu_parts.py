@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 Numbers = dict[str, float | str]
 
 
-_DEEP = ("kernel.architecture=small", "sampler.batch_size=20", "sampler.padding=1")
+_SMALL = ("kernel.architecture=small", "sampler.batch_size=20", "sampler.padding=1")
 _SIZES = {  # on a GPU, and with --cpu
     "device": ("cuda", "cpu"),
     "products": (range(100, 1001, 100), (100,)),  # rows of the matrices of the precision check
@@ -36,7 +36,7 @@ _SIZES = {  # on a GPU, and with --cpu
     "batch": (1200, 20),
     "flowing": (60_000, 600),
     "deep": (("kernel.inducing=[64,128,256]", "optimizer.iterations=25"),
-             ("kernel.inducing=[4,5,6]", "optimizer.iterations=5", *_DEEP)),
+             ("kernel.inducing=[4,5,6]", "optimizer.iterations=5", *_SMALL)),
     "deep_side": (32, 8),
     "killed": ("cnngp", "rbf"),
     "rows": (400, 1000),  # of its trace
@@ -184,7 +184,8 @@ def iteration(size: Size) -> Iterator[Numbers]:
 
 
 def flow(size: Size) -> Iterator[Numbers]:
-    """A layer of a flow of images of 784 pixels in float32, N_f = 600, and the two matrix products that it needs."""
+    """A layer of a flow of images of 784 pixels in float32, N_f = 600; its limit is the time of the two matrix products
+    that it needs."""
     import bench_flows
     import torch
 
@@ -199,7 +200,8 @@ def flow(size: Size) -> Iterator[Numbers]:
 
 def deep_machine(size: Size) -> Iterator[Numbers]:
     """A deep kernel machine with 64 / 128 / 256 inducing points on minibatches of 256 random images of CIFAR-10's size,
-    recorded as in a run, and the hours of as many iterations as the paper has (Milsom et al. 2023, Table 2)."""
+    recorded as in a run, and the hours that as many iterations as the paper's take, without evaluations (Milsom et al.
+    2023, Table 2)."""
     from kfx.experiment.plan import Plan
 
     experiment = "+experiment=milsom/cifar10_16"
@@ -290,6 +292,7 @@ def errors(what: str, **pairs: tuple[Any, Any]) -> Iterator[Numbers]:
 
 
 def milliseconds(work: Callable[[], Any], device: Any) -> float:
+    """The median time of three calls after a first one, until the device has finished."""
     import bench_cnngp
     import torch
 
