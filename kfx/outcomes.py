@@ -44,6 +44,7 @@ class Event(StrEnum):
     NO_BETTER_THAN_CONSTANT = "no_better_than_constant"
     EVALUATION_FAILED = "evaluation_failed"
     DIRECTIONS_LOST = "directions_lost"
+    ENVIRONMENT_CHANGED = "environment_changed"
     INTERRUPTED = "interrupted"
 
     @property
@@ -115,6 +116,10 @@ _HELP = {
     Event.DIRECTIONS_LOST: (
         "sums over centres have fewer digits than so small a lambda asks for, so that predictions and deviations are "
         "not those of all points: raise lambda, take fewer centres, or use evaluation.solver=cholesky"
+    ),
+    Event.ENVIRONMENT_CHANGED: (
+        "a package, the machine or the number of threads is another one: the last digits may differ from those of a "
+        "run from start to end as things are now; kfx rerun RUN compares"
     ),
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }

@@ -61,7 +61,7 @@ class _Unsaved:
     """A part of the record; what it says of each point at the end is left out of the time."""
 
     def __init__(self, parts):
-        self._part = FoldJournal(parts, 0, Streams(0))
+        self._part = FoldJournal(parts, 0)
 
     def __getattr__(self, name):
         return getattr(self._part, name)

@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfx.kernels import CNNGP, NNGP, Conv2d, ReLU, Residual, Sequential
+from kfx.kernels import CNNGP, NNGP, Conv2d, ReLU, Sequential
 from kfx.kernels.cnngp.architectures import ARCHITECTURES
 from tests.networks import every_engine, networks, relative
 from tests.oracles import convolutional, needs_neural_tangents
+from tests.recursion import by_convolutions_of_ones
 
 not_independent = pytest.mark.filterwarnings("ignore:`FanIn` layers assume independent inputs")
 
@@ -101,35 +102,6 @@ def test_against_wide_finite_networks():
     gram = CNNGP(Sequential(*layers), weight_variance, bias_variance).gram(x.numpy())
     assert np.all(np.abs(np.mean(samples, axis=0) - gram) < 3 * standard_error)
     assert np.all(standard_error < 0.03 * gram.max())
-
-
-def by_convolutions_of_ones(layers, x, weight_variance, bias_variance):
-    """The recursion on whole covariance maps with torch's own conv2d, and the arccosine as printed in papers."""
-    x = torch.as_tensor(x)
-    c = through_convolutions_of_ones(layers, (x[:, None] * x[None, :]).mean(dim=2), weight_variance, bias_variance)
-    return c[..., 0, 0].numpy()
-
-
-def through_convolutions_of_ones(layers, c, weight_variance, bias_variance):
-    n = len(c)
-    for layer in layers:
-        if isinstance(layer, ReLU):
-            v = c[torch.arange(n), torch.arange(n)]
-            r = (v[:, None] * v[None, :]).sqrt()
-            cosine = (c / r).clamp(-1, 1)
-            angle = torch.arccos(cosine)
-            c = r * (torch.sin(angle) + (torch.pi - angle) * cosine) / (2 * torch.pi)
-            continue
-        if isinstance(layer, Residual):
-            c = c + through_convolutions_of_ones(layer.body, c, weight_variance, bias_variance)
-            continue
-        k = layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size,) * 2
-        ones = torch.ones(1, 1, *k, dtype=torch.float64) / (k[0] * k[1])
-        spread = torch.nn.functional.conv2d(
-            c.flatten(0, 1)[:, None], ones, None, layer.stride, layer.padding, layer.dilation
-        )
-        c = bias_variance + weight_variance * layer.weight_multiplier * spread[:, 0].unflatten(0, (n, n))
-    return c
 
 
 @every_engine

@@ -102,8 +102,9 @@ def _resume(parsed: argparse.Namespace) -> int:
 def _rerun(parsed: argparse.Namespace) -> int:
     from kfx.experiment.config import typed
     from kfx.record.comparison import same_results
+    from kfx.record.environment import changes
     from kfx.record.origin import require_same_config, require_same_data
-    from kfx.record.reading import load_run, read_environment
+    from kfx.record.reading import environments, load_run, read_environment
     from kfx.running.story import plan_of, run
     from kfx.screen.progress import say
 
@@ -123,6 +124,8 @@ def _rerun(parsed: argparse.Namespace) -> int:
     code = run(plan, repeated)
     if code:
         return code
+    if changed := changes(*environments(directory), *environments(repeated)):
+        say(f"kfx: warning: {directory}: {changed} since it began: its last digits may differ")
     same, line = same_results(recorded, load_run(repeated), parsed.tolerance)
     print(f"{'the same' if same else 'DIFFERENT'}: {line}")
     return 0 if same else 1

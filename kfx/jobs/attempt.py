@@ -19,7 +19,9 @@ from kfx.experiment.config import Config
 from kfx.experiment.plan import Plan, places
 from kfx.jobs.job import Job
 from kfx.jobs.plans import make_folder, search_roots
-from kfx.outcomes import CompletedError, Event, HeldError, KfxError, Status
+from kfx.outcomes import CompletedError, Event, HeldError, KfxError, RecordError, Status
+from kfx.record.environment import changes, software
+from kfx.record.reading import environments
 from kfx.record.search import earlier
 from kfx.running.signals import INTERRUPTED, Interrupted
 from kfx.running.story import complete, resume, run
@@ -102,7 +104,11 @@ def _drop_if_empty(folder: Path) -> None:
 
 
 def _completed_already(config: Config, directory: Path) -> int:
-    say(f"kfx: completed already: {relative(directory)}")
+    told = f"kfx: completed already: {relative(directory)}"
+    with contextlib.suppress(RecordError):  # what is damaged says nothing of its software
+        if changed := changes(*environments(directory), software()):
+            told += f"; {changed} since it began: {Event.ENVIRONMENT_CHANGED.advice}"
+    say(told)
     return complete(config, directory)
 
 

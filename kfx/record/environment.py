@@ -8,6 +8,8 @@ import platform
 import socket
 import subprocess
 import sys
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -18,7 +20,9 @@ from kfx.version import __version__
 _PACKAGES = (
     "numpy",
     "scipy",
+    "numba",
     "torch",
+    "triton",
     "jax",
     "jaxlib",
     "neural-tangents",
@@ -28,6 +32,7 @@ _PACKAGES = (
     "scikit-optimize",
     "pandas",
 )
+_DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "python")
 
 
 _THREADING = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -46,8 +51,7 @@ def describe(
     return {
         "kfx": __version__,
         **_git(),
-        "python": platform.python_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        **software(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "processor": processor(),
@@ -61,6 +65,28 @@ def describe(
         "data_sha256": checksums,
         "seed": seed,
     }
+
+
+@cache
+def software() -> Document:
+    """The versions of Python and of the packages that compute, as `environment.json` holds them."""
+    packages = {name: version for name in _PACKAGES if (version := _version(name))}
+    return {"python": platform.python_version(), "packages": packages}
+
+
+def changes(*environments: Document) -> str:
+    """Return what differs between environments, in their order, and may change the last digits of a run.
+
+    For example `threads 1 → 2, torch 2.9.0 → 2.10.0`; empty if nothing does. What one of them does not say is left out:
+    a package that was not there has computed nothing.
+    """
+    decisive = [
+        {name: value for name, value in each.items() if name in _DECIDE_BITS} | each.get("packages", {})
+        for each in environments
+    ]
+    common = [name for name in decisive[0] if all(name in each for each in decisive)]
+    steps = {name: [value for value, _ in groupby(str(each[name]) for each in decisive)] for name in common}
+    return ", ".join(f"{name} {' → '.join(values)}" for name, values in steps.items() if len(values) > 1)
 
 
 def _version(package: str) -> str | None:

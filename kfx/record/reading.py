@@ -170,6 +170,13 @@ def read_environment(directory: Path) -> Document:
     return read_document(path, ENVIRONMENT) if path.is_file() else {}
 
 
+def environments(directory: Path) -> list[Document]:
+    """The environments of a run in their order, of which a resumed run may have several; errors as of
+    `read_environment`."""
+    last = read_environment(directory)
+    return [*last.pop("earlier", []), last] if last else []
+
+
 def change_of(directory: Path) -> str | None:
     """What has changed in a record since its run, in one line; None if nothing has, or if it cannot be read."""
     try:

@@ -34,17 +34,16 @@ from kfx.record.checkpoint import previous
 from kfx.record.checkpoint import read as read_checkpoint
 from kfx.record.checkpoint import write as write_checkpoint
 from kfx.record.columns import SEAL, TRACE_COLUMNS
+from kfx.record.environment import changes
 from kfx.record.evaluations import Evaluations
 from kfx.record.fitted import parameter_path
 from kfx.record.origin import seal
 from kfx.record.output import require_place_of_run
-from kfx.record.reading import read_environment, read_metrics, read_table
+from kfx.record.reading import environments, read_metrics, read_table
 from kfx.record.trace import Trace
 
 if TYPE_CHECKING:
     from kfx.evaluation.follower import Follower
-
-_DECIDE_BITS = ("threads", "threads_of_fit", "threads_of_evaluation", "cores", "processor", "device", "packages")
 
 
 class Record:
@@ -132,29 +131,22 @@ class Record:
         write_json(self.directory / name, content)
 
     def environment(self, here: Document) -> str:
-        """Write `environment.json`; return in words what has changed since the run was interrupted and may change the
-        last bits.
+        """Write `environment.json`; if the environment has changed in the course of the run, add and return a note.
 
         If a run is resumed in another environment, the file also keeps the earlier one.
         """
-        before: Document = {}
+        before: list[Document] = []
         if self.restored is not None:
             with contextlib.suppress(RecordError):  # damaged, it is written anew
-                before = read_environment(self.directory)
-        changed: list[str] = []
-        if before:
-            changed = [name for name in (*_DECIDE_BITS, "host") if before.get(name) != here.get(name)]
-            earlier = before.pop("earlier", [])
-            here = here | {"earlier": [*earlier, before] if changed else earlier}
-        write_json(self.directory / "environment.json", here)
-        shown = [
-            "other packages" if name == "packages" else f"{name} {before.get(name)} before, {here[name]} now"
-            for name in _DECIDE_BITS
-            if name in changed
-        ]
-        if shown:
-            self.note("environment_changed", "; ".join(shown))
-        return ", ".join(shown)
+                before = environments(self.directory)
+        goes_on = bool(before) and before[-1].get("host") == here["host"] and not changes(before[-1], here)
+        earlier = before[:-1] if goes_on else before
+        write_json(self.directory / "environment.json", here | ({"earlier": earlier} if before else {}))
+        if not (changed := changes(*earlier, here)):
+            return ""
+        text = f"{changed} in the course of the run: {Event.ENVIRONMENT_CHANGED.advice}"
+        self.remark(Event.ENVIRONMENT_CHANGED, text)
+        return text
 
     def remark(self, event: Event, text: str) -> None:
         """Add a note on the result, once, to `metrics.json`, `history.csv` and the closing lines."""

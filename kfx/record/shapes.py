@@ -49,11 +49,11 @@ METRICS = {
 }
 """`metrics.json`."""
 
-ENVIRONMENT = {
+_ENVIRONMENT = {
     **{f"{name}?": "text or null" for name in ("kfx", "python", "host", "platform", "processor", "device")},
     **{f"{name}?": _TEXTS for name in ("packages", "data_sha256", "options_from", "threading")},
-    "earlier?": ({},),
 }
+ENVIRONMENT = {**_ENVIRONMENT, "earlier?": (_ENVIRONMENT,)}
 """`environment.json`."""
 
 _SECTIONS = ("regularization", "outputs", "checkpoint", "flow", "follow", "interpolation", "cluster")

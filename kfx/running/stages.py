@@ -121,7 +121,7 @@ def load_data(config: Config, machine: Machine, record: Record, disk: DiskStores
     if outside := sources(config):
         here["options_from"] = outside
     if change := record.environment(here):
-        say(f"kfx: warning: {change}: the trace goes on with other bits than it would have had")
+        say(f"kfx: warning: {change}")
     threads.use(of_fit, machine.threads)
     begin = partial(in_record, record)
     return RunContext(

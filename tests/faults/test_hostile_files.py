@@ -17,7 +17,7 @@ from kfx.data.images import read_cifar_batch
 from kfx.flows.layers import checked
 from kfx.kernels import RBF, Polynomial
 from kfx.objectives import rho
-from kfx.outcomes import DataError, NumericalError
+from kfx.outcomes import DataError, Event, NumericalError
 from kfx.sampling.samplers import FixedSampler
 from tests.faults.words import SMALL
 
@@ -228,7 +228,7 @@ def test_a_data_file_that_never_ends(kfx, in_folder):
     assert (code, "is no regular file" in err) == (2, True)
 
 
-# ---- another machine, or another number of threads
+# ---- other threads, or other packages
 
 
 def test_a_resumed_run_says_that_its_threads_have_changed(kfx, in_folder, monkeypatch):
@@ -238,10 +238,40 @@ def test_a_resumed_run_says_that_its_threads_have_changed(kfx, in_folder, monkey
     (in_folder / "r/config.yaml").write_text(config.replace("threads: 1", "threads: 2"))
     code, _, err = kfx("resume", "r")
     assert code == 0
-    assert "threads 1 before, 2 now" in err
+    assert "kfx: warning: threads 1 → 2" in err
     kept = json.loads((in_folder / "r/environment.json").read_text())
     assert (kept["threads"], [each["threads"] for each in kept["earlier"]]) == (2, [1])
     assert "environment_changed" in (in_folder / "r/history.csv").read_text()
+
+
+def test_a_run_that_goes_on_with_another_torch_says_so(kfx, in_folder, monkeypatch):
+    def as_if_with(version):
+        recorded = json.loads((in_folder / "r/environment.json").read_text())
+        packages = recorded["packages"] | {"torch": version}
+        (in_folder / "r/environment.json").write_text(json.dumps(recorded | {"packages": packages}))
+
+    interrupt_at(monkeypatch, 2)
+    assert kfx("run", *SMALL, "hydra.run.dir=r")[0] == 130
+    as_if_with("1.0")
+    interrupt_at(monkeypatch, 1)
+    assert kfx("resume", "r")[0] == 130
+    code, out, err = kfx("resume", "r")  # now nothing changes any more
+    here, advice = torch.__version__, Event.ENVIRONMENT_CHANGED.advice
+    text = f"torch 1.0 → {here} in the course of the run: {advice}"
+    assert (code, "may differ" in text, "kfx rerun RUN" in text) == (0, True, True)
+    assert f"kfx: warning: {text}\n" in err
+    assert [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("note ")] == [text]
+    assert load_run("r").metrics["remarks"] == [text]
+    assert (in_folder / "r/history.csv").read_text().count("environment_changed") == 2
+    kept = json.loads((in_folder / "r/environment.json").read_text())
+    assert [each["packages"]["torch"] for each in (*kept["earlier"], kept)] == ["1.0", here]
+
+    as_if_with("0.9")
+    _, _, err = kfx("run", *SMALL, "hydra.run.dir=r", "resume=true")
+    assert err == f"kfx: completed already: r; torch 1.0 → 0.9 → {here} since it began: {advice}\n"
+    code, _, err = kfx("rerun", "r", "--output", "again")
+    assert code == 0
+    assert f"kfx: warning: r: torch 1.0 → 0.9 → {here} since it began: its last digits may differ\n" in err
 
 
 def test_streams_that_are_closed_stay_harmless():
