@@ -71,7 +71,7 @@ SOME = ("flow_euler in folds", pytest.param("bayesian in folds", marks=pytest.ma
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400 if FULL else 600)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS if FULL else SOME)
 def test_killed_at_random_moments(tmp_path, optimizer, full, counts):
     rng = random.Random(f"{optimizer}")
