@@ -50,6 +50,6 @@ def test_the_description_has_no_link_that_only_a_clone_can_follow():
 def test_metadata_agrees():
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {kfx.__version__}\n" in citation
-    assert (ROOT / "kfx/py.typed").exists()
+    assert Path(kfx.__file__).with_name("py.typed").exists()
     minor = f"Programming Language :: Python :: {sys.version_info.major}.{sys.version_info.minor}"
     assert minor in PROJECT["project"]["classifiers"]
