@@ -24,11 +24,12 @@ def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
     if pair is None or any(row["mean"] is None or not math.isfinite(row["mean"]) for row in pair):
         return ""
     before, after = (float(row["mean"]) for row in pair)
-    count, repeats = _points(run), pair[1]["repeats"]
+    count, repeats = points_tested(run), pair[1]["repeats"]
     several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"
     where = [f"the mean over {repeats} {several}"] if repeats > 1 else []
-    where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and found.metric != "accuracy" else []
-    said = ", ".join([_what_training_did(run, found, before, after), *where])
+    did = _what_training_did(run, found, before, after)
+    where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and "test point" not in did else []
+    said = ", ".join([did, *where])
     others = ", ".join(f"{name} {'has ' if i == 0 else ''}{number(value)}" for i, (name, value) in enumerate(beside))
     return f"{said}{'; ' if others else ''}{others}."
 
@@ -42,8 +43,9 @@ def _what_training_did(run: Run, found: Findings, before: float, after: float) -
         why = "the untrained kernel has smaller errors at points left out"
         return f"What training reached was discarded, because {why}: the test {metric} stays {number(before)}{had}"
     if before == after:
-        did = "Nothing was trained" if run.config.optimizer.name == "none" else "Training changed nothing"
-        return f"{did}: the test {metric} is {number(after)}"
+        if run.config.optimizer.name == "none":
+            return f"Nothing was trained: the test {metric} is {number(after)}"
+        return f"Training left the test {metric} at {number(after)}"
     is_better = (after > before) == (found.metric == "accuracy")
     verb = "raised" if after > before else "reduced" if is_better else "lowered"
     how = change(found.metric, before, after, right(run))
@@ -85,7 +87,7 @@ def right(run: Run) -> tuple[int, int, int] | None:
     return int(is_right[0]), int(is_right[1]), len(after)
 
 
-def _points(run: Run) -> int:
+def points_tested(run: Run) -> int:
     """The number of test points, of all folds together; 0 where no predictions were kept."""
     rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
     own = rows[rows["kernel"] == "trained"]
