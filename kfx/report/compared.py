@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.numerics.formatting import spread
+from kfx.outcomes import KfxError
 from kfx.record.comparison import better_in, gather, table
 from kfx.report.table import Table
 
@@ -21,16 +22,18 @@ _TOO_FEW = "? too few seeds for a test"
 
 def of_sweep(directories: Sequence[Path], own: Sequence[Sequence[str]]) -> Table | None:
     """The table of `kfx compare` for the completed runs, with a row for each combination of what they chose beside the
-    seed; None where no two of them share one.
+    seed; None where no two of them share one. Where runs of a row differ in more than their seed it has a remark alone.
 
-    own: the overrides of each run that not all share. ConfigError if there is no run to compare, or if runs of one row
-    differ in more than their seed.
+    own: the overrides of each run that not all share.
     """
-    runs, metric, found, _ = gather(directories, None, "trained", None)
-    known = {key for run in found for key in run.settings}
     typed = dict.fromkeys(word.lstrip("+").partition("=")[0] for words in own for word in words)
-    by = [key for key in typed if {key, f"{key}.name"} & known] or ["kernel", "optimizer"]
-    frame = table(found, by, metric, False, better_in(runs, metric))
+    try:
+        runs, metric, found, _ = gather(directories, None, "trained", None)
+        known = {key for run in found for key in run.settings}
+        by = [key for key in typed if {key, f"{key}.name"} & known] or ["kernel", "optimizer"]
+        frame = table(found, by, metric, False, better_in(runs, metric))
+    except KfxError as error:
+        return Table([], [], remarks=[f"No means over seeds: {error}"])
     return shown_table(frame, by, metric, "sd") if frame["n"].max() > 1 else None
 
 

@@ -21,7 +21,7 @@ from kfx.experiment.config import typed as typed_config
 from kfx.files import Document
 from kfx.kernels.names import readable
 from kfx.numerics.formatting import in_bytes, number
-from kfx.outcomes import ConfigError, KfxError, Status
+from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
 from kfx.record.findings import Findings, difference_of, held_out, mean_of
 from kfx.record.fitted import lengths_of_features
@@ -92,14 +92,8 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
     runs = [replace(run, own=words) for run, words in zip(runs, own, strict=True)]
     names = {run.name for run in runs}
     title = f"{runs[0].name}: {len(runs)} runs" if len(names) == 1 else f"{len(runs)} runs"
-    compared, not_compared = None, ""
-    try:
-        compared = of_sweep([run.directory for run in runs], own)
-    except KfxError as error:
-        not_compared = str(error)
-    return render(
-        "sweep.html", title=title, runs=runs, table=_overview(runs), compared=compared, not_compared=not_compared
-    )
+    compared = of_sweep([run.directory for run in runs], own)
+    return render("sweep.html", title=title, runs=runs, table=_overview(runs), compared=compared)
 
 
 def view_beside_baselines(run: Run) -> View:
