@@ -19,6 +19,14 @@ KINDS = {
 }
 
 
+def two_targets(folder):
+    """Values of two outputs, one with a sign of formulas in its name."""
+    x = np.random.default_rng(3).normal(size=(80, 2))
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "cost $": x[:, 0] ** 2, "y_2": x[:, 1]}).to_csv(folder / "two.csv")
+    words = ["dataset=table", f"dataset.path='{folder / 'two.csv'}'", "dataset.target=['cost $',y_2]"]
+    return [*words, "dataset.features=[a,b]"]
+
+
 def own_table(folder):
     """A table whose first feature matters most, and whose last not at all; names are long."""
     rng = np.random.default_rng(0)
@@ -56,6 +64,7 @@ def runs(tmp_path_factory):
         "classes": KINDS["classes"],
         "lengths": [*own_table(folder), "optimizer.iterations=30", *QUIET],
         "discarded": [*noise_table(folder), *QUIET],
+        "outputs": [*two_targets(folder), "optimizer.iterations=5", *QUIET],
         "series": [*series(folder), "optimizer.iterations=5", *QUIET],
     }
     for name, own in words.items():
@@ -86,6 +95,15 @@ def test_values_are_predicted_against_true(runs):
     labels = axes.get_legend_handles_labels()[1]
     assert labels[0].startswith(f"initial kernel: mse {mean['initial']:.1f}, R² 0.")
     assert labels[1].startswith(f"trained kernel: mse {mean['trained']:.1f}, R² 0.")
+
+
+def test_each_output_has_its_plane(runs):
+    run = runs["outputs"]
+    table = pd.read_csv(run.directory / "predictions.csv").query("kernel == 'trained'")
+    panels = evaluation(run).axes
+    assert [axes.get_title() for axes in panels] == [r"cost \$", "y_2"]
+    for i, axes in enumerate(panels):
+        np.testing.assert_allclose(axes.collections[1].get_offsets(), table[[f"target.{i}", f"prediction.{i}"]])
 
 
 def test_classes_are_a_confusion_matrix(runs):
@@ -160,7 +178,7 @@ def test_a_forecast_stands_over_its_dates(runs):
     assert all(text.startswith("2021-") for text in shown)
 
 
-@pytest.mark.parametrize("kind", ["regression", "classes", "lengths", "discarded", "series"])
+@pytest.mark.parametrize("kind", ["regression", "classes", "lengths", "discarded", "outputs", "series"])
 @pytest.mark.parametrize("look", ["screen", "paper"])
 def test_every_text_lies_within_its_picture(runs, kind, look):
     run = runs[kind]

@@ -8,13 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from omegaconf import ListConfig
 
 from kfx.files import TableRow
 from kfx.numerics.formatting import number
 from kfx.plots.style import DATA, OF_KERNELS, TRAINED, figure, headline, legend, literal, title
 from kfx.record.findings import Findings, mean_of
 from kfx.record.reading import Run, read_table
-from kfx.record.verdict import change, discarded, right
+from kfx.record.verdict import change, discarded, points_tested, right
 
 _MOST_PANELS = 4
 """Outputs with a panel each; of more the points share one."""
@@ -38,8 +39,8 @@ def _titled(picture: Figure, run: Run, words: str) -> None:
     headline(picture, f"{title(run, of)}\n{words}")
 
 
-def _change_in_words(run: Run, rows: pd.DataFrame) -> str:
-    """The main metric before and after, as `mse 3683.4 → 2813.9 (−24 %), R² 0.4076 → 0.5474 · 100 predictions`."""
+def _change_in_words(run: Run) -> str:
+    """The main metric before and after, as `mse 3683.4 → 2813.9 (−24 %), R² 0.4076 → 0.5474 · 100 test points`."""
     found = Findings.of(run.metrics)
     if (pair := found.pair(found.at())) is None:
         return ""
@@ -51,7 +52,7 @@ def _change_in_words(run: Run, rows: pd.DataFrame) -> str:
         return shown
     explained = [number(row["mean"]) for row in _explained(run, found) or ()]
     of_variance = f", R² {' → '.join(explained)}" if explained else ""
-    return f"{shown}{of_variance} · {len(rows[rows['kernel'] == 'trained'])} predictions"
+    return f"{shown}{of_variance} · {points_tested(run)} test points"
 
 
 def _explained(run: Run, found: Findings) -> tuple[TableRow, TableRow] | None:
@@ -73,12 +74,19 @@ def _against_truth(run: Run, rows: pd.DataFrame) -> Figure:
     for axes, own in zip(panels, groups, strict=False):
         _draw_plane(axes, rows, own, _labels(run, found))
         if len(names) > 1:
-            axes.set_title(f"output {own[0][1:]}" if is_split else f"all {len(names)} outputs", fontsize=9)
+            axes.set_title(_output(run, own[0][1:]) if is_split else f"all {len(names)} outputs", fontsize=9)
     for axes in panels[len(groups) :]:
         axes.set_axis_off()
-    _titled(picture, run, _change_in_words(run, rows))
+    _titled(picture, run, _change_in_words(run))
     legend(picture, panels[0], most=1)
     return picture
+
+
+def _output(run: Run, number: str) -> str:
+    """The name of an output, where the config lists the targets by name."""
+    named = run.config.dataset.get("target")
+    is_listed = isinstance(named, ListConfig) and len(named) > int(number)
+    return literal(str(named[int(number)])) if is_listed else f"output {number}"
 
 
 def _labels(run: Run, found: Findings) -> dict[str, str]:
@@ -156,7 +164,7 @@ def _confusion(run: Run, rows: pd.DataFrame) -> Figure:
     which = "" if names or run.config.dataset.name != "table" else ", by its place in the order of names"
     axes.set(xlabel=f"predicted class{which}", ylabel="true class")
     axes.grid(visible=False)
-    _titled(picture, run, _change_in_words(run, rows))
+    _titled(picture, run, _change_in_words(run))
     return picture
 
 
@@ -165,7 +173,7 @@ def _write_counts(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
     size = len(counts)
     points = 9 if size <= _MOST_NUMBERS // 2 else 6
     for i, j in zip(*np.nonzero(counts), strict=True):
-        rate = f"\n{100 * shares[i, j]:.3g} %" if i == j else ""
+        rate = f"\n{int(100 * shares[i, j] + 1e-9)} %" if i == j else ""  # 100 % only where all are right
         colour = "white" if shares[i, j] > 0.5 else DATA
         axes.text(j, i, f"{counts[i, j]}{rate}", ha="center", va="center", fontsize=points, color=colour)
 
