@@ -48,6 +48,9 @@ def test_a_verdict_says_what_training_did(ran):
         "Training lowered the test accuracy from 0.9000 to 0.8000, which is worse"
     )
     assert verdict(having(ran, "mse", 2.0, 1.0, status="failed")) == ""
+    run = having(ran, "mse", 2.0, 1.0)
+    run.metrics["evaluation"] += [{**row, "n_interpolation": 20, "mean": 3.0} for row in run.metrics["evaluation"]]
+    assert verdict(run).startswith("Training reduced the test mse from 2.0000 to 1.0000 (−50 %), at N_I 342, on 100")
 
 
 def test_a_verdict_says_that_training_was_discarded(ran):

@@ -154,13 +154,12 @@ def _confusion(run: Run, rows: pd.DataFrame) -> Figure:
     bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     if size <= _MOST_NUMBERS:
         _write_counts(axes, counts, shares)
-    own_names = names or tuple(map(str, range(size)))
+    shown = [literal(name) for name in names or map(str, range(size))]
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, nbins=10)) if size > _MOST_TICKS else axis.set_ticks(
-            range(size), [literal(name) for name in own_names]
-        )
-    if size <= _MOST_TICKS and max(map(len, own_names)) > 3:
-        axes.tick_params(axis="x", rotation=90)
+        if size > _MOST_TICKS:
+            axis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            axis.set_ticks(range(size), shown)
     which = "" if names or run.config.dataset.name != "table" else ", by its place in the order of names"
     axes.set(xlabel=f"predicted class{which}", ylabel="true class")
     axes.grid(visible=False)

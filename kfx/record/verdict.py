@@ -26,7 +26,9 @@ def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
     before, after = (float(row["mean"]) for row in pair)
     count, repeats = points_tested(run), pair[1]["repeats"]
     several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"
-    where = [f"the mean over {repeats} {several}"] if repeats > 1 else []
+    sizes = [place.n_interpolation for place in found.places(found.metric)]
+    where = [f"at N_I {max(sizes)}"] if len(set(sizes)) > 1 else []
+    where += [f"the mean over {repeats} {several}"] if repeats > 1 else []
     did = _what_training_did(run, found, before, after)
     where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and "test point" not in did else []
     said = ", ".join([did, *where])
@@ -35,8 +37,7 @@ def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
 
 
 def _what_training_did(run: Run, found: Findings, before: float, after: float) -> str:
-    metric = found.metric.replace("_", " ")
-    kept = run.metrics.get("fall_back", {})
+    metric, kept = found.metric, run.metrics.get("fall_back", {})
     if before == after and kept.get("initial_kept", 0) == kept.get("fits"):
         reached = found.row(kernel=REJECTED)
         had = f", where training reached {number(reached['mean'])}" if reached is not None else ""
@@ -46,9 +47,9 @@ def _what_training_did(run: Run, found: Findings, before: float, after: float) -
         if run.config.optimizer.name == "none":
             return f"Nothing was trained: the test {metric} is {number(after)}"
         return f"Training left the test {metric} at {number(after)}"
-    is_better = (after > before) == (found.metric == "accuracy")
+    is_better = (after > before) == (metric == "accuracy")
     verb = "raised" if after > before else "reduced" if is_better else "lowered"
-    how = change(found.metric, before, after, right(run))
+    how = change(metric, before, after, right(run))
     worse = "" if is_better else ", which is worse"
     of_lengths = "" if not kept.get("one_length_kept") else ", whose length for each feature was discarded,"
     return f"Training{of_lengths} {verb} the test {metric} from {number(before)} to {number(after)}{how}{worse}"
@@ -75,13 +76,14 @@ def change(metric: str, before: float, after: float, counts: tuple[int, int, int
 
 
 def right(run: Run) -> tuple[int, int, int] | None:
-    """The test points whose class the initial and the trained kernel predict, and the number of test points; of folds
-    and repeats the sums. None for a regression, or where the record has no predictions of both."""
+    """The test points whose class the initial and the trained kernel predict, and the number of test points, of all
+    folds together. None for a regression, for several repeats on the same test points, and where the record has no
+    predictions of both kernels."""
     rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
     if rows.empty or "class" not in rows:
         return None
     before, after = (rows[rows["kernel"] == name] for name in ("initial", "trained"))
-    if before.empty or len(before) != len(after):
+    if before.empty or not len(before) == len(after) == points_tested(run):
         return None
     is_right = (before["class"] == before["prediction"]).sum(), (after["class"] == after["prediction"]).sum()
     return int(is_right[0]), int(is_right[1]), len(after)
