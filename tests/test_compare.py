@@ -14,13 +14,13 @@ import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
 import kfx as package
-from kfx.commands.compare import shown_table
 from kfx.config.metrics import METRICS, known_better
 from kfx.evaluation import scoring
 from kfx.numerics.formatting import spread
 from kfx.numerics.significance import p_of_being_worse
 from kfx.plots import comparison as pictures
 from kfx.record.comparison import Compared, table
+from kfx.report.compared import shown_table
 from kfx.report.table import Table, latex, markdown
 
 TINY = ["dataset.n_train=30", "dataset.n_test=20", "sampler.batch_size=10", "optimizer=none", "figures=false"]

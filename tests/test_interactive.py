@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
+from html import unescape
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -18,7 +20,11 @@ from hydra.core.global_hydra import GlobalHydra
 from nbclient import NotebookClient
 
 import kfx
+from kfx.interactive.shown import in_cell
+from kfx.numerics.formatting import spread
 from kfx.outcomes import Event, NumericalError
+from kfx.record.verdict import verdict
+from kfx.report.table import Table
 from kfx.running import story
 
 FEW = ("optimizer.iterations=4", "sampler.batch_size=40", "figures=false", "evaluation.batches=2")
@@ -236,6 +242,41 @@ def test_an_option_made_in_python_is_said_in_the_record(in_folder, own_registry)
     assert '"kernel=cosine_here": "tests.test_interactive"' in (in_folder / "r/environment.json").read_text()
 
 
+def test_a_cell_shows_what_the_call_returns(in_folder):
+    run = kfx.run([*FEW, "hydra.run.dir=r"], progress=False)
+    shown, said = run._repr_html_(), verdict(run)
+    assert said.startswith("Training reduced the test mse from ")
+    assert f"<p>{said}</p>" in shown
+    lines = dict(line.split(maxsplit=1) for line in run.summary() if line.strip().startswith(("kernel", "results")))
+    cells = [unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", shown)]
+    for label, text in lines.items():
+        assert cells[cells.index(label) + 1] == text
+    assert str(run).splitlines()[1:] == [said, *run.summary()]
+
+
+def test_a_table_in_a_cell_cuts_and_breaks_no_label(in_folder):
+    long = "a label of many words " * 8
+    shown = in_cell(Table(["what", "value#"], [[long.strip(), "1.0 ± 0.1"]], marks=["*"], marked=1, note="the best"))
+    assert long.strip() in shown
+    assert "1.0 ± 0.1 *" in shown
+    assert "* the best" in shown
+    styles = re.findall(r'<td style="([^"]*)"', shown)
+    assert all("white-space: nowrap" in style and "max-width: none" in style for style in styles)
+
+
+def test_a_sweep_in_a_cell_has_its_means_and_all_of_its_words(in_folder):
+    kernel = "kernel.bounds={sigma:[0.123456789,123.456789]}"
+    sweep = kfx.sweep(["optimizer=none,adam", "seed=0,1", kernel, *FEW, "hydra.sweep.dir=s"], progress=False)
+    shown = sweep._repr_html_()
+    assert "mean ± sd over seeds" in shown
+    table = kfx.compare(sweep, by="optimizer")
+    for row in table.to_dict("records"):
+        assert spread(row["mse"], row["mse_sd"]) in shown
+    for job in ("optimizer=none seed=0", "optimizer=adam seed=1"):
+        assert job in shown
+    assert "..." not in shown
+
+
 CELLS = (
     "import kfx",
     f"run = kfx.run({[*FEW]!r})\nrun",
@@ -257,6 +298,12 @@ def test_a_notebook_shows_bars_tables_and_pictures(in_folder):
     assert any("4 of 4" in bar["data"]["text/html"] for bar in bars)
     assert "image/png" in shown[2]
     assert "<table" in str(cells[3].outputs)
+    of_jobs, of_running = (
+        output["data"]["text/html"] for output in cells[3].outputs if "<progress" in str(output.get("data"))
+    )
+    assert "jobs" in of_jobs
+    assert "2 of 2" in of_jobs
+    assert "job 2 of 2" in of_running, "the bars of the jobs replace each other"
     (bar,) = [output for output in cells[5].outputs if "<progress" in str(output.get("data", {}).get("text/html"))]
     assert "jobs" in bar["data"]["text/html"]
     assert "2 of 2" in bar["data"]["text/html"]

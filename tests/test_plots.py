@@ -19,7 +19,8 @@ QUICK = ["device.precision_check=off", "sampler.batch_size=30"]
 
 
 def test_folds_are_not_joined(kfx):
-    assert kfx("run", *FOLDS, *QUICK, "objective=loo", "figures=false", "hydra.run.dir=r")[0] == 0
+    words = ["objective=loo", "evaluation.random_kernels=1", "figures=false", "hydra.run.dir=r"]
+    assert kfx("run", *FOLDS, *QUICK, *words)[0] == 0
     run = load_run("r")
     picture = trace.objective_over_iterations(run)
     assert [panel.get_ylabel() for panel in picture.axes] == ["loo", r"$\rho$"], "what is minimised comes first"
@@ -45,7 +46,7 @@ def test_folds_are_not_joined(kfx):
 @pytest.mark.slow
 def test_the_axis_of_an_accuracy_ends_at_one(kfx):
     words = ["dataset=swiss_roll", "optimizer.iterations=2", "figures=false", "device.precision_check=off"]
-    for more in ([], ["evaluation.n_interpolation=[20,100]"]):
+    for more in (["evaluation.random_kernels=1"], ["evaluation.n_interpolation=[20,100]", "follow.every=0"]):
         assert kfx("run", *words, *more, f"hydra.run.dir=r{len(more)}")[0] == 0
         run = load_run(f"r{len(more)}")
         assert run.evaluation.query("metric == 'accuracy'")["value"].max() == 1

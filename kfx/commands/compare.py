@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kfx.commands.arguments import Commands
-from kfx.numerics.formatting import spread
 from kfx.screen.terminal import console
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
-
-    from kfx.report.table import Table
-
-_LEVEL = 0.05
-_NOT_WORSE = "not significantly worse than the best (one-tailed t-test, 5 %, of pairs with the same seed, or Welch's)"
-_TOO_FEW = "? too few seeds for a test"
 
 
 def add(commands: Commands) -> None:
@@ -50,6 +40,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     from kfx.record import comparison
     from kfx.record.output import is_stream, require_places, written
     from kfx.report import table as tables
+    from kfx.report.compared import shown_table
 
     by, of = [key.strip() for key in parsed.by.split(",") if key.strip()], "se" if parsed.se else "sd"
     for name in ("figure", "curve"):
@@ -84,50 +75,3 @@ def _compare(parsed: argparse.Namespace) -> int:
             if not is_stream(named):
                 print(named)
     return 0
-
-
-def shown_table(frame: pd.DataFrame, by: Sequence[str], metric: str, of: str) -> Table:
-    """The table as people read it. frame: of `kfx.record.comparison.table`. of: `sd`, or `se` of the means."""
-    from kfx.report.table import Table
-
-    p, columns = frame[f"{metric}_p"], _columns(metric, frame)
-    is_tested = bool((p < 1).any())
-    marks = ["?" if math.isnan(each) else "*" if each >= _LEVEL else "" for each in p] if is_tested else []
-    return Table(
-        [*by, "n#", *(f"{head}#" for _, head in columns)],
-        [
-            [*(str(row[key]) for key in by), str(row["n"]), *(_cell(row, name, of) for name, _ in columns)]
-            for row in frame.to_dict("records")
-        ],
-        title=f"{metric}: mean ± {of} over seeds · {frame.attrs['title']}",
-        marks=marks,
-        marked=len(by) + 1,
-        note=_NOT_WORSE if is_tested else "",
-        remarks=[_TOO_FEW] if "?" in marks else [],
-    )
-
-
-def _columns(metric: str, frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """(column, heading) of each column; the objective is shown if it is not ρ, and what training reached where
-    another kernel was kept."""
-    objective = [("objective_initial", "objective before"), ("objective_final", "objective after")]
-    kept = [("initial_kept", "fall back"), (f"{metric}_reached", "training reached")]
-    return [
-        (metric, metric),
-        *(kept if frame[["initial_kept", "one_length_kept"]].any(axis=None) else []),
-        *(objective if frame.attrs["other_objective"] else []),
-        ("rho_initial", "rho before"),
-        ("rho_final", "rho after"),
-        ("seconds", "seconds"),
-        ("kernel_evaluations", "kernel evaluations"),
-    ]
-
-
-def _cell(row: dict[Any, Any], name: str, of: str) -> str:
-    if name == "initial_kept":
-        counts = (("initial kept", row[name]), ("one length kept", row["one_length_kept"]))
-        return ", ".join(f"{what} {count}/{row['fits']}" for what, count in counts if count)
-    mean, deviation = row[name], row[f"{name}_{of}"]
-    if name == "kernel_evaluations" and not deviation > 0 and math.isfinite(mean):
-        return f"{mean:.0f}"
-    return spread(mean, deviation)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kfx.config.plugins import load_plugins
 from kfx.estimators.recorded import predict_as_configured
 from kfx.experiment import compose
-from kfx.interactive.shown import Run, load_run
+from kfx.interactive.shown import Run, in_cell, load_run
 from kfx.jobs import sweep as table_of_sweep
 from kfx.jobs.attempt import attempted, run_here
 from kfx.jobs.job import Job
@@ -22,7 +21,9 @@ from kfx.jobs.pool import Pool
 from kfx.numerics import process
 from kfx.outcomes import ConfigError, RunError, Status
 from kfx.record.reading import read_metrics
+from kfx.report.typed import own_words
 from kfx.running.signals import INTERRUPTED
+from kfx.screen import notebook
 from kfx.screen.progress import Audience, Steps, is_notebook, told_to
 
 if TYPE_CHECKING:
@@ -77,8 +78,14 @@ class Sweep:
         return f"Sweep({self.directory}: {done} of {len(self.table)} jobs completed)"
 
     def _repr_html_(self) -> str:
-        shown = self.table.drop(columns=["identity"]).to_html(index=False, border=0, na_rep="")
-        return f"<p>{escape(repr(self))}</p>{shown}"
+        from kfx.report.compared import of_sweep
+
+        done = self.table[self.table["status"] == Status.COMPLETED]
+        own = own_words([words.split() for words in done["overrides"]])
+        means = of_sweep([Path(directory) for directory in done["directory"]], own) if len(done) else None
+        rows: list[Any] = self.table.to_dict("records")
+        jobs = replace(table_of_sweep.table(rows), title=repr(self))
+        return "".join(in_cell(table) for table in (means, jobs) if table is not None)
 
 
 def sweep(
@@ -116,13 +123,23 @@ def sweep(
 
 
 def _run_all(jobs: Sequence[Job], at_once: int, audience: Audience) -> None:
-    if at_once == 1:
-        run_here(jobs, _warn)
-    elif is_notebook(audience):  # one bar for all jobs, which then say nothing
-        with Steps("jobs", len(jobs)) as steps:
-            Pool(at_once, jobs, lambda *_: steps.advance(), audience=Audience.NOBODY).run()
-    else:
-        Pool(at_once, jobs, audience=audience).run()
+    if not is_notebook(audience):
+        run_here(jobs, _warn) if at_once == 1 else Pool(at_once, jobs, audience=audience).run()
+        return
+    codes: list[int] = []
+    with Steps("jobs", len(jobs)) as steps:
+
+        def ended(code: int) -> None:
+            codes.append(code)
+            failed = sum(map(bool, codes))
+            steps.reach(len(codes), f"{failed} failed" if failed else "")
+
+        if at_once == 1:  # a bar for all jobs, and below it that of the running one
+            with notebook.in_one_place():
+                for job in jobs:
+                    ended(run_here([job], _warn))
+        else:  # jobs in parallel say nothing
+            Pool(at_once, jobs, lambda job, code, seconds: ended(code), audience=Audience.NOBODY).run()
 
 
 def _warn(job: Job, line: str) -> None:  # the job's row says that it is missing

@@ -17,6 +17,8 @@ from kfx.experiment.config import typed
 from kfx.files import write_whole
 from kfx.outcomes import Status
 from kfx.record import reading
+from kfx.record.verdict import verdict
+from kfx.report.table import Table
 from kfx.screen.summary import closing, closing_lines
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class Run(reading.Run):
         """The closing lines of the command."""
         return closing_lines(typed(self.config), self.metrics, self.directory)
 
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *filter(None, [verdict(self)]), *self.summary()])
+
     def __repr__(self) -> str:
         return f"Run({self.directory}: {self.metrics['status']})"
 
@@ -83,14 +88,33 @@ class Run(reading.Run):
             reason = self.metrics.get("reason", "")
             return f"<p>{escape(repr(self))} {escape(str(reason))}</p>"
         pairs = closing(typed(self.config), self.metrics, self.directory)
-        style = 'style="text-align: left; vertical-align: top; font-family: monospace"'
-        rows = [f"<tr><th {style}>{escape(head)}</th><td {style}>{escape(text)}</td></tr>" for head, text in pairs]
         picture = self.directory / "figures" / "evaluation.png"
         shown = ""
         if picture.is_file():
             data = base64.b64encode(picture.read_bytes()).decode()
             shown = f'<img alt="evaluation" style="max-width: 32em" src="data:image/png;base64,{data}">'
-        return f"<table>{''.join(rows)}</table>{shown}"
+        return f"{in_cell(Table(['', ''], list(pairs), title=verdict(self)))}{shown}"
+
+
+def in_cell(table: Table) -> str:
+    """The table as HTML for a notebook, whose style sheets differ: no label or number is broken or cut, texts wrap."""
+    styles = [
+        f"text-align: {'right' if is_number else 'left'}; vertical-align: top; padding: 0.1em 1.2em 0.1em 0; "
+        "font-family: monospace; max-width: none; overflow-wrap: anywhere; "
+        f"white-space: {'nowrap' if is_number or column == 0 else 'normal'}"
+        for column, is_number in enumerate(table.of_numbers)
+    ]
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        written = zip(cells, styles, strict=True)
+        inside = "".join(f'<{tag} style="{style}">{escape(cell)}</{tag}>' for cell, style in written)
+        return f"<tr>{inside}</tr>"
+
+    heads = row(table.names, "th") if any(table.names) else ""
+    notes = [f"* {table.note}"] if table.note else []
+    below = "".join(f"<p>{escape(each)}</p>" for each in [*notes, *table.remarks])
+    title = f"<p>{escape(table.title)}</p>" if table.title else ""
+    return f"{title}<table>{heads}{''.join(row(cells, 'td') for cells in table.cells)}</table>{below}"
 
 
 def load_run(path: str | Path, plugins: Sequence[str | Path] = ()) -> Run:

@@ -1,4 +1,4 @@
-"""Accuracy or error of the initial and the trained kernel."""
+"""Accuracy or error of the initial and the trained kernel, against N_I where there are several."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from kfx.config.metrics import main_metric
 from kfx.numerics.formatting import number
+from kfx.plots import predicted
 from kfx.plots.style import COLOURS, DATA, FAINT, OF_KERNELS, above_noise, end_at_one, figure, finish
 from kfx.record.reading import Run
 
@@ -25,11 +26,12 @@ _FURTHER = ("energy_error", "rho")
 
 
 def before_and_after(run: Run) -> Figure | None:
-    """Predictions of test points by the kernel before training and after it: bars are one standard deviation over
-    repeats or folds, where there are several.
+    """Predictions of test points by the kernel before training and after it: against the truth, or for several N_I
+    their error against N_I.
 
-    Against the number of interpolation points, if there are several. Folds or repeats are faint, lines against N_I
-    and points at a single N_I; random kernels are a band from the worst to the best.
+    At one N_I predicted against true values, or a confusion matrix of classes; where there are several λ or random
+    kernels, errors alone. Folds or repeats are faint, lines against N_I and points at a single N_I; random kernels are
+    a band from the worst to the best, and bars one standard deviation over repeats or folds.
     """
     table = run.evaluation
     if table.empty:
@@ -40,6 +42,9 @@ def before_and_after(run: Run) -> Figure | None:
     if table.empty:
         return None
     varied = run.config.evaluation.n_interpolation is not None and table["n_interpolation"].nunique() > 1
+    of_two = table["configured_regularization"].nunique() == 1 and not table["kernel"].str.startswith("random").any()
+    if of_two and not varied and (drawn := predicted.of_test_points(run)) is not None:
+        return drawn
     shown = [metric, *(name for name in _FURTHER if varied and (whole["metric"] == name).any())]
     picture, panels = figure(columns=len(shown), width=6.4 if len(shown) == 1 else 4.8, height=4.2)
     for axes, name in zip(panels, shown, strict=True):

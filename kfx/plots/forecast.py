@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.dates import AutoDateFormatter, AutoDateLocator
 from matplotlib.figure import Figure
 
 from kfx.data.times import parsed
@@ -18,7 +19,8 @@ def beside_truth(run: Run) -> Figure | None:
     """The truth and the forecast from the end of the training series: each value is predicted from those predicted
     before it.
 
-    A panel for each coordinate; a line marks the valid time of the trained kernel.
+    A panel for each coordinate, against dates where the series has some; a line marks the valid time of the trained
+    kernel.
     """
     rows = _rows(run)
     if rows.empty:
@@ -40,7 +42,12 @@ def beside_truth(run: Run) -> Figure | None:
         low, high = truth[f"truth.{name}"].min(), truth[f"truth.{name}"].max()
         if high > low:
             axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
-    panels[-1].set_xlabel("time")
+    is_dated = pd.api.types.is_datetime64_any_dtype(first["time"])
+    for axes in panels if is_dated else ():
+        few = AutoDateLocator(minticks=2, maxticks=max(int(picture.get_figwidth()), 3))  # a date is an inch wide
+        axes.xaxis.set_major_locator(few)
+        axes.xaxis.set_major_formatter(AutoDateFormatter(few))
+    panels[-1].set_xlabel("date" if is_dated else "time")
     return finish(picture, panels[0], run)
 
 

@@ -1,41 +1,67 @@
-"""The figure of the lengths that a kernel learned, one for each feature."""
+"""The figure of how much a kernel depends on each feature, by the lengths that it learned."""
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from kfx.plots.style import COLOURS, FAINT, INITIAL, figure, finish, literal
+from kfx.plots.style import COLOURS, DATA, FAINT, INITIAL, Drawn, figure, headline, legend, literal, title
 from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run
+from kfx.record.verdict import discarded
 
 _MOST_BARS = 40
+_LETTERS = 28
+"""Letters of a feature's name in one line."""
 
 
 def of_features(run: Run) -> Figure | None:
-    """The length of each feature: along one with a short length the kernel varies fast, and a feature with a long
-    one hardly matters.
+    """How much the kernel depends on each feature: the relevance 1/ℓ, ℓ its length, with the one that matters most on
+    top.
 
-    Bars, the shortest on top; of several folds the geometric mean, with the range over folds.
+    Along a feature with a short length the kernel varies fast, and one with a long length hardly matters: ℓ stands at
+    each bar. Of several folds the geometric mean, with the range over folds. Lengths that training reached and that
+    were not kept are hollow bars.
     """
     if (found := lengths_of_features(run.directory, run.metrics)) is None:
         return None
     names, before, each = found
-    mean, start = (np.exp(np.log(lengths).mean(axis=0)) for lengths in (each, before))
-    order = np.argsort(mean)[:_MOST_BARS][::-1]
-    picture, (axes,) = figure(height=max(2.4, 0.24 * len(order) + 1.2))
-    low = 0.8 * min(mean[order].min(), start[order].min(), each.min(axis=0)[order].min())
+    reached = _reached(run, names) if any(discarded(run.metrics)) else None
+    mean, start = (np.exp(-np.log(lengths).mean(axis=0)) for lengths in (each, before))
+    order = np.argsort(-(mean if reached is None or np.ptp(mean) else reached), kind="stable")[:_MOST_BARS][::-1]
+    labels = [textwrap.fill(literal(names[i]), _LETTERS) for i in order]
+    lines = sum(label.count("\n") + 1 for label in labels)
+    picture, (axes,) = figure(height=max(2.4, 0.24 * lines + 1.5))
     rows = np.arange(len(order))
-    axes.barh(rows, mean[order] - low, left=low, color=COLOURS[0], height=0.7, label="trained")
-    axes.plot(start[order], rows, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial")
+    kept, height, up = ("trained", 0.7, 0.0) if reached is None else ("kept", 0.4, 0.2)
+    axes.barh(rows + up, mean[order], color=COLOURS[0], height=height, label=kept)
+    axes.plot(start[order], rows + up, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial")
+    if reached is not None:
+        hollow: Drawn = {"facecolor": "none", "edgecolor": INITIAL, "linestyle": "--"}
+        axes.barh(rows - up, reached[order], height=height, label="discarded: where training ended", **hollow)
+    ends = mean[order]
     if len(each) > 1:
-        axes.hlines(rows, each.min(axis=0)[order], each.max(axis=0)[order], color=FAINT, label="range over folds")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_yticks(rows, [literal(names[i]) for i in order])
-    more = f" (the {len(order)} shortest of {len(mean)})" if len(order) < len(mean) else ""
-    axes.set(xlabel=f"length ℓ of the feature{more}", xlim=(low, None))
-    return finish(picture, axes, run)
+        low, ends = 1 / each.max(axis=0)[order], 1 / each.min(axis=0)[order]
+        axes.hlines(rows + up, low, ends, color=FAINT, label=f"range over {run.unit}s")
+    box: Drawn = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    place: Drawn = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 8, "bbox": box}
+    for row, end, value in zip(rows + up, ends, mean[order], strict=True):
+        axes.annotate(f"ℓ {1 / value:.3g}", (end, row), color=DATA, **place)
+    axes.set_yticks(rows, labels)
+    more = f" (the {len(order)} largest of {len(mean)})" if len(order) < len(mean) else ""
+    axes.set(xlabel=f"relevance 1/ℓ (ℓ: length){more}", xlim=(0, 1.1 * axes.get_xlim()[1]))
+    headline(picture, title(run))
+    legend(picture, axes)
+    return picture
+
+
+def _reached(run: Run, names: list[str]) -> np.ndarray | None:
+    """The relevance 1/ℓ at the last iterations of the fits, (features,), their geometric mean; None where the trace has
+    no lengths because they are many."""
+    columns = [f"parameter.lengths.{name}" for name in names]
+    if not set(columns) <= set(run.trace.columns):
+        return None
+    by = run.trace["diagnostic.fold"] if "diagnostic.fold" in run.trace else np.zeros(len(run.trace))
+    return np.exp(-np.log(run.trace.groupby(by)[columns].last()).mean(axis=0)).to_numpy()

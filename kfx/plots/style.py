@@ -36,6 +36,7 @@ SYMBOLS = {
     "alpha": r"$\alpha$",
     "beta": r"$\beta$",
     "gamma": r"$\gamma$",
+    "regularization": "λ",
 }
 OF_KERNELS = {"initial": (INITIAL, "s", "--"), "trained": (TRAINED, "o", "-")}
 """Colour, marker and line of the initial and the trained kernel."""
@@ -168,7 +169,8 @@ def set_title(axes: Axes, run: Run, *more: str) -> None:
 
 
 def headline(above: Axes | Figure, text: str) -> None:
-    """A title over axes or over a whole figure, if the look has titles."""
+    """A title over axes or over a whole figure, if the look has titles; on given axes it is theirs."""
+    above = _given.get() or above
     if _look.get().has_titles:
         if isinstance(above, Figure):
             above.suptitle(text, fontsize=9)
@@ -225,11 +227,14 @@ def end_at_one(axes: Axes) -> None:
 
 
 def symbol(name: str, run: Run) -> str:
-    """The symbol of a parameter; in `weight_variance.2` the layer is a second index, and a part of a sum gets its
-    name."""
+    """The symbol of a parameter; in `weight_variance.2` the layer is a second index, a part of a sum gets its name, and
+    a length that of its feature."""
     said = readable(name, run.config.kernel)
     if said.endswith(NORM):
         return f"‖{said.removesuffix(NORM)}‖"
+    head, is_length, feature = said.partition("lengths.")
+    if is_length:
+        return f"{head}ℓ [{literal(feature)}]"
     head, _, last = said.rpartition(" ")
     base, _, index = last.rpartition(".")
     shown = f"{SYMBOLS.get(base, base)} [{index}]" if base else SYMBOLS.get(last, last)

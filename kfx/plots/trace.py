@@ -11,6 +11,7 @@ from kfx.plots.style import (
     COLOURS,
     DATA,
     FAINT,
+    INITIAL,
     MARKERS,
     Drawn,
     count_along,
@@ -23,6 +24,7 @@ from kfx.plots.style import (
     symbol,
 )
 from kfx.record.reading import Run
+from kfx.record.verdict import discarded
 
 _MOST_CURVES = 8
 _SAMPLE_SIZE = "diagnostic.sample_size"
@@ -74,18 +76,25 @@ def within_fold(run: Run, rows: pd.DataFrame) -> np.ndarray:
 
 
 def _draw_noisy(axes: Axes, run: Run, column: str, what: str) -> None:
-    """A column with a value for each batch, as points with their running median; of several folds the medians alone."""
+    """A column with a value for each batch, as points with their running median; of several folds the medians alone.
+
+    The median of a fit that was discarded is dashed and grey.
+    """
+    left = discarded(run.metrics)
     for i, (fold, rows) in enumerate(folds(run.trace)):
         x, values = within_fold(run, rows), rows[column].to_numpy(dtype=float)
         colour, window = COLOURS[i % len(COLOURS)], max(len(x) // 20, 1)
         median, low, high = running(values, window)
         if fold is None and len(x) <= _MOST_POINTS:
-            axes.plot(x, values, ".", color=FAINT, markersize=3.5, label=f"{what} of a batch")
+            alone = ", discarded" if window == 1 and left[0] else ""
+            axes.plot(x, values, ".", color=FAINT, markersize=3.5, label=f"{what} of a batch{alone}")
         elif fold is None:
             axes.fill_between(x, low, high, color=FAINT, alpha=0.6, linewidth=0, label=f"80 % of {window} batches")
         if window > 1 or fold is not None:
             label = f"median of {window} batches" if fold is None else f"{run.unit} {fold}"
-            style = ("-", "--", "-.", ":")[i // len(COLOURS) % 4]
+            style = ("-", "-.", ":")[i // len(COLOURS) % 3]
+            if left[i % len(left)]:
+                label, style, colour = f"{label}, discarded", "--", INITIAL
             axes.plot(x, median, style, color=colour, linewidth=1.4, label=label)
 
 
@@ -93,7 +102,8 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     """The kernel's parameters at each iteration: they have fixed where the lines are level.
 
     With folds a line for each fold and a panel for each parameter. A search shows the best parameters so far,
-    because its points are scattered; a grid has its landscape instead.
+    because its points are scattered; a grid has its landscape instead. Where what training reached was discarded, the
+    lines are dashed and grey, and a mark at their end is the value that was kept.
     """
     trace = run.trace
     columns = [c for c in trace.columns if c.startswith("parameter.")]
@@ -110,6 +120,7 @@ def parameters_over_iterations(run: Run) -> Figure | None:
     parts = folds(trace)
     panels = len(shown) if len(parts) > 1 else 1
     picture, axes = figure(rows=panels, height=4.0 if panels == 1 else 2.2)
+    left = discarded(run.metrics)
     for i, column in enumerate(shown):
         panel, name = axes[min(i, panels - 1)], symbol(column[len("parameter.") :], run)
         for j, (fold, rows) in enumerate(parts):
@@ -122,9 +133,13 @@ def parameters_over_iterations(run: Run) -> Figure | None:
             }
             label = name if fold is None else f"{run.unit} {fold}"
             drawstyle = "steps-post" if "diagnostic.incumbent" in trace else "default"
-            panel.plot(
-                x, values, color=COLOURS[k % len(COLOURS)], linewidth=1.3, label=label, drawstyle=drawstyle, **marks
-            )
+            if left[j % len(left)]:
+                marks |= {"color": INITIAL, "linestyle": "--"}
+                label += ", discarded"
+                _mark_kept(panel, run, column, j, x[-1], marks)
+            else:
+                marks["color"] = COLOURS[k % len(COLOURS)]
+            panel.plot(x, values, linewidth=1.3, label=label, drawstyle=drawstyle, **marks)
         if panels > 1:
             panel.set(ylabel=name)
     every = trace[shown].to_numpy(dtype=float)
@@ -137,6 +152,18 @@ def parameters_over_iterations(run: Run) -> Figure | None:
         axes[0].set(ylabel=f"{symbol(shown[0][len('parameter.') :], run) if len(shown) == 1 else 'parameter'}{more}")
     count_iterations(axes, run)
     return finish(picture, axes[0], run)
+
+
+def _mark_kept(axes: Axes, run: Run, column: str, fit: int, end: float, marks: Drawn) -> None:
+    """The value of a parameter that is kept after a fit, with the marker of its line, where the line ends."""
+    name, values = column.removeprefix("parameter."), run.metrics["parameters"]
+    own = (values.get("folds") or [values["final"]])[fit]
+    if name.startswith("lengths.") and isinstance(own.get("lengths"), list):
+        names = run.metrics.get("features") or list(map(str, range(len(own["lengths"]))))
+        own = dict(zip((f"lengths.{each}" for each in names), own["lengths"], strict=True))
+    if isinstance(own.get(name), float):
+        label = "kept" if "kept" not in axes.get_legend_handles_labels()[1] else None
+        axes.plot([end], [own[name]], marks["marker"], color=COLOURS[0], markersize=7, label=label, clip_on=False)
 
 
 def _best_so_far(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

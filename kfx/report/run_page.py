@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
@@ -19,12 +20,17 @@ from kfx.config.published import Published
 from kfx.experiment.config import typed as typed_config
 from kfx.files import Document
 from kfx.kernels.names import readable
-from kfx.numerics.formatting import in_bytes
+from kfx.numerics.formatting import in_bytes, number
 from kfx.outcomes import ConfigError, Status
 from kfx.plots.style import rasterize
 from kfx.record.findings import Findings, difference_of, held_out, mean_of
+from kfx.record.fitted import lengths_of_features
 from kfx.record.reading import Run, read_environment, typed_words
 from kfx.record.search import each_of, runs_below
+from kfx.record.verdict import points_tested, verdict
+from kfx.report import baselines
+from kfx.report.baselines import Baselines
+from kfx.report.compared import of_sweep
 from kfx.report.html import render
 from kfx.report.measured import printed_beside
 from kfx.report.naming import described
@@ -37,20 +43,24 @@ _TABLES = (
 )
 _MOST_BYTES = 1_000_000
 """Largest size of a run's tables in its page; for tables that do not fit the page gives the path."""
-_MOST_PARAMETERS = 24
+_MOST_PARAMETERS, _MOST_LENGTHS = 24, 40
 
 
 @dataclass(frozen=True)
 class View:
     """What the template shows of a run.
 
-    metrics: its `metrics.json`. pictures: captions and drawings in SVG. downloads: path, size and content of each
-    table, as a URI; no content where it is too large. typed: its overrides; own: those that not all runs share.
+    metrics: its `metrics.json`. verdict: what training did, in one sentence. beside: its errors beside those of simple
+    predictors, on the page of one run. pictures: captions and drawings in SVG. downloads: path, size and content of a
+    table each, as a URI; no content where it is too large. typed: its overrides; own: those that not all runs share.
     """
 
+    directory: Path
     name: str
     metrics: Document
     summary: str
+    verdict: str
+    beside: Table | None
     command: str
     again: str
     published: Table | None
@@ -69,7 +79,7 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
     left_out: takes a message for each damaged run where there are others; without it, or them, its error is raised.
     """
     directories = dict.fromkeys(run.directory for path in paths for run in runs_below([path]))
-    runs, errors = each_of(directories, view)
+    runs, errors = each_of(directories, view if len(directories) > 1 else view_beside_baselines)
     if errors and (left_out is None or not runs):
         raise errors[0]
     if not runs:
@@ -82,22 +92,32 @@ def page(paths: Sequence[Path], left_out: list[str] | None = None) -> str:
     runs = [replace(run, own=words) for run, words in zip(runs, own, strict=True)]
     names = {run.name for run in runs}
     title = f"{runs[0].name}: {len(runs)} runs" if len(names) == 1 else f"{len(runs)} runs"
-    return render("sweep.html", title=title, runs=runs, table=_overview(runs))
+    compared = of_sweep([run.directory for run in runs], own)
+    return render("sweep.html", title=title, runs=runs, table=_overview(runs), compared=compared)
 
 
-def view(run: Run) -> View:
-    """Prepare a run for the template."""
+def view_beside_baselines(run: Run) -> View:
+    """Prepare a run for the template, with simple predictors fitted to its data."""
+    return view(run, baselines.of_run(run))
+
+
+def view(run: Run, simple: Baselines | None = None) -> View:
+    """Prepare a run for the template. simple: predictors to show beside its own."""
     directory, metrics, typed = run.directory, run.metrics, typed_words(run.directory)
     here, found = read_environment(directory), Findings.of(metrics)
     is_printed = "published" in run.config and metrics["status"] == Status.COMPLETED
+    sizes = _sizes(run, None if simple is None else simple.features)
     return View(
+        directory=directory,
         name=_name(run, typed),
         metrics=metrics,
         summary=_summary(run, here),
+        verdict=verdict(run, [] if simple is None else list(simple.values.items())),
+        beside=None if simple is None else _beside(found, simple),
         command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
         published=_published(printed_beside(typed_config(run.config), metrics, directory)) if is_printed else None,
-        measured=[table for table in (_evaluation(found), _held_out(run), _parameters(run, found)) if table.rows],
+        measured=[table for table in (sizes, *_measured(run, found)) if table.rows],
         machine=_machine(here),
         pictures=_pictures(directory),
         downloads=_downloads([directory / name for name in _TABLES if (directory / name).is_file()]),
@@ -135,10 +155,56 @@ def _published(found: Sequence[tuple[Published, float | None]]) -> Table | None:
     return Table(["source", "what", "published#", "measured#"], rows) if rows else None
 
 
+def _sizes(run: Run, features: int | None) -> Table:
+    """Numbers of points, of features and N_I, as far as they are known."""
+    features = features or len(run.metrics.get("features", []))
+    sizes = run.evaluation["n_interpolation"].drop_duplicates()
+    of_first = " of the first fold" if run.config.evaluation.name == "k_fold" else ""
+    rows = [
+        (f"training points{of_first}", str(run.metrics.get("n_train", ""))),
+        ("test points", str(points_tested(run) or "")),
+        ("features", str(features or "")),
+        ("points N_I that predictions use", ", ".join(map(str, sizes))),
+    ]
+    return Table(["size", "number#"], [row for row in rows if row[1]])
+
+
+def _beside(found: Findings, simple: Baselines) -> Table | None:
+    """The kernels before and after training beside predictors that know no kernel."""
+    if (pair := found.pair(found.at())) is None:
+        return None
+    explained = found.pair(found.at("r2")) if simple.explained else None
+    rows = [[name, number(value), number(simple.explained.get(name))] for name, value in simple.values.items()]
+    for i, name in enumerate(("the untrained kernel", "the trained kernel")):
+        rows.append([name, mean_of(pair[i]), "" if explained is None else mean_of(explained[i])])
+    columns = 3 if explained is not None else 2
+    heads = ["predictor", f"test {found.metric}#", "R²#"][:columns]
+    remarks = [f"Not computed: {simple.missing}"] if simple.missing else []
+    return Table(heads, [row[:columns] for row in rows], remarks=remarks)
+
+
+def _measured(run: Run, found: Findings) -> tuple[Table, ...]:
+    return _evaluation(found), _held_out(run), _parameters(run, found), _lengths(run)
+
+
+def _lengths(run: Run) -> Table:
+    """The length of each feature, that of the most relevant first; of several folds the geometric mean."""
+    heads = ["feature", "length before#", "length after#"]
+    if (known := lengths_of_features(run.directory, run.metrics)) is None:
+        return Table(heads, [])
+    names, *both = known
+    before, after = (np.exp(np.log(lengths).mean(axis=0)) for lengths in both)
+    order = np.argsort(after)
+    rows = [[names[i], f"{before[i]:.4g}", f"{after[i]:.4g}"] for i in order[:_MOST_LENGTHS]]
+    more = len(names) - _MOST_LENGTHS
+    return Table(heads, rows, remarks=[f"and {more} features with longer lengths"] if more > 0 else [])
+
+
 def _parameters(run: Run, found: Findings) -> Table:
-    shown = found.parameters[:_MOST_PARAMETERS]
+    others = [each for each in found.parameters if not each.is_of_features]
+    shown = others[:_MOST_PARAMETERS]
     rows = [[readable(each.name, run.config.kernel), *each.texts(run.unit)] for each in shown]
-    if (more := len(found.parameters) - _MOST_PARAMETERS) > 0:
+    if (more := len(others) - _MOST_PARAMETERS) > 0:
         rows.append([f"and {more} more", "", ""])
     return Table(["parameter", "before#", "after#"], rows)
 

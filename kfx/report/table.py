@@ -35,6 +35,11 @@ class Table:
     def names(self) -> list[str]:
         return [_line(head.removesuffix("#")) for head in self.heads]
 
+    @property
+    def cells(self) -> list[list[str]]:
+        """The rows as plain text, with `*` and other signs after what they mark."""
+        return self.written(str, str, "{} *")
+
     def written(self, text: Callable[[str], str], number: Callable[[str], str], bold: str) -> list[list[str]]:
         """The rows as a format writes them. text, number: a cell in it. bold: a bold cell, as `**{}**`."""
         rows, writers = [], [number if is_number else text for is_number in self.of_numbers]
@@ -56,7 +61,7 @@ def screen(table: Table) -> ScreenTable:
     for name, is_number in zip(table.names, table.of_numbers, strict=True):
         where: Literal["left", "right"] = "right" if is_number else "left"
         shown.add_column(name, justify=where, no_wrap=is_number, overflow="fold")  # break texts, never a number
-    for cells, mark in zip(table.written(str, str, "{} *"), table.marks or [""] * len(table.rows), strict=True):
+    for cells, mark in zip(table.cells, table.marks or [""] * len(table.rows), strict=True):
         if any(table.marks) and not mark:
             cells[table.marked] += "  "  # as wide as with a mark
         shown.add_row(*cells)

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from typing import Any
 
 _SECONDS = 0.2
+_LETTERS = 30
+"""Letters of a label beside which bars stand one below another."""
+
+
+_place: ContextVar[Any] = ContextVar("place", default=None)
+
+
+@contextmanager
+def in_one_place() -> Iterator[None]:
+    """Within the block, each bar replaces the one before it, as of the jobs of a sweep."""
+    from IPython.display import HTML, display
+
+    token = _place.set(display(HTML(""), display_id=True))
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 class Bar:
@@ -22,7 +42,8 @@ class Bar:
         from IPython.display import HTML, display
 
         self.label, self.total, self._started = label, total, time.monotonic()
-        self._shown = display(HTML(self._html()), display_id=True)
+        self._shown = _place.get() or display(HTML(""), display_id=True)
+        self._draw()
         return 0
 
     def update(self, task: int, *, completed: int, state: str = "") -> None:
@@ -48,4 +69,5 @@ class Bar:
             left = f"{spent / self.completed * (self.total - self.completed):.0f} s left"
         shown = " · ".join(filter(None, (f"{self.completed} of {self.total}", self.state, left)))
         bar = f'<progress value="{self.completed}" max="{self.total}" style="width: 12em"></progress>'
-        return f'<div style="font-family: monospace">{escape(self.label)} {bar} {escape(shown)}</div>'
+        label = f'<span style="display: inline-block; min-width: {_LETTERS}ch">{escape(self.label)}</span>'
+        return f'<div style="font-family: monospace">{label} {bar} {escape(shown)}</div>'

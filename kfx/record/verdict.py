@@ -1,0 +1,113 @@
+"""What training changed, in words made from a run's numbers; no test stands behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kfx.files import Document
+from kfx.numerics.formatting import number
+from kfx.outcomes import Status
+from kfx.record.columns import REJECTED
+from kfx.record.findings import Findings
+from kfx.record.reading import Run, read_table
+
+
+def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
+    """One sentence: what training did to the test error or accuracy, and what other predictors have.
+
+    beside: names and values of these predictors, in the same metric. Empty for a run that did not complete, or without
+    an evaluation of both kernels.
+    """
+    found = Findings.of(run.metrics)
+    pair = found.pair(found.at()) if run.metrics["status"] == Status.COMPLETED else None
+    if pair is None or any(row["mean"] is None or not math.isfinite(row["mean"]) for row in pair):
+        return ""
+    before, after = (float(row["mean"]) for row in pair)
+    count, repeats = points_tested(run), pair[1]["repeats"]
+    several = "folds" if run.config.evaluation.name == "k_fold" else "repeats"
+    sizes = [place.n_interpolation for place in found.places(found.metric)]
+    where = [f"at N_I {max(sizes)}"] if len(set(sizes)) > 1 else []
+    where += [f"the mean over {repeats} {several}"] if repeats > 1 else []
+    did = _what_training_did(run, found, before, after)
+    where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and "test point" not in did else []
+    said = ", ".join([did, *where])
+    others = ", ".join(f"{name} {'has ' if i == 0 else ''}{number(value)}" for i, (name, value) in enumerate(beside))
+    return f"{said}{'; ' if others else ''}{others}."
+
+
+def _what_training_did(run: Run, found: Findings, before: float, after: float) -> str:
+    metric, kept = found.metric, run.metrics.get("fall_back", {})
+    if before == after and kept.get("initial_kept", 0) == kept.get("fits"):
+        reached = found.row(kernel=REJECTED)
+        had = f", where training reached {number(reached['mean'])}" if reached is not None else ""
+        why = "the untrained kernel has smaller errors at points left out"
+        return f"What training reached was discarded, because {why}: the test {metric} stays {number(before)}{had}"
+    if before == after:
+        if run.config.optimizer.name == "none":
+            return f"Nothing was trained: the test {metric} is {number(after)}"
+        return f"Training left the test {metric} at {number(after)}"
+    is_better = (after > before) == (metric == "accuracy")
+    verb = "raised" if after > before else "reduced" if is_better else "lowered"
+    how = change(metric, before, after, right(run))
+    worse = "" if is_better else ", which is worse"
+    of_lengths = "" if not kept.get("one_length_kept") else ", whose length for each feature was discarded,"
+    return f"Training{of_lengths} {verb} the test {metric} from {number(before)} to {number(after)}{how}{worse}"
+
+
+def change(metric: str, before: float, after: float, counts: tuple[int, int, int] | None = None) -> str:
+    """A change in words: as ` (−24 %)`, or of an accuracy as `: 14 more of 450 test points are right`.
+
+    counts: the test points that are right before and after, and their number.
+    """
+    if metric == "accuracy":
+        if counts is None:
+            return ""
+        more, many = counts[1] - counts[0], counts[2]
+        if not more:
+            return f": as many of {many} test points are right"
+        verb = "is" if abs(more) == 1 else "are"
+        return f": {abs(more)} {'more' if more > 0 else 'fewer'} of {many} test points {verb} right"
+    if not before > 0 or after == before:
+        return ""
+    percent = 100 * (after - before) / before
+    size = f"{abs(percent):.0f}" if abs(percent) >= 10 else f"{abs(percent):.2g}"
+    return f" ({'+' if percent > 0 else '−'}{size} %)"
+
+
+def right(run: Run) -> tuple[int, int, int] | None:
+    """The test points whose class the initial and the trained kernel predict, and the number of test points, of all
+    folds together. None for a regression, for several repeats on the same test points, and where the record has no
+    predictions of both kernels."""
+    rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
+    if rows.empty or "class" not in rows:
+        return None
+    before, after = (rows[rows["kernel"] == name] for name in ("initial", "trained"))
+    if before.empty or not len(before) == len(after) == points_tested(run):
+        return None
+    is_right = (before["class"] == before["prediction"]).sum(), (after["class"] == after["prediction"]).sum()
+    return int(is_right[0]), int(is_right[1]), len(after)
+
+
+def points_tested(run: Run) -> int:
+    """The number of test points, of all folds together; 0 where no predictions were kept."""
+    rows = read_table(run.directory / "predictions.csv", ("kernel", "repeat"))
+    own = rows[rows["kernel"] == "trained"]
+    return len(own) if run.config.evaluation.name == "k_fold" else len(own[own["repeat"] == own["repeat"].min()])
+
+
+def discarded(metrics: Document) -> list[bool]:
+    """For each fit of a run, whether the kernel that its training reached was discarded for the initial one, or for one
+    with one length. metrics: its `metrics.json`."""
+    kept = metrics.get("fall_back", {})
+    count = kept.get("initial_kept", 0) + kept.get("one_length_kept", 0)
+    if count in (0, kept.get("fits")):
+        return [count > 0] * max(kept.get("fits", 1), 1)
+    final = metrics["parameters"]["folds"]
+    initial = metrics["parameters"].get("initial_folds") or [metrics["parameters"]["initial"]] * len(final)
+    return [before == after or _has_one_length(after) for before, after in zip(initial, final, strict=True)]
+
+
+def _has_one_length(parameters: Document) -> bool:
+    lengths = parameters.get("lengths")
+    return isinstance(lengths, list) and len(set(lengths)) == 1 < len(lengths)
