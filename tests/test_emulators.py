@@ -535,7 +535,7 @@ def test_a_spectrum_needs_its_package_or_has_2101_values():
     try:
         import prosail  # noqa: F401
     except ImportError:
-        with pytest.raises(Exception, match=r"pip install 'kfx\[prosail\]'"):
+        with pytest.raises(Exception, match=r"pip install 'kernel-flows\[prosail\]'"):
             simulate(2, 1, "prosail", Streams(0)["data"])
         return
     data = simulate(3, 1, "prosail", Streams(0)["data"])
@@ -549,4 +549,4 @@ def test_the_page_is_what_the_rows_give():
     spec = importlib.util.spec_from_file_location("compare_emulators", root / "scripts/compare_emulators.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (root / "docs/emulators.md").read_text() == module.page()
+    assert (root / "docs/emulators_notes.md").read_text() == module.page()
