@@ -69,5 +69,5 @@ plain: constraints.txt pyproject.toml  ## install the wheel alone with the newes
 	cd $(PLAIN) && .venv/bin/python -m pytest -n 2 -c ../../pyproject.toml --rootdir . $(PLAIN_TESTS)
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/reproduction*.html docs/sg_execution_times.rst
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/sg_execution_times.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
