@@ -48,8 +48,9 @@ format: $(STAMP)  ## mend style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMP)  ## build the pages, with the gallery and the API, into docs/_build
+docs: $(STAMP)  ## build the pages, with the gallery and the API, into docs/_build, and check links and pictures
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 bench: $(STAMP)  ## measure kfx beside its peers, in one table (some minutes)

@@ -77,6 +77,7 @@ _ENTRY = re.compile(r"^([\w*, ]+): ")
 def _as_restructured(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text: names in single backticks, `name: meaning` a line, indented formulas."""
     if any(set(line.strip()) == {"-"} for line in lines if line.strip()) or any(line.startswith(":") for line in lines):
+        lines[:] = [re.sub(r"(?<![`:])`([^`]+)`(?!`)", r"``\1``", line) for line in lines]
         return  # sections in NumPy's form
     blocks = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
     shown: list[str] = []
@@ -99,7 +100,7 @@ def _as_restructured(app: Any, what: str, name: str, thing: Any, options: Any, l
 def _inline(text: str) -> str:
     pieces = text.split("`")
     escaped = [re.sub(r"([*|_\\])", r"\\\1", piece) for piece in pieces[::2]]
-    quoted = [f"``{piece}``" for piece in pieces[1::2]]
+    quoted = [rf"\ ``{piece}``\ " for piece in pieces[1::2]]  # also within a word, as in form=`batch`
     return "".join(part for pair in zip(escaped, [*quoted, ""], strict=False) for part in pair)
 
 

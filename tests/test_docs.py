@@ -84,22 +84,21 @@ def assert_shown(page, out):
 
 @pytest.mark.slow
 def test_readme_prints_what_its_commands_measure(kfx, in_folder):
-    """Each `metric before → after` of a comment, by its command in full; after `with N of them`, at N points."""
-    claimed = re.compile(r"^kfx (run .*?)   +# (.*?)(mse|accuracy) ([\d.]+) → ([\d.]+)", re.MULTILINE)
-    found = [claim for body in blocks("README.md", "sh") for claim in claimed.findall(body)]
-    assert len(found) == 2
-    for i, (command, said, metric, before, after) in enumerate(found):
+    """`mse before → after` of a comment and the accuracies of the film, each by its command in full."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    size, *accuracies = re.search(r"from (\d+) of the .*? an accuracy of ([\d.]+) to ([\d.]+)\.", text).groups()
+    (film,) = re.findall(r"kfx (run \+experiment=first_light/digits_flow .*?) kfx", text)
+    (error,) = re.findall(r"kfx (run) # an RBF kernel .*?mse (\d+) → (\d+)", text)
+    for i, (command, *claimed) in enumerate([error, (film, *accuracies)]):
         words = ["figures=false", "device.precision_check=off", f"hydra.run.dir=r{i}"]
         code, out, err = kfx(*command.split(), *words)
         assert code == 0, err
-        if command.strip() == "run":
+        if command == "run":
             (shown,) = [body for body in blocks("docs/run.md", "text") if "held-out batches" in body]
             assert_shown(shown, out)
-        table = load_run(f"r{i}").evaluation.query(f"metric == '{metric}'")
-        size = re.search(r"with (\d+) of them", said)
-        of_size = table[table["n_interpolation"] == (int(size[1]) if size else table["n_interpolation"].max())]
-        means = of_size.groupby("kernel")["value"].mean()
-        assert [means["initial"], means["trained"]] == pytest.approx([float(before), float(after)], rel=0.01)
+        of = "metric == 'mse'" if command == "run" else f"metric == 'accuracy' and n_interpolation == {size}"
+        means = load_run(f"r{i}").evaluation.query(of).groupby("kernel")["value"].mean()
+        assert [means["initial"], means["trained"]] == pytest.approx([float(each) for each in claimed], rel=0.01)
         assert abs(means["trained"] - means["initial"]) > 0.2 * means["initial"], "an example shows its point"
 
 
@@ -168,9 +167,11 @@ def test_every_block_says_what_it_is():
             assert kind in KINDS, (page, kind, body[:60])
 
 
-def test_readme_fits_two_screens():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 105
+def test_readme_fits_two_screens_and_its_film_a_megabyte():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 105
+    (film,) = re.findall(r"!\[.*\]\((.*\.gif)\)", text)
+    assert (ROOT / film).stat().st_size <= 1e6
 
 
 def test_the_ways_of_an_example_are_what_their_names_say(in_folder):
