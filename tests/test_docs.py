@@ -167,6 +167,11 @@ def test_every_block_says_what_it_is():
             assert kind in KINDS, (page, kind, body[:60])
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_line_is_lost_as_a_comment(page):
+    assert not re.search(r"^%", BLOCK.sub("", (ROOT / page).read_text()), re.MULTILINE), "MyST leaves such a line out"
+
+
 def test_readme_fits_two_screens_and_its_film_a_megabyte():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 105

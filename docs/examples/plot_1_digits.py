@@ -1,9 +1,10 @@
-"""
+r"""
 Does a kernel with a small ρ classify well?
 ===========================================
 
-A convolutional NNGP kernel starts from poor parameters, σ_w² = 10 and σ_b² = 100, and is trained by exact gradients of
-ρ on 50 labelled images. With ρ the error on 1747 other images falls, from 28 to 20 %.
+A convolutional NNGP kernel starts from poor parameters, :math:`\sigma_w^2 = 10` and :math:`\sigma_b^2 = 100`, and
+is trained by exact gradients of ρ on 50 labelled images. With ρ the error on 1747 other images falls from 28 % to
+20 %.
 """
 
 import matplotlib.pyplot as plt

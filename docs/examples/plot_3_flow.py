@@ -33,7 +33,7 @@ for count in layers[1:]:
         {"name": "rbf", "sigma": 2.0}, optimizer={"iterations": count}, flow={"step_size": 0.02}
     ).fit(train, labels)
     errors.append(error_by_means(flow.transform(train), flow.transform(test)))
-print(dict(zip(layers, np.round(errors, 3), strict=True)))
+print(dict(zip(layers, np.round(errors, 3).tolist(), strict=True)))
 assert errors[0] > 0.09
 assert errors[-1] < 0.02
 
