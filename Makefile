@@ -46,8 +46,9 @@ format: $(STAMP)  ## mend style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMP)  ## build the pages, with the gallery and the API, into docs/_build
+docs: $(STAMP)  ## build the pages, with the gallery and the API, into docs/_build, and check links and pictures
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 bench: $(STAMP)  ## measure kfx beside its peers, in one table (some minutes)
@@ -89,5 +90,5 @@ define test-wheel
 endef
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/reproduction*.html docs/sg_execution_times.rst
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist docs/_build docs/gallery docs/sg_execution_times.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from pathlib import Path
 from typing import Any
 
+from docutils.nodes import SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import kfx
-from kfx.papers import claims, pages
-from kfx.papers.numbers import FOLDER, gather, read_notes
 
 project, author = "kfx", "the kfx developers"
 copyright = "the kfx developers, Apache-2.0"
@@ -23,10 +23,11 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 html_theme, html_title = "furo", f"kfx {release}"
-html_extra_path: list[str] = []  # the pages of published numbers, once they are written
-html_static_path, html_css_files = ["_static"], ["narrow.css"]
+html_static_path, html_css_files = ["_static"], ["kfx.css"]
+html_math_renderer = "mathml"  # made here when the pages are built; browsers draw it without scripts or network
 exclude_patterns = ["_build", "examples/*"]
 myst_heading_anchors = 3
+myst_enable_extensions, myst_fence_as_directive = ["dollarmath"], {"math"}
 nitpicky = False
 autodoc_typehints, autodoc_member_order = "signature", "bysource"
 autoclass_content = "class"
@@ -49,32 +50,25 @@ sphinx_gallery_conf = {
 }
 
 _LINKS = {
-    "(../REPRODUCTION.md)": "(reproduction.html)",
-    "(CONTRIBUTING.md)": "(extend.md)",
+    "(../REPRODUCTION.md)": "(reproduction.md)",
+    "(REPRODUCTION.md)": "(docs/reproduction.md)",  # from README, as the links to pages beside it
+    "(CONTRIBUTING.md)": "(docs/contributing.md)",
 }
 
 
-def _mend_links(app: Any, name: str, source: list[str]) -> None:
-    """Links between files of the repository as links between pages."""
+def _mend_links(app: Any, *of_source: Any) -> None:
+    """Links between files of the repository as links between pages: of a page, and of a file that it includes."""
+    source = of_source[-1]
     for link, page in _LINKS.items():
         source[0] = source[0].replace(link, page)
 
 
-def _write_published_numbers(app: Any, config: Any) -> None:
-    """The page of published numbers, from the tables of the repository."""
-    tables = Path(app.srcdir).parent / FOLDER
-    entries = gather(tables)
-    tested = claims.tested(claims.read(tables), claims.measurements(tables, entries))
-    for name, page in pages.html(entries, tested, read_notes(tables)).items():
-        (Path(app.srcdir) / name).write_text(page)
-        config.html_extra_path.append(name)
-
-
-def _mend_way_back(app: Any, error: Exception | None) -> None:
-    """From the page of published numbers back to the site, not to the file beside it in the repository."""
-    page = Path(app.outdir) / "reproduction.html"
-    if page.is_file():
-        page.write_text(page.read_text().replace('href="../README.md"', 'href="index.html"'))
+def _as_mathml(visitor: Any, node: Any) -> None:
+    """A formula, in its line or on a line of its own."""
+    is_block = node.tagname == "math_block"
+    made = str(tex2mathml(node.astext(), as_block=is_block))
+    visitor.body.append(f'<div class="math">{made}</div>' if is_block else made)
+    raise SkipNode
 
 
 _ENTRY = re.compile(r"^([\w*, ]+): ")
@@ -83,6 +77,7 @@ _ENTRY = re.compile(r"^([\w*, ]+): ")
 def _as_restructured(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are plain text: names in single backticks, `name: meaning` a line, indented formulas."""
     if any(set(line.strip()) == {"-"} for line in lines if line.strip()) or any(line.startswith(":") for line in lines):
+        lines[:] = [re.sub(r"(?<![`:])`([^`]+)`(?!`)", r"``\1``", line) for line in lines]
         return  # sections in NumPy's form
     blocks = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
     shown: list[str] = []
@@ -105,12 +100,12 @@ def _as_restructured(app: Any, what: str, name: str, thing: Any, options: Any, l
 def _inline(text: str) -> str:
     pieces = text.split("`")
     escaped = [re.sub(r"([*|_\\])", r"\\\1", piece) for piece in pieces[::2]]
-    quoted = [f"``{piece}``" for piece in pieces[1::2]]
+    quoted = [rf"\ ``{piece}``\ " for piece in pieces[1::2]]  # also within a word, as in form=`batch`
     return "".join(part for pair in zip(escaped, [*quoted, ""], strict=False) for part in pair)
 
 
 def setup(app: Any) -> None:
-    app.connect("config-inited", _write_published_numbers)
     app.connect("source-read", _mend_links)
-    app.connect("build-finished", _mend_way_back)
+    app.connect("include-read", _mend_links)
+    app.add_html_math_renderer("mathml", (_as_mathml, None), (_as_mathml, None))
     app.connect("autodoc-process-docstring", _as_restructured)

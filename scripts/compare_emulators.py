@@ -343,7 +343,7 @@ def _of_designs() -> list[str]:
 
 
 def page() -> str:
-    """The page docs/emulators.md, from the recorded rows alone."""
+    """The page docs/emulators_notes.md, from the recorded rows alone."""
     return (FOLDER / "page.md").read_text().replace("{table}", as_markdown())
 
 
@@ -395,7 +395,7 @@ def main() -> None:
     parser.add_argument("--design", action="store_true", help="compare designs of the training inputs")
     parser.add_argument("--speed", action="store_true", help="print predictions a second of one core")
     parser.add_argument("--summary", action="store_true", help="print a table of what is there")
-    parser.add_argument("--page", action="store_true", help="write docs/emulators.md")
+    parser.add_argument("--page", action="store_true", help="write docs/emulators_notes.md")
     parser.add_argument("--picture", action="store_true", help="draw a spectrum with the last of --sizes")
     parsed = parser.parse_args()
     torch.set_num_threads(1)
@@ -407,7 +407,7 @@ def main() -> None:
     elif parsed.summary:
         print(summary().to_string())
     elif parsed.page:
-        (FOLDER.parent.parent / "docs" / "emulators.md").write_text(page())
+        (FOLDER.parent.parent / "docs" / "emulators_notes.md").write_text(page())
     elif parsed.picture:
         draw(int(parsed.sizes.split(",")[-1]))
     else:

@@ -1,11 +1,11 @@
-"""The plugins of CONTRIBUTING.md, as files."""
+"""The plugins of docs/parts.md, as files."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).resolve().parent.parent / "CONTRIBUTING.md").read_text()
+TEXT = (Path(__file__).resolve().parent.parent / "docs/parts.md").read_text()
 BLOCKS = {name: block for block, name in re.findall(r"```python\n(# (\w+)\.py\n.*?)```", TEXT, flags=re.DOTALL)}
 
 

@@ -549,4 +549,4 @@ def test_the_page_is_what_the_rows_give():
     spec = importlib.util.spec_from_file_location("compare_emulators", root / "scripts/compare_emulators.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (root / "docs/emulators.md").read_text() == module.page()
+    assert (root / "docs/emulators_notes.md").read_text() == module.page()

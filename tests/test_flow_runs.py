@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.spatial.distance import pdist
 
 from kfx import load_run
 from kfx.data import synthetic
@@ -25,7 +26,7 @@ from kfx.objectives import rho
 from kfx.optimizers.gradient import Nesterov
 from kfx.optimizers.loss import Loss
 from kfx.outcomes import CheckpointError
-from kfx.plots.flow import limits
+from kfx.plots.flow import in_plane, limits
 from kfx.sampling.samplers import FixedSampler
 from tests.flow_parts import NUGGET, Memory, euler, runge_kutta, spirals
 
@@ -70,6 +71,17 @@ def test_a_run_of_a_flow_leaves_tables_pictures_and_a_film(kfx, in_folder):
     assert code == 0
     assert (in_folder / "film.gif").read_bytes().startswith(b"GIF")
     assert kfx("animate", "r", "--output", "film.png")[0] == 2
+
+
+def test_a_film_shows_the_plane_in_which_points_end_up_apart():
+    rng = np.random.default_rng(0)
+    plane = np.linalg.qr(rng.normal(size=(5, 2)))[0].T
+    ends = rng.normal(size=(20, 2)) * (3.0, 1.0)
+    shown = in_plane([rng.normal(size=(20, 5)), ends @ plane + 7.0])
+    assert shown.shape == (2, 20, 2)
+    np.testing.assert_allclose(pdist(shown[1]), pdist(ends), rtol=1e-10)
+    np.testing.assert_allclose(shown[1].mean(axis=0), 0, atol=1e-12)
+    assert np.array_equal(in_plane([ends])[0], ends), "a plane stays as it is"
 
 
 def test_a_flow_in_folds_keeps_a_kernel_each(kfx, in_folder):

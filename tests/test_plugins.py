@@ -31,13 +31,13 @@ SMALL = ["sampler.batch_size=30", "optimizer.iterations=6", "figures=false", "de
 pytestmark = pytest.mark.usefixtures("own_registry")
 
 
-def test_contributing_shows_one_of_each_family():
+def test_the_page_of_parts_shows_one_of_each_family():
     assert set(BLOCKS) == {"periodic", "tanh_network", "loo_likelihood", "chirp", "random_search", "median_error"}
     assert len(BLOCKS["periodic"].strip().splitlines()) <= 18
 
 
 @pytest.mark.slow
-def test_the_files_of_contributing_run_end_to_end(kfx, in_folder):
+def test_the_files_of_the_page_run_end_to_end(kfx, in_folder):
     plugins = write_plugins(in_folder)
     chosen = ["kernel=periodic", "objective=loo_likelihood", "dataset=chirp", "optimizer=random_search"]
     code, out, err = kfx("run", *plugins, *chosen, *SMALL, "hydra.run.dir=r")
@@ -78,7 +78,7 @@ def test_one_file_in_the_folder_of_its_family_adds_an_option_or_a_metric(tmp_pat
     assert "median_error" in load_run(tmp_path / "r").evaluation["metric"].to_numpy()
 
 
-def test_the_kernel_of_contributing_finds_the_period(kfx, in_folder):
+def test_the_kernel_of_the_page_finds_the_period(kfx, in_folder):
     """Its command, run in full, against the numbers that stand below it."""
     (in_folder / "periodic.py").write_text(BLOCKS["periodic"])
     command = re.search(r"^kfx (run --plugin periodic.py .*?)   #", TEXT.replace("\\\n", ""), re.MULTILINE)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from markupsafe import escape
 from omegaconf import OmegaConf
 
 from kfx.config.nodes import make
@@ -49,15 +48,10 @@ def test_the_page_is_what_the_tables_give(entries, tested):
     assert (ROOT / "REPRODUCTION.md").read_text() == pages.markdown(entries, tested, read_notes(ROOT / FOLDER))
 
 
-def test_the_pages_to_look_at_have_every_experiment_and_claim_and_a_way_back(entries, tested):
-    by_name = pages.html(entries, tested, read_notes(ROOT / FOLDER))
-    main = by_name.pop("reproduction.html")
-    assert all(any(entry.experiment in page for page in by_name.values()) for entry in entries)
-    assert all(f'href="{name}"' in main for name in by_name)
-    assert all('href="reproduction.html"' in page for page in by_name.values())
-    assert all(escape(each.claim.claim) in main for each in tested)
-    (back,) = re.findall(r'<a href="([^"#]+)">kfx</a>', main)
-    assert (ROOT / "docs" / back).resolve() == ROOT / "README.md"
+def test_the_page_has_every_experiment_and_claim(entries, tested):
+    page = pages.markdown(entries, tested, read_notes(ROOT / FOLDER))
+    assert all(entry.experiment in page for entry in entries)
+    assert all(f"| {each.claim.claim} <details>" in page for each in tested)
 
 
 def test_the_readme_counts_numbers_as_the_page_does(entries):
@@ -358,7 +352,6 @@ def test_runs_become_rows_of_a_table_and_of_the_page_where_those_of_other_settin
     page = in_folder / "REPRODUCTION.md"
     assert "2 seeds" in page.read_text()
     assert "| within 2 % |" in row_of(page, "6.865")
-    assert "<td" in (in_folder / "docs" / "reproduction.html").read_text()
     path.write_text(path.read_text().replace(rows[0]["measured"], "9.5"))
     code, _, err = kfx("reproduce", "--check")
     assert code == 1

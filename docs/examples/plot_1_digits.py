@@ -1,9 +1,10 @@
-"""
+r"""
 Does a kernel with a small ρ classify well?
 ===========================================
 
-A convolutional NNGP kernel starts from poor parameters, σ_w² = 10 and σ_b² = 100, and is trained by exact gradients of
-ρ. It never sees a test point, yet the test error falls with it.
+A convolutional NNGP kernel starts from poor parameters, :math:`\sigma_w^2 = 10` and :math:`\sigma_b^2 = 100`, and
+is trained by exact gradients of ρ on 50 labelled images. With ρ the error on 1747 other images falls from 28 % to
+20 %.
 """
 
 import matplotlib.pyplot as plt
@@ -22,6 +23,8 @@ for iterations in after:
     classifier = KernelFlowClassifier(poor, image_shape=(1, 8, 8), optimizer={"iterations": iterations})
     errors.append(1 - classifier.fit(train, labels).score(test, unseen))
 print(classifier.kernel_)
+assert errors[0] > 0.26
+assert errors[-1] < 0.21
 
 # %%
 # The trace of the last fit has ρ on each batch.
@@ -34,4 +37,6 @@ axes[0].set(xlabel="iteration", ylabel="ρ")
 axes[0].legend(frameon=False)
 axes[1].plot(after, errors, "o-")
 axes[1].set(xlabel="iterations", ylabel="test error", ylim=(0, None))
+assert smooth[0] > 0.65
+assert smooth[-1] < 0.55
 plt.show()

@@ -4,7 +4,7 @@ Do classes cluster in a flow?
 
 In a flow the points move along −∂ρ/∂X, layer after layer, until the kernel can predict from only few of them. As a
 transformer, a flow also moves new points, so any classifier can follow it: here one that knows only the mean of each
-class.
+class. Its test error falls from 9.5 to 1.6 %.
 """
 
 import matplotlib.pyplot as plt
@@ -33,7 +33,9 @@ for count in layers[1:]:
         {"name": "rbf", "sigma": 2.0}, optimizer={"iterations": count}, flow={"step_size": 0.02}
     ).fit(train, labels)
     errors.append(error_by_means(flow.transform(train), flow.transform(test)))
-print(dict(zip(layers, np.round(errors, 3), strict=True)))
+print(dict(zip(layers, np.round(errors, 3).tolist(), strict=True)))
+assert errors[0] > 0.09
+assert errors[-1] < 0.02
 
 # %%
 # Left: test error. Middle and right: test points in the plane of their largest variance, before and after 300 layers.

@@ -4,6 +4,7 @@ Can any torch module be trained by ρ?
 
 The loss of a small network is ρ of a Gaussian kernel on its features, without a classification head or cross-entropy.
 Then ten points, one of each class, classify the others by kernel ridge regression.
+In 200 iterations their test error falls from about one half to one sixth.
 """
 
 import matplotlib.pyplot as plt
@@ -56,9 +57,12 @@ for iteration in range(201):
     loss.backward()
     optimizer.step()
     rhos.append(loss.item())
+assert errors[1][0] > 0.45
+assert errors[1][-1] < 0.2
+assert errors[20][-1] < 0.07
 
 # %%
-# The classes cluster, so one point of each class predicts the others better and better.
+# The classes cluster, so that few points of each class predict the others.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 axes[0].plot(rhos)

@@ -23,22 +23,22 @@ print(f"{chosen.kernel_}, λ = {chosen.regularization_:g}, backtest sMAPE {chose
 # %%
 # Forecast the next 500
 # ---------------------
-# ``return_std`` gives the errors of forecasts of as many steps within the known series.
+# ``return_std`` gives the errors of forecasts of as many steps within the known series. On a logarithmic axis the error
+# grows as the Lyapunov exponent says, from the error of a single step, until it is as large as the series.
 forecast, deviation = chosen.predict(500, return_std=True)
 time = np.arange(500) * 0.025 * exponent("lorenz")
+scale = np.linalg.norm(known.std(axis=0))
+error, expected = (np.linalg.norm(each, axis=1) / scale for each in (forecast - after, deviation))
+lost = time[np.argmax(error > 0.4)]
+print(f"the error exceeds 0.4 deviations after {lost:.1f} Lyapunov times")
+assert 9 < lost < 11.3
+
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 left.plot(time, after[:, 0], color="#b9c1cc", linewidth=3, label="truth")
 left.plot(time, forecast[:, 0], color="#0072b2", linewidth=1.3, label="forecast")
 left.set(xlabel="Lyapunov times", ylabel="x", ylim=(-18, 27))
 left.legend(frameon=False)
-
-# %%
-# The error grows by itself
-# -------------------------
-# On a logarithmic axis it follows the Lyapunov exponent, from the error of a single step.
-error = np.linalg.norm(forecast - after, axis=1) / np.linalg.norm(known.std(axis=0))
 right.semilogy(time, error, color="#0072b2", label="error of the forecast")
-expected = np.linalg.norm(deviation, axis=1) / np.linalg.norm(known.std(axis=0))
 right.semilogy(time[:150], expected[:150], color="#d55e00", label="expected from backtests")
 right.semilogy(time, error[:20].mean() * np.exp(time), ":", color="#2b2d42", label="growth with the exponent")
 right.set(xlabel="Lyapunov times", ylabel="error / deviation", ylim=(1e-7, 10))

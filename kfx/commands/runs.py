@@ -181,8 +181,8 @@ def _animate(parsed: argparse.Namespace) -> int:
         shown = flow.snapshots(run)
     except Exception as error:
         raise RecordError(f"{directory}: a snapshot is damaged ({type(error).__name__}: {error})") from error
-    if len(shown) < 2 or shown[0][1][0].size > 2:
-        raise ConfigError(f"kfx animate {directory}: takes a flow in one or two dimensions with flow.snapshots above 0")
+    if len(shown) < 2:
+        raise ConfigError(f"kfx animate {directory}: takes a flow with flow.snapshots above 0")
     if parsed.output is None:
         path.parent.mkdir(exist_ok=True)
     place = whole_path(path) if parsed.output is None else written("--output", path)

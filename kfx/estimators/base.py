@@ -46,6 +46,9 @@ _ACCEPTED: dict[str, Any] = {"allow_nd": True, "dtype": np.float64}
 class KernelFlow(Portable, BaseEstimator, abc.ABC):
     """The kernel is fitted as `kfx run` fits it with the same settings and training points, to the same bits.
 
+    Settings can be set as `kernel__sigma`, `optimizer__iterations`, `sampler__batch_size`. ConfigError for wrong
+    settings, NumericalError if the arithmetic fails.
+
     Parameters
     ----------
     kernel : str, mapping or Kernel
@@ -105,9 +108,6 @@ class KernelFlow(Portable, BaseEstimator, abc.ABC):
         The rows of `trace.csv`, one for each iteration.
     remarks_ : list of str
         Notes on problems of the fit.
-
-    Settings can be set as `kernel__sigma`, `optimizer__iterations`, `sampler__batch_size`. ConfigError for wrong
-    settings, NumericalError if the arithmetic fails.
     """
 
     def __init__(

@@ -16,8 +16,9 @@ class KernelFlowRegressor(RegressorMixin, KernelFlow):
     __doc__ = f"""Kernel ridge regression with a kernel learned by Kernel Flows.
 
     {KernelFlow.__doc__}
-    ρ does not see the scale of a kernel. `scale_`, (outputs,), is the factor with which the errors at training points
-    that are left out one by one have the variance that the Gaussian process predicts for them.
+    scale_ : array, (outputs,)
+        The factor of the kernel with which the errors at training points that are left out one by one have the variance
+        that the Gaussian process predicts for them; ρ does not see it.
     """
 
     def _learn(self, X: ArrayLike, y: ArrayLike) -> None:

@@ -22,9 +22,10 @@ from kfx.outcomes import ConfigError
 class KernelFlowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelFlow):
     __doc__ = f"""A learned flow: points move along −∂ρ/∂X, layer after layer (Owhadi & Yoo 2019).
 
-    {KernelFlow.__doc__}
     The optimizer is a flow: `flow_euler`, `flow_rk45` or `hybrid`. Points of the fit get the positions at which it left
     them; other points go through its layers, which are kept, two arrays of a batch's size each.
+
+    {KernelFlow.__doc__}
     """
 
     def __init__(

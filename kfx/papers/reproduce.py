@@ -1,4 +1,4 @@
-"""`kfx reproduce`: compare printed numbers with measured ones; list, run what is missing, write the pages."""
+"""`kfx reproduce`: compare printed numbers with measured ones; list, run what is missing, write the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kfx.papers.missing import Missing
     from kfx.papers.numbers import Entry
 
-_PAGE, _HTML = Path("REPRODUCTION.md"), Path("docs")
+_PAGE = Path("REPRODUCTION.md")
 
 
 def add(commands: Commands) -> None:
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     reproduce.add_argument("--budget", type=float, metavar="HOURS", help="run what is missing, for at most so long")
     reproduce.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
     reproduce.add_argument("--add", nargs="+", type=Path, metavar="RUN", help="add runs that were made by kfx run")
-    reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE} and {_HTML}/reproduction*.html")
+    reproduce.add_argument("--page", action="store_true", help=f"write {_PAGE}")
     reproduce.add_argument("--check", action="store_true", help=f"check that {_PAGE} agrees with the tables")
     reproduce.add_argument("--tables", type=Path, help="folder of the tables (default: runs/reproduction)")
     reproduce.set_defaults(call=_reproduce)
@@ -129,10 +129,8 @@ def _pages(entries: Sequence[Entry], folder: Path, is_check: bool) -> int:
         if wrong:
             print(f"kfx: {_PAGE}: not what {folder} gives; run kfx reproduce --page", file=sys.stderr)
         return int(wrong)
-    _HTML.mkdir(exist_ok=True)
-    for path, page in {_PAGE: text, **{_HTML / name: page for name, page in pages.html(*content).items()}}.items():
-        write_whole(path, page)
-        print(path)
+    write_whole(_PAGE, text)
+    print(_PAGE)
     return 0
 
 

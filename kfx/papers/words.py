@@ -223,14 +223,14 @@ def _seeds(tested: Tested) -> list[int]:
     return [len(outcome.holds) for outcome in tested.outcomes if outcome.holds]
 
 
-def evidence(tested: Tested, quote: str = "") -> list[str]:
-    """What was measured for each condition of a claim, then the reason; commands stand in `quote`."""
+def evidence(tested: Tested) -> list[str]:
+    """What was measured for each condition of a claim, then the reason; commands stand in backticks."""
     lines = []
     for command in dict.fromkeys(outcome.condition.measured_by for outcome in tested.outcomes):
         own = [_outcome(each) for each in tested.outcomes if each.condition.measured_by == command]
-        lines.append(f"{quote}{command}{quote}: {'; '.join(own)}")
+        lines.append(f"`{command}`: {'; '.join(own)}")
     if not tested.outcomes and tested.claim.command:
-        lines.append(f"{quote}{tested.claim.command}{quote}")
+        lines.append(f"`{tested.claim.command}`")
     return [*lines, *filter(None, [tested.claim.reason])]
 
 

@@ -60,7 +60,7 @@ def curve(frame: pd.DataFrame, by: Sequence[str], metric: str, of: str) -> Figur
         )
     axes.set(
         xlabel="interpolation points $N_I$",
-        ylabel=f"{f'1 − {metric}' if is_accuracy else metric} (mean ± {of} over seeds)",
+        ylabel=f"{f'1 − {metric}' if is_accuracy else metric} (mean ± {of})",
         xscale="log",
         yscale="log" if is_logarithmic else "linear",
     )

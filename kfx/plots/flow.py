@@ -244,8 +244,19 @@ def _look(i: int, points: int) -> Drawn:
     return {"color": COLOURS[i % len(COLOURS)], "linewidth": 1.3, **(marks if points <= 120 else {})}
 
 
+def in_plane(course: Sequence[np.ndarray]) -> np.ndarray:
+    """Positions after each snapshot, (snapshots, n, dimensions), in the plane in which the last ones vary most, with
+    their mean at 0: (snapshots, n, 2). In one or two dimensions they stay as they are."""
+    if course[-1].shape[1] <= 2:
+        return np.stack(course)
+    mean = course[-1].mean(axis=0)
+    plane = np.linalg.svd(course[-1] - mean, full_matrices=False)[2][:2]
+    return np.stack([(points - mean) @ plane.T for points in course])
+
+
 def animate(run: Run, path: Path, seconds: float, advance: Callable[[], object]) -> None:
-    """Write a film of the recorded positions: MP4 or GIF, by the name of `path`."""
+    """Write a film of the recorded positions, those in more dimensions as `in_plane` has them: MP4 or GIF, by the name
+    of `path`."""
     from matplotlib.animation import FFMpegWriter, PillowWriter
 
     found = snapshots(run)
@@ -253,7 +264,7 @@ def animate(run: Run, path: Path, seconds: float, advance: Callable[[], object])
     rate = round(max(len(found) / seconds, 1.0))
     writer = FFMpegWriter(fps=rate) if path.suffix == ".mp4" else PillowWriter(fps=rate)
     values = targets(run, len(found[0][1]))
-    course = np.stack([train.reshape(len(train), -1) for _, train, _ in found])
+    course = in_plane([train.reshape(len(train), -1) for _, train, _ in found])
     scales, trail = limits(list(course)), LineCollection([], colors=FAINT, linewidths=0.8, zorder=1)
     axes.grid(color="#e6e8ec", linewidth=0.8)
     is_line = course.shape[2] == 1

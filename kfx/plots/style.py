@@ -26,8 +26,8 @@ from kfx.outcomes import ConfigError
 from kfx.record.reading import Run
 
 # Distinct with protanopia and deuteranopia too (Okabe & Ito 2008), without their yellow, which is faint on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#4d4d4d", "#7a4b1e")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#4d4d4d", "#7a4b1e", "#7b3fa0", "#a3b600")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
 INITIAL, TRAINED, DATA, FAINT = "#7b8794", COLOURS[0], "#2b2d42", "#b9c1cc"
 SYMBOLS = {
     "weight_variance": r"$\sigma_w^2$",

@@ -1,0 +1,91 @@
+"""Look for faults in the built site: `python docs/check_site.py docs/_build/html`. No network is used.
+
+Dead links and anchors between its pages, addresses elsewhere that are none, empty axes in the pictures of examples,
+objects of matplotlib printed as text, and backticks that Markdown left over.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from PIL import Image
+from scipy import ndimage
+
+_CODE = {"code", "pre", "script", "style", "textarea"}
+
+
+class Page(HTMLParser):
+    """Links, anchors and faults in the text of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.faults: list[str] = []
+        self._in_code: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        of = dict(attrs)
+        self.links += [of[key] or "" for key in ("href", "src") if key in of]
+        self.anchors |= {value for key in ("id", "name") if (value := of.get(key))}
+        if tag in _CODE:
+            self._in_code.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._in_code and self._in_code[-1] == tag:
+            self._in_code.pop()
+
+    def handle_data(self, data: str) -> None:
+        if "<matplotlib." in data or "<Axes" in data:
+            self.faults.append(f"prints an object of matplotlib: {data.strip()[:60]}")
+        elif "`" in data and not self._in_code:
+            self.faults.append(f"backtick in text: {data.strip()[:60]}")
+
+
+def faults(site: Path) -> Iterator[str]:
+    """A line for each fault: where, and what."""
+    parsed = cache(Page)
+    for path in sorted(site.rglob("*.html")):
+        page, name = parsed(path), path.relative_to(site)
+        yield from (f"{name}: {each}" for each in page.faults)
+        for link in dict.fromkeys(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                if parts.scheme not in ("data", "mailto") and not (parts.scheme in ("http", "https") and parts.netloc):
+                    yield f"{name}: no address: {link}"
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if not target.is_file():
+                yield f"{name}: dead link: {link}"
+            elif parts.fragment and target.suffix == ".html" and unquote(parts.fragment) not in parsed(target).anchors:
+                yield f"{name}: dead anchor: {link}"
+    for path in sorted(site.glob("_images/sphx_glr_*.png")):
+        if count := empty_axes(np.asarray(Image.open(path).convert("L"))):
+            yield f"{path.relative_to(site)}: {count} empty axes"
+
+
+def empty_axes(image: np.ndarray) -> int:
+    """Number of white rectangles inside a picture, (height, width) of grey values, each at least a tenth of it along
+    both axes: a frame with nothing in it. A curve or a letter makes a hole in one."""
+    regions, _ = ndimage.label(image == 255)
+    count = 0
+    for i, (rows, columns) in enumerate(ndimage.find_objects(regions), start=1):
+        region = regions[rows, columns] == i
+        is_large = all(own >= whole / 10 for own, whole in zip(region.shape, image.shape, strict=True))
+        is_inside = rows.start > 0 and columns.start > 0
+        count += is_large and is_inside and bool(region.all())
+    return count
+
+
+if __name__ == "__main__":
+    found = list(faults(Path(sys.argv[1]).resolve()))
+    for line in found:
+        print(line, file=sys.stderr)
+    sys.exit(bool(found))
