@@ -74,7 +74,7 @@ newest:  ## test the wheel with the newest versions of all it needs, on the newe
 	$(test-wheel)
 
 oldest: TORCH ?=
-oldest: OTHERS_WARN := -W "ignore:.*deprecated:DeprecationWarning"  # these versions, of their later dependencies
+oldest: OTHERS_WARN := -W ignore::DeprecationWarning  # these versions, of those that they meet
 oldest:  ## test the wheel with the lowest versions that pyproject.toml states
 	rm -rf dist/$@ && $(PYTHON) -m venv dist/$@/.venv
 	dist/$@/.venv/bin/pip install --quiet --disable-pip-version-check uv
