@@ -16,6 +16,7 @@ from scipy.stats import ttest_ind, ttest_rel
 import kfx as package
 from kfx.config.metrics import METRICS, known_better
 from kfx.evaluation import scoring
+from kfx.jobs.sweep import COLUMNS
 from kfx.numerics.formatting import spread
 from kfx.numerics.significance import p_of_being_worse
 from kfx.plots import comparison as pictures
@@ -277,7 +278,7 @@ def test_values_are_text_in_every_format():
     assert len(lines) == 8
     assert [line.replace(r"\|", "").count("|") for line in lines[-4:]] == [3] * 4
     assert r"\$\\input{secret.tex}\$ R\&D #1 100% a\_b \~^ {x} \\ \[c\] \*d\* \<b\> \| \`e\` % f" in lines[-2]
-    sweep = package.Sweep(Path("<b>s</b>"), pd.DataFrame({"status": [HOSTILE], "identity": ["a"]}))
+    sweep = package.Sweep(Path("<b>s</b>"), pd.DataFrame([dict.fromkeys(COLUMNS, HOSTILE)]))
     assert "<b>" not in sweep._repr_html_()
     frame = compared("mse", {HOSTILE: {0: 1.0, 1: 2.0}, "$b$": {0: 2.0, 1: 2.5}}).assign(n_interpolation=5)
     frame.attrs["title"] = "$\\input{x}$"
