@@ -74,7 +74,8 @@ newest:  ## test the wheel with the newest versions of all it needs, on the newe
 	$(test-wheel)
 
 oldest: TORCH ?=
-oldest: OTHERS_WARN := -W ignore::DeprecationWarning  # these versions, of those that they meet
+oldest: PYTHON := $(shell command -v python3.11 || echo $(PYTHON))
+oldest: OTHERS_WARN := -W ignore::DeprecationWarning -W ignore::FutureWarning  # these versions, of those that they meet
 oldest:  ## test the wheel with the lowest versions that pyproject.toml states
 	rm -rf dist/$@ && $(PYTHON) -m venv dist/$@/.venv
 	dist/$@/.venv/bin/pip install --quiet --disable-pip-version-check uv

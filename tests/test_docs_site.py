@@ -64,9 +64,16 @@ def test_a_fault_is_named_with_its_page(site, body, fault):
     assert found(site, body) == [fault]
 
 
+OPEN = {"axes.spines.top": False, "axes.spines.right": False}
+OF_KFX = OPEN | {"axes.grid": True, "grid.color": "#e6e8ec"}
+LOOKS = {"framed": {}, "grid": {"axes.grid": True}, "open": OPEN, "of kfx": OF_KFX}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=list(LOOKS))
 @pytest.mark.parametrize(("panels", "filled"), [(1, 0), (2, 1), (3, 1)])
-def test_empty_axes_are_seen_in_the_pixels(site, panels, filled):
-    draw(site / "_images/sphx_glr_c_001.png", panels, filled)
+def test_empty_axes_are_seen_in_the_pixels(site, panels, filled, look):
+    with plt.rc_context(look):
+        draw(site / "_images/sphx_glr_c_001.png", panels, filled)
     assert found(site, "") == [f"_images/sphx_glr_c_001.png: {panels - filled} empty axes"]
 
 

@@ -50,10 +50,11 @@ def _add_hydras(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("-p", "--package")
     parser.add_argument("-r", "--run", action="store_true")
-    parser.add_argument("-i", "--info", const="all", nargs="?")
+    parser.add_argument("-i", "--info", choices=_INFO, const="all", nargs="?")
     parser.add_argument("-cd", "--config-dir")
 
 
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _REFUSED = {
     **dict.fromkeys(("--config-name", "-cn", "--config-path", "-cp"), "kfx has one primary config; use --config-dir"),
     "--experimental-rerun": "would unpickle a file, which can run code; use kfx rerun RUN",
@@ -105,9 +106,11 @@ def run(words: Sequence[str]) -> int:
     _add_hydras(parser)
     parser.error = _refuse  # type: ignore[method-assign]
     parsed = parser.parse_intermixed_args(typed.words)
-    typed.options, typed.words = _options(typed.words, parsed.overrides), list(parsed.overrides)
+    typed.options, typed.words = _options(parsed), list(parsed.overrides)
     if parsed.multirun and (parsed.cfg is not None or parsed.info or parsed.run):
         raise ConfigError("--cfg, --info, --run: are of one config; leave out -m, and give each key one value")
+    if (parsed.cfg is not None) + bool(parsed.info) + parsed.run > 1:
+        raise ConfigError("--cfg, --info, --run: expected one of them; leave out the others")
     load_plugins(typed.plugins)
     from kfx.experiment import sweeps
 
@@ -142,15 +145,14 @@ def _predict(jobs: Sequence[Job]) -> None:
             predict_as_configured(job.plan.config, job.directory)
 
 
-def _options(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The words without the overrides: Hydra takes no override after an option that follows another override."""
-    options, left = [], list(overrides)
-    for word in words:
-        if left and word == left[0]:
-            left.pop(0)
-        else:
-            options.append(word)
-    return options
+def _options(parsed: argparse.Namespace) -> list[str]:
+    """The options as Hydra takes them, before all overrides; it takes no override after an option that follows one."""
+    flags = {"-m": parsed.multirun, "--resolve": parsed.resolve, "--run": parsed.run}
+    named = {"cfg": parsed.cfg, "package": parsed.package, "info": parsed.info, "config-dir": parsed.config_dir}
+    return [
+        *(flag for flag, is_there in flags.items() if is_there),
+        *(f"--{name}={value}" for name, value in named.items() if value is not None),
+    ]
 
 
 def _refuse(message: str) -> NoReturn:

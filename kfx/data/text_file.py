@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from kfx.data.cells import Form
+from kfx.files import as_written
 from kfx.outcomes import DataError
 
 if TYPE_CHECKING:
@@ -184,19 +185,13 @@ def read(path: Path, names: Sequence[str], form: Form, as_text: Sequence[str], m
                 na_values={place: [""] if place in text else list(form.missing) for place in places},
                 keep_default_na=False,
                 low_memory=False,
-                **_as_written(pd.__version__),
+                **as_written(pd.__version__),
             )
     except (ValueError, Warning, OverflowError) as error:
         if most is not None:  # it says more
             _require_regular(path, len(known), separator, form)
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
     return frame.rename(columns=places)
-
-
-def _as_written(version: str) -> dict[str, Any]:
-    """What makes pandas read numbers to the last bit: from 3.1 on it does so by itself, and warns of this setting."""
-    major, minor = map(int, version.split(".")[:2])
-    return {} if (major, minor) >= (3, 1) else {"float_precision": "round_trip"}
 
 
 def _require_regular(path: Path, width: int, separator: str, form: Form) -> int:

@@ -77,15 +77,15 @@ def software() -> Document:
 def changes(*environments: Document) -> str:
     """Return what differs between environments, in their order, and may change the last digits of a run.
 
-    For example `threads 1 → 2, torch 2.9.0 → 2.10.0`; empty if nothing does. What one of them does not say is left out:
-    a package that was not there has computed nothing.
+    For example `threads 1 → 2, torch 2.9.0 → 2.10.0`; empty if nothing does. An environment without a package is passed
+    over: there it has computed nothing.
     """
     decisive = [
         {name: value for name, value in each.items() if name in _DECIDE_BITS} | each.get("packages", {})
         for each in environments
     ]
-    common = [name for name in decisive[0] if all(name in each for each in decisive)]
-    steps = {name: [value for value, _ in groupby(str(each[name]) for each in decisive)] for name in common}
+    names = dict.fromkeys(name for each in decisive for name in each)
+    steps = {name: [value for value, _ in groupby(str(e[name]) for e in decisive if name in e)] for name in names}
     return ", ".join(f"{name} {' → '.join(values)}" for name, values in steps.items() if len(values) > 1)
 
 
