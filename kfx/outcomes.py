@@ -119,7 +119,7 @@ _HELP = {
     ),
     Event.ENVIRONMENT_CHANGED: (
         "a package, the machine or the number of threads is another one: the last digits may differ from those of a "
-        "run from start to end as things are now; kfx rerun RUN compares"
+        "run from start to end as things are now; compare by kfx rerun RUN"
     ),
     Event.INTERRUPTED: "stopped from outside; what was computed is on disk",
 }

@@ -26,6 +26,7 @@ from kfx.config.overrides import typed
 from kfx.experiment.compose import composed, load, without_hydra
 from kfx.experiment.config import check, settled
 from kfx.experiment.identity import data_checksums, identity
+from kfx.files import as_written
 from kfx.numerics.streams import Streams
 from kfx.outcomes import ConfigError, DataError
 from kfx.record.reading import typed_words
@@ -770,6 +771,8 @@ def test_columns_of_words_are_found(kfx, in_folder, suffix):
 @pytest.mark.parametrize("name", one_in(3, HOSTILE))
 def test_a_hostile_file_is_one_clear_line(kfx, in_folder, name):
     path, content, words, *expected = HOSTILE[name]
+    if as_written(pd.__version__) and ("400 digits" in name or "float64" in name):
+        expected = ["in row 5"]  # pandas before 3.1 takes such a number for a word
     (in_folder / "second.csv").write_text("a,y\n1,2\n3,4\n")
     if content == "folder":
         (in_folder / path).mkdir()

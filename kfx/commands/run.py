@@ -61,7 +61,7 @@ _REFUSED = {
     **dict.fromkeys(("--shell-completion", "-sc"), "is Hydra's; use kfx completion"),
     "--hydra-help": "is Hydra's; use kfx run --help",
 }
-"""Options of Hydra's own command that kfx does not take, each with the reason."""
+"""Options of Hydra's own command that are not taken, each with the reason."""
 
 
 @dataclass

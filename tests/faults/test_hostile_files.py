@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import os
@@ -256,7 +257,7 @@ def test_a_run_that_goes_on_with_another_torch_says_so(kfx, in_folder, monkeypat
     interrupt_at(monkeypatch, 1)
     assert kfx("resume", "r")[0] == 130
     code, out, err = kfx("resume", "r")  # now nothing changes any more
-    here, advice = torch.__version__, Event.ENVIRONMENT_CHANGED.advice
+    here, advice = importlib.metadata.version("torch"), Event.ENVIRONMENT_CHANGED.advice
     text = f"torch 1.0 → {here} in the course of the run: {advice}"
     assert (code, "may differ" in text, "kfx rerun RUN" in text) == (0, True, True)
     assert f"kfx: warning: {text}\n" in err
