@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -168,6 +170,18 @@ def test_parameters_that_were_discarded_are_dashed_and_said_so(runs):
     last = run.trace.filter(like="parameter.lengths.").iloc[-1]
     np.testing.assert_allclose(sorted(bar.get_width() for bar in hollow), sorted(1 / last))
     assert {line.get_linestyle() for line in FIGURES["parameters"](runs["lengths"]).axes[0].lines} == {"-"}
+
+
+def test_kept_bars_are_seen_beside_a_discarded_length_near_zero(runs):
+    run = runs["discarded"]
+    trace = run.trace.copy()
+    trace.loc[trace.index[-1], "parameter.lengths.b"] = 1 / 2765
+    (axes,) = FIGURES["lengths"](replace(run, trace=trace)).axes
+    kept = [bar.get_width() for bar in axes.patches if bar.get_linestyle() != "--"]
+    marks = axes.lines[0].get_xdata()
+    assert axes.get_xlim() == (0, pytest.approx(1.15 * max(*kept, *marks)))
+    (said,) = [text for text in axes.texts if text.get_text() == "ℓ 0.000362 →"]
+    assert said.xy[0] == axes.get_xlim()[1]
 
 
 def test_a_forecast_stands_over_its_dates(runs):
