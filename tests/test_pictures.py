@@ -184,6 +184,20 @@ def test_kept_bars_are_seen_beside_a_discarded_length_near_zero(runs):
     assert said.xy[0] == axes.get_xlim()[1]
 
 
+def test_no_number_covers_the_mark_of_an_initial_length(runs, monkeypatch):
+    run, ends = runs["lengths"], 1 / np.array([7.62, 0.5, 1.0])
+    for gap in (0.0, 0.02, 0.1, 0.2, 0.3):
+        found = ["a", "b", "c"], 1 / (ends[None] + gap), 1 / ends[None]
+        monkeypatch.setattr("kfx.plots.lengths.lengths_of_features", lambda *_, found=found: found)
+        picture = FIGURES["lengths"](run)
+        picture.canvas.draw()
+        (axes,), (line,) = picture.axes, picture.axes[0].lines
+        marks = axes.transData.transform(line.get_xydata())
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert not any(box.contains(*mark) for box in boxes for mark in marks), gap
+        assert line.get_zorder() > max(text.get_zorder() for text in axes.texts)
+
+
 def test_a_forecast_stands_over_its_dates(runs):
     (axes,) = FIGURES["forecast"](runs["series"]).axes
     assert axes.get_xlabel() == "date"

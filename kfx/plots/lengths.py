@@ -37,15 +37,17 @@ def of_features(run: Run) -> Figure | None:
     rows = np.arange(len(order))
     kept, height, up = ("trained", 0.7, 0.0) if reached is None else ("kept", 0.4, 0.2)
     axes.barh(rows + up, mean[order], color=COLOURS[0], height=height, label=kept)
-    axes.plot(start[order], rows + up, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial")
+    marks = start[order]
+    axes.plot(marks, rows + up, "|", color=INITIAL, markersize=10, markeredgewidth=2.2, label="initial", zorder=4)
     ends = mean[order]
     if len(each) > 1:
         low, ends = 1 / each.max(axis=0)[order], 1 / each.min(axis=0)[order]
         axes.hlines(rows + up, low, ends, color=FAINT, label=f"range over {run.unit}s")
-    limit = 1.15 * max(ends.max(), start[order].max())
+    limit = 1.15 * max(ends.max(), marks.max())
     box: Drawn = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     place: Drawn = {"textcoords": "offset points", "va": "center", "fontsize": 8, "color": DATA, "bbox": box}
-    for row, end, value in zip(rows + up, ends, mean[order], strict=True):
+    beside = np.where((marks > ends) & (marks < ends + 0.2 * limit), marks, ends)  # a mark is not under a number
+    for row, end, value in zip(rows + up, beside, mean[order], strict=True):
         axes.annotate(f"ℓ {1 / value:.3g}", (end, row), xytext=(6, 0), **place)
     if reached is not None:
         hollow: Drawn = {"facecolor": "none", "edgecolor": INITIAL, "linestyle": "--"}
