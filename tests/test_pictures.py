@@ -184,6 +184,25 @@ def test_kept_bars_are_seen_beside_a_discarded_length_near_zero(runs):
     assert said.xy[0] == axes.get_xlim()[1]
 
 
+def test_hollow_bars_are_of_the_discarded_folds_alone(runs):
+    run = runs["discarded"]
+    last = run.trace.iloc[[-1]]
+    names = [name for name in last if name.startswith("parameter.lengths.")]
+    trace = pd.concat(
+        [last.assign(**{"diagnostic.fold": i}, **dict.fromkeys(names, 10.0 ** (i * i))) for i in range(3)]
+    )
+    final = run.metrics["parameters"]["final"]
+    folds = [{**final, "lengths": [float(each)] * 5} for each in (1, 1, 2)]
+    folds[1]["lengths"] = [1.0, 2.0, 3.0, 4.0, 5.0]  # the one that was kept
+    parameters = {**run.metrics["parameters"], "initial_folds": [folds[0]] * 3, "folds": folds}
+    kept = {"initial_kept": 1, "one_length_kept": 1, "fits": 3}
+    metrics = {**run.metrics, "fall_back": kept, "parameters": parameters}
+    (axes,) = FIGURES["lengths"](replace(run, trace=trace, metrics=metrics)).axes
+    hollow = [bar.get_width() for bar in axes.patches if bar.get_linestyle() == "--"]
+    np.testing.assert_allclose(hollow, np.full(5, 0.01))
+    assert "discarded in 2 of 3 folds: where training ended" in axes.get_legend_handles_labels()[1]
+
+
 def test_no_number_covers_the_mark_of_an_initial_length(runs, monkeypatch):
     run, ends = runs["lengths"], 1 / np.array([7.62, 0.5, 1.0])
     for gap in (0.0, 0.02, 0.1, 0.2, 0.3):

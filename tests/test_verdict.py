@@ -62,6 +62,17 @@ def test_a_verdict_says_that_training_was_discarded(ran):
     assert "the test mse stays 2.0000, where training reached 3.0000" in verdict(run)
 
 
+def test_a_verdict_says_in_how_many_folds_training_was_discarded(ran):
+    said = "what training reached was kept in 1 of 5 folds"
+    for initial, one in ((4, 0), (3, 1)):
+        kept = {"initial_kept": initial, "one_length_kept": one, "fits": 5}
+        assert f"which is worse, {said}, on" in verdict(having(ran, "mse", 2.0, 2.5, fall_back=kept))
+        assert said in verdict(having(ran, "mse", 2.0, 2.0, fall_back=kept))
+    for initial, one in ((0, 0), (5, 0), (0, 5)):
+        kept = {"initial_kept": initial, "one_length_kept": one, "fits": 5}
+        assert "what training reached was kept" not in verdict(having(ran, "mse", 2.0, 2.5, fall_back=kept))
+
+
 def test_of_folds_each_is_discarded_or_not():
     folds = {"initial_folds": [{"sigma": 1.0}] * 3, "folds": [{"sigma": 2.0}, {"sigma": 1.0}, {"sigma": 3.0}]}
     metrics = {"fall_back": {"initial_kept": 1, "one_length_kept": 0, "fits": 3}, "parameters": folds}

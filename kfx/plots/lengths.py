@@ -51,7 +51,9 @@ def of_features(run: Run) -> Figure | None:
         axes.annotate(f"ℓ {1 / value:.3g}", (end, row), xytext=(6, 0), **place)
     if reached is not None:
         hollow: Drawn = {"facecolor": "none", "edgecolor": INITIAL, "linestyle": "--"}
-        axes.barh(rows - up, reached[order], height=height, label="discarded: where training ended", **hollow)
+        left = discarded(run.metrics)
+        of = "" if all(left) else f" in {sum(left)} of {len(left)} {run.unit}s"
+        axes.barh(rows - up, reached[order], height=height, label=f"discarded{of}: where training ended", **hollow)
         for row, value in zip(rows - up, reached[order], strict=True):
             if value > limit:
                 axes.annotate(f"ℓ {1 / value:.3g} →", (limit, row), xytext=(-4, 0), ha="right", **place)
@@ -64,10 +66,11 @@ def of_features(run: Run) -> Figure | None:
 
 
 def _reached(run: Run, names: list[str]) -> np.ndarray | None:
-    """The relevance 1/ℓ at the last iterations of the fits, (features,), their geometric mean; None where the trace has
-    no lengths because they are many."""
+    """The relevance 1/ℓ at the last iterations of the fits that were discarded, (features,), their geometric mean; None
+    where the trace has no lengths because they are many."""
     columns = [f"parameter.lengths.{name}" for name in names]
     if not set(columns) <= set(run.trace.columns):
         return None
     by = run.trace["diagnostic.fold"] if "diagnostic.fold" in run.trace else np.zeros(len(run.trace))
-    return np.exp(-np.log(run.trace.groupby(by)[columns].last()).mean(axis=0)).to_numpy()
+    last = run.trace.groupby(by)[columns].last().to_numpy()
+    return np.exp(-np.log(last[np.array(discarded(run.metrics))[: len(last)]]).mean(axis=0))

@@ -30,6 +30,7 @@ def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
     where = [f"at N_I {max(sizes)}"] if len(set(sizes)) > 1 else []
     where += [f"the mean over {repeats} {several}"] if repeats > 1 else []
     did = _what_training_did(run, found, before, after)
+    where += [kept] if (kept := _kept_in(run)) else []
     where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and "test point" not in did else []
     said = ", ".join([did, *where])
     others = ", ".join(f"{name} {'has ' if i == 0 else ''}{number(value)}" for i, (name, value) in enumerate(beside))
@@ -51,8 +52,19 @@ def _what_training_did(run: Run, found: Findings, before: float, after: float) -
     verb = "raised" if after > before else "reduced" if is_better else "lowered"
     how = change(metric, before, after, right(run))
     worse = "" if is_better else ", which is worse"
-    of_lengths = "" if not kept.get("one_length_kept") else ", whose length for each feature was discarded,"
+    of_lengths = (
+        "" if kept.get("one_length_kept", 0) < kept.get("fits", 1) else ", whose length for each feature was discarded,"
+    )
     return f"Training{of_lengths} {verb} the test {metric} from {number(before)} to {number(after)}{how}{worse}"
+
+
+def _kept_in(run: Run) -> str:
+    """In how many folds what training reached was kept; empty where that is all of them, or the sentence says it."""
+    kept = run.metrics.get("fall_back", {})
+    initial, one, fits = (kept.get(name, 0) for name in ("initial_kept", "one_length_kept", "fits"))
+    if not initial + one or fits in (initial, one):
+        return ""
+    return f"what training reached was kept in {fits - initial - one} of {fits} {run.unit}s"
 
 
 def change(metric: str, before: float, after: float, counts: tuple[int, int, int] | None = None) -> str:
