@@ -116,12 +116,23 @@ def test_a_page_says_why_it_has_no_baseline(in_folder):
 def test_a_page_of_a_run_has_its_verdict_sizes_and_baselines(ran):
     text = re.sub(r"<[^>]+>", "\n", run_page.page([ran.directory]))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    assert verdict(ran, list(baselines.of_run(ran).values.items())) in lines
+    assert verdict(ran, list(baselines.of_run(ran).values.items()), "342") in lines
     for name, value in (("training points", "342"), ("test points", "100"), ("features", "10")):
         assert lines[lines.index(name) + 1] == value
     (trained,) = [row for row in ran.metrics["evaluation"] if (row["kernel"], row["metric"]) == ("trained", "r2")]
     place = lines.index("the trained kernel")
-    assert lines[place + 2] == f"{trained['mean']:.4f}"
+    assert lines[place + 2 : place + 4] == ["342", f"{trained['mean']:.4f}"]
+
+
+def test_a_page_says_that_baselines_have_more_points_than_the_kernel(tmp_path):
+    words = [*QUICK, "evaluation.n_interpolation=[50]", f"hydra.run.dir='{tmp_path / 'r'}'"]
+    run = package.run(words, progress=False)
+    page = run_page.view_beside_baselines(run)
+    assert page.verdict.endswith(", from all 342 training points.")
+    place = page.beside.heads.index("from training points#")
+    assert [row[place] for row in page.beside.rows] == ["342", "342", "50", "50"]
+    folds = package.run([*QUICK, "evaluation=k_fold", f"hydra.run.dir='{tmp_path / 'folds'}'"], progress=False)
+    assert baselines.of_run(folds).points == "273 to 274"
 
 
 def test_a_sweep_has_the_means_of_kfx_compare(kfx, in_folder):

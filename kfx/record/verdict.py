@@ -13,10 +13,11 @@ from kfx.record.findings import Findings
 from kfx.record.reading import Run, read_table
 
 
-def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
+def verdict(run: Run, beside: Sequence[tuple[str, float]] = (), points: str = "") -> str:
     """One sentence: what training did to the test error or accuracy, and what other predictors have.
 
-    beside: names and values of these predictors, in the same metric. Empty for a run that did not complete, or without
+    beside: names and values of these predictors, in the same metric. points: how many training points they are fitted
+    to, which may be more than N_I. Empty for a run that did not complete, or without
     an evaluation of both kernels.
     """
     found = Findings.of(run.metrics)
@@ -34,7 +35,8 @@ def verdict(run: Run, beside: Sequence[tuple[str, float]] = ()) -> str:
     where += [f"on {count} test point{'s' if count > 1 else ''}"] if count and "test point" not in did else []
     said = ", ".join([did, *where])
     others = ", ".join(f"{name} {'has ' if i == 0 else ''}{number(value)}" for i, (name, value) in enumerate(beside))
-    return f"{said}{'; ' if others else ''}{others}."
+    fitted = f", from all {points} training points" if others and points else ""
+    return f"{said}{'; ' if others else ''}{others}{fitted}."
 
 
 def _what_training_did(run: Run, found: Findings, before: float, after: float) -> str:

@@ -29,13 +29,15 @@ class Baselines:
 
     values: by name, the mean over folds. explained: the R² of each; empty for classes and for a series. features: the
     number of features of a point; None if the data could not be read. missing: why a value is not there; empty if none
-    is missing.
+    is missing. points: the number of training points that they are fitted to, all there are; `40 to 41` where folds
+    differ.
     """
 
     values: dict[str, float]
     explained: dict[str, float]
     features: int | None = None
     missing: str = ""
+    points: str = ""
 
 
 def of_run(run: Run) -> Baselines:
@@ -62,7 +64,8 @@ def of_run(run: Run) -> Baselines:
     missing = "" if work <= _MOST_WORK else f"a ridge model of {len(parts[0].x_train)} × {features} values takes long"
     means = {name: float(np.mean(each)) for name, each in values.items()}
     explained = {} if is_of_classes or parts[0].series is not None else _explained(values, parts)
-    return Baselines(means, explained, features, missing)
+    sizes = sorted({len(part.x_train) for part in parts})
+    return Baselines(means, explained, features, missing, " to ".join(map(str, sizes[:: len(sizes) - 1 or 1])))
 
 
 def _parts(run: Run, config: Config) -> list[Dataset]:

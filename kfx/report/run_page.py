@@ -112,7 +112,7 @@ def view(run: Run, simple: Baselines | None = None) -> View:
         name=_name(run, typed),
         metrics=metrics,
         summary=_summary(run, here),
-        verdict=verdict(run, [] if simple is None else list(simple.values.items())),
+        verdict=verdict(run) if simple is None else verdict(run, list(simple.values.items()), simple.points),
         beside=None if simple is None else _beside(found, simple),
         command=command_of(metrics, typed),
         again=as_typed(["kfx", "rerun", str(directory)]),
@@ -174,11 +174,12 @@ def _beside(found: Findings, simple: Baselines) -> Table | None:
     if (pair := found.pair(found.at())) is None:
         return None
     explained = found.pair(found.at("r2")) if simple.explained else None
-    rows = [[name, number(value), number(simple.explained.get(name))] for name, value in simple.values.items()]
+    rows = [[n, number(value), simple.points, number(simple.explained.get(n))] for n, value in simple.values.items()]
     for i, name in enumerate(("the untrained kernel", "the trained kernel")):
-        rows.append([name, mean_of(pair[i]), "" if explained is None else mean_of(explained[i])])
-    columns = 3 if explained is not None else 2
-    heads = ["predictor", f"test {found.metric}#", "R²#"][:columns]
+        used = str(pair[i]["n_interpolation"])
+        rows.append([name, mean_of(pair[i]), used, "" if explained is None else mean_of(explained[i])])
+    columns = 4 if explained is not None else 3
+    heads = ["predictor", f"test {found.metric}#", "from training points#", "R²#"][:columns]
     remarks = [f"Not computed: {simple.missing}"] if simple.missing else []
     return Table(heads, [row[:columns] for row in rows], remarks=remarks)
 
